@@ -116,3 +116,28 @@ def test_finding_files(tmp_path):
     found = _io.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
     assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
     assert _io.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
+
+
+@pytest.mark.parametrize("pattern", ["", "deep", "d*"])
+def test_a_directory_in_place_of_files(pattern, tmp_path):
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(ValueError, match=r"directory.*\*\*/\*\.jpg"):
+        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/{pattern}"])
+
+
+def test_no_file_at_all(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a\.png.*b\*\.png"):
+        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/b*.png"])
+
+
+def test_the_sha256_of_several_files(tmp_path):
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(b"abc")
+    of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of FIPS 180-4
+    assert _io.joint_sha256([paths[0]]) == of_abc
+    found = {_io.joint_sha256(paths)}
+    paths[1].write_bytes(b"abd")
+    found.add(_io.joint_sha256(paths))
+    found.add(_io.joint_sha256([paths[0].rename(tmp_path / "c"), paths[1]]))
+    assert len(found | {of_abc}) == 4

@@ -1,8 +1,10 @@
 """Keras models as classifiers: of a training run, a `.keras` file, or a checkpoint."""
 
+import contextlib
 import dataclasses
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 
 import keras
@@ -10,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _io, checkpoints, models, training
+from keras_vit import recipe as recipes
+from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
@@ -73,6 +77,7 @@ def open_model(
     preprocess: str | None = None,
     labels: Sequence[str] | str | os.PathLike | None = None,
     checkpoint: str | int = "last",
+    image_size: int | None = None,
 ) -> KerasClassifier:
     """Open a run, a `.keras` file or a checkpoint; arguments and errors as of `open_classifier`.
 
@@ -83,15 +88,31 @@ def open_model(
             labels = file.read().splitlines()
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
+        if image_size and not preprocess:
+            recipe = recipes.from_dict(run.config["recipe"])
+            preprocess = recipes.with_image_size(recipe, image_size).data.pp_eval
         encoder, whole = _without_pretraining(run.model)
+        encoder = _resized(encoder, image_size)
+        whole = None if image_size else whole
         return KerasClassifier(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
         )
+    sha256 = _sha256(path)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
     model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
     encoder, whole = _without_pretraining(model)
-    return KerasClassifier(encoder, card_of_model(encoder, path, preprocess, labels or ()), path, whole)
+    encoder = _resized(encoder, image_size)
+    card = card_of_model(encoder, path, preprocess, labels or ())
+    return KerasClassifier(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
+
+
+def _sha256(path: str) -> str:
+    """Return the SHA-256 of a `.keras` file, or of the files that a checkpoint is read from."""
+    if path.endswith(".keras"):
+        return _io.sha256(path)
+    with contextlib.closing(open_source(path)) as source:
+        return _io.joint_sha256(source.files)
 
 
 def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.MaskedModel | None]:
@@ -99,9 +120,25 @@ def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.Masked
     return (model.encoder(), model) if isinstance(model, models.MaskedModel) else (model, None)
 
 
+def _resized(model: keras.Model, image_size: int | None) -> keras.Model:
+    """Return the model for images of another size, with resized position embeddings."""
+    if image_size is None:
+        return model
+    if not isinstance(model, ConfiguredModel):
+        raise ValueError(f"image_size is for models of keras_vit. Received: image_size={image_size} for another model.")
+    config = model.get_config()
+    grid = {name: None for name in config if name == "position_grid"}  # of a model for images of any size
+    copy = type(model).from_config({**config, **grid, "image_size": image_size})
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        checkpoints.load_checkpoint(copy, path)
+    copy.class_names = getattr(model, "class_names", None)
+    return copy
+
+
 def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, labels: Sequence[str]) -> ModelCard:
     """Return the description of a run's model, or with the given preprocessing and labels in place of the run's."""
-    path = os.path.join(run.path, run_directory.MODEL)
     preprocess = preprocessing.complete(preprocess or run.preprocess, model.input_shape[1:])
     return dataclasses.replace(
         _describe(model, preprocess, labels or run.class_names),
@@ -110,7 +147,7 @@ def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, 
         data={name: value for name, value in run.config["data"].items() if name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
-        model_sha256=_io.sha256(path) if run.step is None and os.path.exists(path) else "",
+        model_sha256=run.sha256,
         run=run.path,
     )
 
@@ -135,11 +172,17 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
 def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -> ModelCard:
     config = model.get_config()
     has_head = len(model.output_shape) == 2 and config.get("include_top", True)
+    size, expected = preprocessing.output_size(preprocess), model.input_shape[1:3]
+    if size != expected and None not in expected:
+        raise ValueError(
+            f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
+            f"preprocess={preprocess!r}. Give image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
+        )
     return ModelCard(
         class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),
         preprocess=preprocess,
         output=output_activation(model) or "softmax",
-        image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
+        image_shape=(*size, model.input_shape[-1]),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
         arguments=config if isinstance(model, ConfiguredModel) else {},

@@ -45,6 +45,7 @@ class Run(NamedTuple):
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The directory.
         step: Step of the checkpoint that the weights are from; None for the final ones.
+        sha256: SHA-256 of the model file; of a checkpoint, that of its manifest and `config.json`.
 
     Example:
     >>> run = load_run("runs/digits")
@@ -59,6 +60,7 @@ class Run(NamedTuple):
     output: str
     path: str
     step: int | None = None
+    sha256: str = ""
 
 
 def load_run(path: str, checkpoint: str | int = "last") -> Run:
@@ -86,11 +88,11 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
         _check_finished(directory, model_file)
     config, step = read_config(directory), None
     if checkpoint == "last":
-        model = load_keras_file(model_file)
+        sha256, model = _io.sha256(model_file), load_keras_file(model_file)
     else:
-        model, step = _restore(config, directory, str(checkpoint))
+        model, step, sha256 = _restore(config, directory, str(checkpoint))
     names = tuple(config["data"]["class_names"])
-    return Run(model, config, names, config["preprocess"], config["output"], directory, step)
+    return Run(model, config, names, config["preprocess"], config["output"], directory, step, sha256)
 
 
 def read_config(directory: str) -> dict[str, Any]:
@@ -201,12 +203,14 @@ def save_model(model: keras.Model, directory: str) -> str:
     return path
 
 
-def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int]:
-    """Build the model of a run with the weights of a checkpoint; return it and the step."""
+def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
+    """Build the model of a run with the weights of a checkpoint; return it, the step, and its SHA-256."""
     # These import TensorFlow, which the records do not need.
     from keras_vit.training import checkpoints, device_preprocessing, state
 
     prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
+    # The manifest has the SHA-256 of each file.
+    sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     for channels in (3, 1):  # not recorded
         model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
@@ -222,7 +226,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     device_preprocessing.set_normalization(model, recipe.data.pp_eval)
     step = checkpoints.step_of(prefix)
     logging.info("The weights are those of step %d, from %s", step, prefix)
-    return model, step
+    return model, step, sha256
 
 
 def _check_finished(directory: str, model_file: str) -> None:
