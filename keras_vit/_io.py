@@ -122,9 +122,7 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
 def find_files(patterns: Sequence[str]) -> list[str]:
     """Expand file names and glob patterns, in order and without repetition; keep a pattern without a match.
 
-    Raises:
-        FileNotFoundError: If no pattern has a match.
-        ValueError: If a pattern is a directory, or matches nothing but directories.
+    A directory, a pattern of directories only, and patterns of which none has a match are errors.
     """
     paths = []
     for pattern in patterns:

@@ -89,11 +89,9 @@ def open_model(
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
         if image_size and not preprocess:
-            recipe = recipes.from_dict(run.config["recipe"])
-            preprocess = recipes.with_image_size(recipe, image_size).data.pp_eval
-        encoder, whole = _without_pretraining(run.model)
-        encoder = _resized(encoder, image_size)
-        whole = None if image_size else whole
+            trained = run.config["recipe"]["model"]["image_size"]
+            preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
+        encoder, whole = _without_pretraining(run.model, image_size)
         return KerasClassifier(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
@@ -101,8 +99,7 @@ def open_model(
         )
     sha256 = _sha256(path)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
     model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
-    encoder, whole = _without_pretraining(model)
-    encoder = _resized(encoder, image_size)
+    encoder, whole = _without_pretraining(model, image_size)
     card = card_of_model(encoder, path, preprocess, labels or ())
     return KerasClassifier(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
 
@@ -115,15 +112,19 @@ def _sha256(path: str) -> str:
         return _io.joint_sha256(source.files)
 
 
-def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.MaskedModel | None]:
-    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None."""
-    return (model.encoder(), model) if isinstance(model, models.MaskedModel) else (model, None)
+def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
+    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None.
+
+    With an image size, the first model is a copy for this size, and the second is None.
+    """
+    encoder = model.encoder() if isinstance(model, models.MaskedModel) else model
+    if image_size:
+        return _resized(encoder, image_size), None
+    return encoder, None if encoder is model else model
 
 
-def _resized(model: keras.Model, image_size: int | None) -> keras.Model:
-    """Return the model for images of another size, with resized position embeddings."""
-    if image_size is None:
-        return model
+def _resized(model: keras.Model, image_size: int) -> keras.Model:
+    """Return a copy of the model for images of another size, with resized position embeddings."""
     if not isinstance(model, ConfiguredModel):
         raise ValueError(f"image_size is for models of keras_vit. Received: image_size={image_size} for another model.")
     config = model.get_config()

@@ -7,7 +7,6 @@ signed: it detects damage, not an attacker.
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -83,7 +82,7 @@ class ModelCard:
     @property
     def sha256(self) -> str:
         """SHA-256 of what was opened: of the names and SHA-256s of an artifact's files, else of the model."""
-        listed = json.dumps(self.files, sort_keys=True).encode()
+        listed = repr(sorted(self.files.items())).encode()
         return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
     @property

@@ -1,6 +1,7 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
 from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
+from keras_vit.recipe.choices import with_scaled_sizes as with_scaled_sizes
 from keras_vit.recipe.conversion import check, from_dict, get, override, replace, to_dict
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
 from keras_vit.recipe.fields import Data, Model, Optim, Recipe, Schedule

@@ -86,9 +86,9 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
     if checkpoint == "last":
         _check_finished(directory, model_file)
-    config, step = read_config(directory), None
+    config = read_config(directory)
     if checkpoint == "last":
-        sha256, model = _io.sha256(model_file), load_keras_file(model_file)
+        step, sha256, model = None, _io.sha256(model_file), load_keras_file(model_file)
     else:
         model, step, sha256 = _restore(config, directory, str(checkpoint))
     names = tuple(config["data"]["class_names"])

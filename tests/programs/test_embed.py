@@ -250,7 +250,7 @@ def test_another_image_size(run, images, tmp_path):
             grid = scipy.ndimage.zoom(value[0, 1:].reshape(2, 2, 16), (2, 2, 1), order=1).reshape(1, 16, 16)
             value = np.concatenate([value[:, :1], grid], axis=1)
         new.assign(value)
-    pp = "decode(1)|resize(16)|value_range(-1, 1)"
+    pp = "decode(1)|resize((16, 16), method='area')|value_range(-1, 1)"
     prepared = inference.ModelCard((), pp, "softmax", (16, 16, 1)).prepare([image.read_bytes() for image in images])
     expected = inference.KerasClassifier(other, classifier.card).features(prepared)
     np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)

@@ -98,9 +98,8 @@ def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
 
 def teacher_record(recipe: recipes.Recipe) -> dict[str, str]:
     """Return the SHA-256 of the teacher's model, for the record of a run; empty without a teacher."""
-    path = os.path.join(getattr(recipe.task, "teacher", ""), MODEL)
-    found = isinstance(recipe.task, recipes.Distillation) and os.path.exists(path)
-    return {"teacher_sha256": _io.sha256(path)} if found else {}
+    path = os.path.join(recipe.task.teacher, MODEL) if isinstance(recipe.task, recipes.Distillation) else ""
+    return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
 
 
 def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
