@@ -87,8 +87,7 @@ class Context:
         if len(opened.image_shape) != len(expected) or any(None not in (a, b) and a != b for a, b in pairs):
             raise ValueError(
                 f"The model takes images of the shape {expected}. Received: {source!r} with "
-                f"{tuple(opened.image_shape)} after {pp!r}: give another pp, or open the "
-                "model with another image_size (--image_size)."
+                f"{tuple(opened.image_shape)} after {pp!r}: give another pp."
             )
         return opened
 
