@@ -65,13 +65,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     options = flags.FLAGS
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    classifier = open_classifier(
-        path,
-        preprocess=options.preprocess,
-        labels=options.labels,
-        num_threads=options.threads,
-        checkpoint=options.checkpoint,
-    )
+    classifier = open_classifier(path, num_threads=options.threads, **common_flags.model_options())
     classifier.prepare_for_many()
     precision = classifier.card.precision
     run = os.path.join(path, "model.keras")
@@ -86,7 +80,7 @@ def worker_command(path: str, is_model: bool) -> list[str]:
     """Return the command that measures one path; artifacts have their own preprocessing, labels and weights."""
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
-    names = ("preprocess", "labels", "checkpoint") if is_model else ()
+    names = common_flags.model_options() if is_model else ()
     known = [f"--{name}={options[name].value}" for name in names if options[name].value]
     return [
         *(sys.executable, "-m", "keras_vit", "benchmark", f"--worker={path}"),

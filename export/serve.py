@@ -40,9 +40,7 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of an exported model, or another model.")
-    classifier = open_classifier(
-        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
-    )
+    classifier = open_classifier(options.model, **common_flags.model_options())
     classifier.prepare_for_many()
     model = ServedModel(options.name or name_of(options.model), classifier)
     limits = server.Limits(grace_seconds=options.grace_seconds)

@@ -165,11 +165,20 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Expand file names and glob patterns, in order and without repetition; keep a pattern without a match."""
+    """Expand file names and glob patterns, in order and without repetition; keep a pattern without a match.
+
+    A directory, a pattern of directories only, and patterns of which none has a match are errors.
+    """
     paths = []
     for pattern in patterns:
         found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        paths.extend([path for path in found if not os.path.isdir(path) or found == [pattern]] or [pattern])
+        files = [path for path in found if not os.path.isdir(path)]
+        if found and not files:
+            advice = f"Give a pattern, in quotes, such as '{glob.escape(found[0])}/**/*.jpg'."
+            raise ValueError(f"Expected image files. Received: {pattern!r}, a directory. {advice}")
+        paths.extend(files or [pattern])
+    if paths and not any(map(os.path.lexists, paths)):
+        raise FileNotFoundError(f"Expected image files. There is none at {', '.join(paths[:5])}.")
     return list(dict.fromkeys(paths))
 
 
@@ -177,6 +186,12 @@ def sha256(path: str | os.PathLike) -> str:
     """Return the SHA-256 of a file as 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def joint_sha256(paths: Iterable[str]) -> str:
+    """Return the SHA-256 of a file; of several files, one of their names and SHA-256s."""
+    hashes = {os.path.basename(path): sha256(path) for path in paths}
+    return next(iter(hashes.values())) if len(hashes) == 1 else hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_lock",
     "_numbers",
     "_passed_on",
     "_progress",

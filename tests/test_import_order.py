@@ -50,7 +50,7 @@ def test_a_good_tree_passes(tmp_path):
         "keras_vit/__init__.py": "from keras_vit import layers, models\nfrom .version import __version__\n",
         "keras_vit/layers/__init__.py": "from keras_vit.layers.mlp import Mlp\n",
         "keras_vit/layers/mlp.py": "import keras\nimport math\nfrom ..version import __version__\n",
-        "keras_vit/models.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from keras_vit import layers\n",
+        "keras_vit/models.py": "import typing\nif typing.TYPE_CHECKING:\n    from keras_vit import layers\n",
         "keras_vit/data.py": "import tensorflow as tf\ndef load():\n    import tensorflow_datasets as tfds\n",
         "train/main.py": "from keras_vit import data\nimport tensorflow as tf\n",
         "train/configs/digits.py": "from keras_vit import data\n",

@@ -161,3 +161,28 @@ def test_one_meaning_of_remote():
     """file:// was remote for a folder and local for a TFRecord file."""
     remote = ["gs://bucket/a", "s3://b", "hf://owner/name", "file:///a", "/a", "a:b", "C:/a"]
     assert [_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4
+
+
+@pytest.mark.parametrize("pattern", ["", "deep", "d*"])
+def test_a_directory_in_place_of_files(pattern, tmp_path):
+    (tmp_path / "deep").mkdir()
+    with pytest.raises(ValueError, match=r"directory.*\*\*/\*\.jpg"):
+        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/{pattern}"])
+
+
+def test_no_file_at_all(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a\.png.*b\*\.png"):
+        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/b*.png"])
+
+
+def test_the_sha256_of_several_files(tmp_path):
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_bytes(b"abc")
+    of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of FIPS 180-4
+    assert _io.joint_sha256([paths[0]]) == of_abc
+    found = {_io.joint_sha256(paths)}
+    paths[1].write_bytes(b"abd")
+    found.add(_io.joint_sha256(paths))
+    found.add(_io.joint_sha256([paths[0].rename(tmp_path / "c"), paths[1]]))
+    assert len(found | {of_abc}) == 4

@@ -7,11 +7,15 @@ The file has a row for each image: `names` and `features`, `[N, D]` in float32. 
 file, which needs pip install 'keras-vision-transformers[parquet]'. The model is anything that returns features: a run,
 a .keras file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features.
 
-The program can be stopped and started again: finished parts are kept in OUTPUT.parts until the file is complete. An
-image that cannot be read is reported and left out, and the exit code is 1, or 0 with --on_bad_image=skip.
+The program can be stopped and started again: finished parts are kept in OUTPUT.parts until the file is complete, and
+used if model, preprocessing and images are unchanged. An existing file is not overwritten. An image that cannot be read
+is reported and left out, and the exit code is 1, or 0 with --on_bad_image=skip.
 """
 
+import contextlib
+import glob
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -32,11 +36,13 @@ common_flags.define_on_bad_image_flag("error")
 with program.imports(__name__):
     import numpy as np
 
-    from keras_vit import _io
+    from keras_vit import _io, _lock
     from keras_vit._progress import Progress
     from keras_vit.inference import Classifier, open_classifier, preparation
+    from keras_vit.version import __version__
 
 DESCRIPTION = "parts.json"
+Rows = tuple[np.ndarray, np.ndarray]  # names [N] and features [N, D]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,27 +52,24 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or ""
     if not output.endswith((".npz", ".parquet")):
         raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")
-    if output.endswith(".parquet"):
-        import_pyarrow()  # its error comes before the work
     paths = _io.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'")
-    classifier = open_classifier(
-        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
-    )
-    if classifier.features_unavailable:
-        raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
-    if len(paths) > 100 * options.batch_size:
-        classifier.prepare_for_many()
-    folder = f"{output}.parts"
-    begin(folder, classifier, paths)
-    parts = [embed(folder, start, classifier, paths) for start in range(0, len(paths), options.part_size)]
-    names, features = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if output.endswith(".parquet"):
+        import_pyarrow()  # its error comes before the work
+        check_names(paths)
+    folder, complete = f"{output}.parts", False
+    with _lock.locked(folder, "--output"):
+        try:
+            if os.path.exists(output):
+                raise FileExistsError(f"--output={output} exists, and is not overwritten. Give another name.")
+            names, features = collect(folder, paths)
+            write(output, names, features)
+            complete = True
+        finally:
+            if complete or not parts_in(folder):
+                shutil.rmtree(folder, ignore_errors=True)  # it stays if another process locks it now
     failed = len(paths) - len(names)
-    if not len(names):
-        raise ValueError("None of the images can be read.")
-    write(output, names, features)
-    shutil.rmtree(folder)
     logging.info("%d images, %d features each", *features.shape)
     sys.stdout.write(f"{output}\n")
     if failed:
@@ -74,44 +77,94 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed and options.on_bad_image == "error" else 0
 
 
-def begin(folder: str, classifier: Classifier, paths: Sequence[str]) -> None:
-    """Describe the parts of a file, or refuse those of another model or of other images."""
-    card = classifier.card
+def collect(folder: str, paths: Sequence[str]) -> Rows:
+    """Return names and features of all readable images. Parts that are finished are kept in the folder."""
+    options = flags.FLAGS
+    classifier = open_classifier(options.model, **common_flags.model_options())
+    if classifier.features_unavailable:
+        raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
+    if len(paths) > 100 * options.batch_size:
+        classifier.prepare_for_many()
+    key = begin(folder, classifier, paths)
+    parts = [part(folder, key, start, classifier, paths) for start in range(0, len(paths), options.part_size)]
+    parts = [(names, features) for names, features in parts if len(names)]
+    if not parts:
+        raise ValueError("None of the images can be read.")
+    names, features = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return names, features
+
+
+def begin(folder: str, classifier: Classifier, paths: Sequence[str]) -> str:
+    """Describe the parts of a file, or refuse those of another model or of other images; return the description's key.
+
+    Without a finished part, there is nothing to refuse.
+    """
     about: dict[str, Any] = {
-        "model": classifier.path,
-        "weights": card.model_sha256 or card.files or file_state(classifier.path),
-        "checkpoint": flags.FLAGS.checkpoint,
-        "preprocess": card.preprocess,
-        "images": hashlib.sha256("\n".join(paths).encode()).hexdigest(),
+        "model": classifier.card.sha256,
+        "preprocess": classifier.card.preprocess,
+        "images": digest([(path, *state(path)) for path in paths]),
         "part_size": flags.FLAGS.part_size,
+        "keras_vit": __version__,
     }
-    path = os.path.join(folder, DESCRIPTION)
-    if not os.path.exists(path):
-        os.makedirs(folder, exist_ok=True)
-        _io.write_json(path, about)
-        return
-    before = _io.read_json(path)
+    path, before = os.path.join(folder, DESCRIPTION), about
+    if parts_in(folder):
+        with contextlib.suppress(OSError, ValueError):  # without a description, each part is compared
+            before = _io.read_json(path)
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:
         raise ValueError(
             f"{folder!r} has the features of an interrupted call with other values of: {', '.join(different)}. Remove "
             "it to start again, or give another --output."
         )
-    logging.info("Resuming from %s", folder)
+    if parts_in(folder):
+        logging.info("Resuming from %s", folder)
+    _io.write_json(path, about)
+    return digest(about)
 
 
-def file_state(path: str) -> list[int]:
-    """Return what changes when a file is written again."""
-    info = os.stat(path)
-    return [info.st_size, info.st_mtime_ns]
+def state(path: str) -> tuple[int, ...]:
+    """Return the size of a file and the time of its last change; nothing for a missing file."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return ()
+    return info.st_size, info.st_mtime_ns
 
 
-def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def parts_in(folder: str) -> list[str]:
+    """Return the files of the finished parts."""
+    return glob.glob(os.path.join(glob.escape(folder), "*.npz"))
+
+
+def part(folder: str, key: str, start: int, classifier: Classifier, paths: Sequence[str]) -> Rows:
     """Return names and features of the readable images of a part, from its file if it is finished."""
-    file = os.path.join(folder, f"{start:09d}.npz")
-    if os.path.exists(file):
-        with np.load(file, allow_pickle=False) as part:
-            return part["names"], part["features"]
+    file, key = os.path.join(folder, f"{start:09d}.npz"), f"{key} {start}"
+    finished = read(file, key) if os.path.exists(file) else None
+    if finished is None:
+        finished = embed(start, classifier, paths)
+        if len(finished[0]):
+            write(file, *finished, key=key)
+    return finished
+
+
+def read(file: str, key: str) -> Rows | None:
+    """Return the rows of a part; None if its file is damaged, or not the one that was written for this key."""
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            if str(content["key"]) == key:
+                return content["names"], content["features"]
+    except Exception as error:  # NumPy and zipfile raise all kinds of errors for a damaged file
+        logging.warning("%s is damaged: %s", file, error)
+    logging.warning("The images of %s are read again.", file)
+    return None
+
+
+def embed(start: int, classifier: Classifier, paths: Sequence[str]) -> Rows:
+    """Return names and features of the readable images of a part."""
     names: list[str] = []
     features: list[np.ndarray] = []
     chosen = paths[start : start + flags.FLAGS.part_size]
@@ -133,22 +186,28 @@ def embed(folder: str, start: int, classifier: Classifier, paths: Sequence[str])
             features.append(np.asarray(classifier.features(np.stack(list(batch.values()))), np.float32))
         progress.update(begin + len(batch))
     progress.close()
-    width = features[0].shape[1] if features else 0
-    rows = np.array(names, np.str_), np.concatenate([*features, np.zeros((0, width), np.float32)])
-    write(file, *rows)
-    return rows
+    return np.array(names, np.str_), np.concatenate(features) if features else np.zeros((0, 0), np.float32)
 
 
-def write(path: str, names: np.ndarray, features: np.ndarray) -> None:
+def check_names(paths: Sequence[str]) -> None:
+    """Refuse names that a Parquet file cannot have."""
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Names in a Parquet file are UTF-8. Rename {path!r}, or write an .npz file.") from error
+
+
+def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> None:
     """Write names and features in one step, in the format of the extension."""
     with _io.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
             pyarrow = import_pyarrow()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
-            pyarrow.parquet.write_table(pyarrow.table({"name": names.tolist(), "features": values}), temporary)
+            pyarrow.parquet.write_table(pyarrow.table({"names": names.tolist(), "features": values}), temporary)
         else:
             with open(temporary, "wb") as file:
-                np.savez(file, names=names, features=features)
+                np.savez(file, names=names, features=features, **more)
 
 
 def import_pyarrow() -> Any:

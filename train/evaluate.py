@@ -43,9 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
-    classifier = open_classifier(
-        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
-    )
+    classifier = open_classifier(options.model, **common_flags.model_options())
     recipe = classifier.card.recipe_data
     given = common_flags.data_argument(argv[1:])
     source, split = given or sample_images.source_of(classifier.card), options.split or recipe.get("eval_split", "test")
@@ -66,7 +64,8 @@ def main(argv: Sequence[str]) -> int:
     results = suite.run(context)
     if options.json:
         # Without --evaluators: one object, which also names the model and the data.
-        origin = {"model": classifier.path, "kind": classifier.kind, "data": source, "split": split}
+        origin = {"model": classifier.path, "model_sha256": classifier.card.sha256, "kind": classifier.kind}
+        origin |= {"data": source, "split": split}
         alone = {**origin, "mean_average_precision": None, **results[0].details, **results[0].metrics}
         output = results_table.to_json(results) if options.evaluators else results_table.json_text(alone)
     else:

@@ -39,7 +39,7 @@ flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of
 with program.imports(__name__):
     import keras
 
-    from keras_vit import _checks, evaluators
+    from keras_vit import _checks, _lock, evaluators
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
     from keras_vit.inference import FunctionClassifier, ModelCard
@@ -48,7 +48,7 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import data_record, errors, lock, preemption, reconstructions, run_directory, run_fields
+    from keras_vit.training import data_record, errors, preemption, reconstructions, run_directory, run_fields
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.device_preprocessing import set_normalization
     from keras_vit.training.loop import Loop
@@ -97,7 +97,7 @@ def train(
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)
-        with lock.locked(workdir if backend.is_chief else None):
+        with _lock.locked(workdir if backend.is_chief else None):
             if backend.is_chief:
                 program.log_to(workdir)
             return train_on(backend, recipe, workdir, stop, change_recipe, profile)

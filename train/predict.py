@@ -40,9 +40,7 @@ def main(argv: Sequence[str]) -> int:
     paths = _io.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit predict --model=DIR image.jpg ...")
-    classifier = open_classifier(
-        options.model, preprocess=options.preprocess, labels=options.labels, checkpoint=options.checkpoint
-    )
+    classifier = open_classifier(options.model, **common_flags.model_options())
     if not classifier.class_names:
         raise ValueError(f"--model must have classes. Received: --model={options.model}, which has none.")
     prepare = preparation.image_function(classifier.card.preprocess)

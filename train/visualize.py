@@ -90,7 +90,7 @@ def open_model(path: str) -> Classifier:
     options = flags.FLAGS
     known = formats.find(path) or run_directory.is_run(path)
     pp = options.preprocess or (None if known else "value_range(-1, 1)")
-    return open_classifier(path, preprocess=pp, labels=options.labels, checkpoint=options.checkpoint)
+    return open_classifier(path, **{**common_flags.model_options(), "preprocess": pp})
 
 
 def find_images(

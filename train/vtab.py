@@ -10,6 +10,7 @@ again to resume. A task whose data set is not prepared, or whose run fails, is l
 out. The exit code is 1 if a run failed or no task was measured.
 """
 
+import glob
 import os
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such 
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    from keras_vit import data, evaluators
+    from keras_vit import _io, data, evaluators
     from keras_vit.evaluators import vtab
     from keras_vit.experiments import processes, runs
     from keras_vit.training import errors, run_directory
@@ -66,17 +67,33 @@ def fine_tune(task: str) -> float:
     """Run the training program on a task unless it is finished, and return the accuracy on its test set."""
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
-    if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
-        arguments = [
-            f"--config=vtab:{options.model},{task}",
-            f"--config.data.source={vtab.source_of(task, options.options)}",
-            f"--config.model.checkpoint={options.weights}",
-            f"--workdir={directory}",
-            *(f"--config.{change}" for change in options.set),
-        ]
+    arguments = [
+        f"--config=vtab:{options.model},{task}",
+        f"--config.data.source={vtab.source_of(task, options.options)}",
+        f"--config.model.checkpoint={options.weights}",
+        f"--workdir={directory}",
+        *(f"--config.{change}" for change in options.set),
+    ]
+    record = {"arguments": arguments, "weights": weights_sha256(options.weights)}
+    record_path = f"{directory}.json"
+    if os.path.exists(os.path.join(directory, run_directory.MODEL)):
+        before = _io.read_json(record_path) if os.path.exists(record_path) else record
+        if before != record:
+            raise ValueError(
+                f"{directory} has a finished run of other arguments or weights. Give another --workdir, or remove it. "
+                f"Expected: {before}. Received: {record}."
+            )
+    else:
+        _io.write_json(record_path, record)
         logging.info("keras-vit train %s", " ".join(arguments))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments], os.path.join(directory, "output.txt"))
     return runs.final_metrics(run_directory.read_metrics(directory))["eval_accuracy"]
+
+
+def weights_sha256(weights: str) -> str | None:
+    """Return the SHA-256 of a file or of the files in a directory; None for published weights."""
+    files = [weights] if os.path.isfile(weights) else sorted(glob.glob(os.path.join(glob.escape(weights), "*.*")))
+    return _io.joint_sha256(filter(os.path.isfile, files)) if files else None
 
 
 def run_program(command: Sequence[str], output: str) -> None:

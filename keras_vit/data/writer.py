@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks, _io
-from keras_vit.data import errors, images
+from keras_vit.data import errors, fingerprint, images
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
@@ -72,7 +72,7 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
     names, classes = list(source.class_names), source.num_classes
     info = {"class_names": names, "num_classes": classes, "multi_label": source.multi_label}
     written = {"source": source.name, "split": source.split, "examples": source.num_examples}
-    written |= {"files": num_shards, "seed": seed}
+    written |= {"files": num_shards, "seed": seed, "digest": fingerprint.fingerprint(source)["digest"]}
     before = tfrecord.read_info(f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}")
     for key, value in info.items():
         if before and before.get(key) != value:

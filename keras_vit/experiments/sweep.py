@@ -15,13 +15,13 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _io, _lock
 from keras_vit import recipe as recipes
 from keras_vit.experiments.processes import Job, last_line, run_all
 from keras_vit.experiments.runs import RUNS, final_metrics
 from keras_vit.experiments.search import Grid, Point, expand
 from keras_vit.experiments.table import SEED, Row, Table
-from keras_vit.training import lock, run_directory, run_fields
+from keras_vit.training import run_directory, run_fields
 from keras_vit.training.errors import Interrupted
 
 SWEEP, TABLE = "sweep.json", "table.md"
@@ -64,7 +64,7 @@ def sweep(
     >>> sweep(recipe, {"optim.learning_rate": [1e-3, 3e-4], "seed": range(3)}, "runs/rates")  # doctest: +SKIP
     """
     points = expand(recipe, grid)
-    with lock.locked(workdir):
+    with _lock.locked(workdir):
         state = _Sweep.open(workdir, recipe, points, [*(command or TRAIN), *flags])
         state.metric = metric
         state.report()

@@ -1,8 +1,10 @@
 """Keras models as classifiers: of a training run, a `.keras` file, or a checkpoint."""
 
+import contextlib
 import dataclasses
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 
 import keras
@@ -10,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _io, checkpoints, models, training
+from keras_vit import recipe as recipes
+from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
@@ -75,6 +79,7 @@ def open_model(
     preprocess: str | None = None,
     labels: Sequence[str] | str | os.PathLike | None = None,
     checkpoint: str | int = "last",
+    image_size: int | None = None,
 ) -> KerasClassifier:
     """Open a run, a `.keras` file or a checkpoint; arguments and errors as of `open_classifier`.
 
@@ -84,25 +89,58 @@ def open_model(
         labels = _io.read_lines(labels)
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
-        encoder, whole = _without_pretraining(run.model)
+        if image_size and not preprocess:
+            trained = run.config["recipe"]["model"]["image_size"]
+            preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
+        encoder, whole = _without_pretraining(run.model, image_size)
         return KerasClassifier(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
         )
+    sha256 = _sha256(path)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
     model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
-    encoder, whole = _without_pretraining(model)
-    return KerasClassifier(encoder, card_of_model(encoder, path, preprocess, labels or ()), path, whole)
+    encoder, whole = _without_pretraining(model, image_size)
+    card = card_of_model(encoder, path, preprocess, labels or ())
+    return KerasClassifier(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
 
 
-def _without_pretraining(model: keras.Model) -> tuple[keras.Model, models.MaskedModel | None]:
-    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None."""
-    return (model.encoder(), model) if isinstance(model, models.MaskedModel) else (model, None)
+def _sha256(path: str) -> str:
+    """Return the SHA-256 of a `.keras` file, or of the files that a checkpoint is read from."""
+    if path.endswith(".keras"):
+        return _io.sha256(path)
+    with contextlib.closing(open_source(path)) as source:
+        return _io.joint_sha256(source.files)
+
+
+def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
+    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None.
+
+    With an image size, the first model is a copy for this size, and the second is None.
+    """
+    encoder = model.encoder() if isinstance(model, models.MaskedModel) else model
+    if image_size:
+        return _resized(encoder, image_size), None
+    return encoder, None if encoder is model else model
+
+
+def _resized(model: keras.Model, image_size: int) -> keras.Model:
+    """Return a copy of the model for images of another size, with resized position embeddings."""
+    if not isinstance(model, ConfiguredModel):
+        raise ValueError(f"image_size is for models of keras_vit. Received: image_size={image_size} for another model.")
+    config = model.get_config()
+    grid = {name: None for name in config if name == "position_grid"}  # of a model for images of any size
+    copy = type(model).from_config({**config, **grid, "image_size": image_size})
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        checkpoints.load_checkpoint(copy, path)
+    copy.class_names = getattr(model, "class_names", None)
+    return copy
 
 
 def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, labels: Sequence[str]) -> ModelCard:
     """Return the description of a run's model, or with the given preprocessing and labels in place of the run's."""
-    path = os.path.join(run.path, run_directory.MODEL)
     preprocess = preprocessing.complete(preprocess or run.preprocess, model.input_shape[1:])
     return dataclasses.replace(
         _describe(model, preprocess, labels or run.class_names),
@@ -112,7 +150,7 @@ def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, 
         data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
-        model_sha256=_io.sha256(path) if run.step is None and os.path.exists(path) else "",
+        model_sha256=run.sha256,
         run=run.path,
     )
 
@@ -150,11 +188,17 @@ def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -
     config.pop("class_names", None)  # the card has them
     own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
     has_head = len(model.output_shape) == 2 and all(inner.get_config().get("include_top", True) for inner in own)
+    size, expected = preprocessing.output_size(preprocess), model.input_shape[1:3]
+    if size != expected and None not in expected:
+        raise ValueError(
+            f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
+            f"preprocess={preprocess!r}. Give image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
+        )
     return ModelCard(
         class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),
         preprocess=preprocess,
         output=output_activation(model) or ("sigmoid" if model.output_shape[-1] == 1 else "softmax"),
-        image_shape=(*preprocessing.output_size(preprocess), model.input_shape[-1]),
+        image_shape=(*size, model.input_shape[-1]),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
         arguments=config if isinstance(model, ConfiguredModel) else {},

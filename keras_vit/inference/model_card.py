@@ -6,6 +6,7 @@ signed: it detects damage, not an attacker.
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ class ModelCard:
         data: Data set that the model was trained on.
         recipe: Recipe of the training run.
         versions: Packages that the model was trained with.
-        model_sha256: SHA-256 of the run's `model.keras`.
+        model_sha256: SHA-256 of the file that the model was opened from; of several files, of their names and SHA-256s.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
         run: Run directory that the model was opened from; not written.
@@ -77,6 +78,12 @@ class ModelCard:
     def output_name(self) -> str:
         """Name of the artifact's output: `probabilities`, `scores` or `features`."""
         return probabilities.name_of(self.output)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was opened: of the names and SHA-256s of an artifact's files, else of the model."""
+        listed = repr(sorted(self.files.items())).encode()
+        return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
     @property
     def recipe_data(self) -> Mapping[str, Any]:

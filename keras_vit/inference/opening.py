@@ -14,6 +14,7 @@ def open_classifier(
     labels: Sequence[str] | str | os.PathLike | None = None,
     num_threads: int | None = None,
     checkpoint: str | int = "last",
+    image_size: int | None = None,
 ) -> Classifier:
     """Open anything that predicts.
 
@@ -26,13 +27,15 @@ def open_classifier(
         labels: Class names, or a file with one name per line. None for those of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
+        image_size: Height and width of the images, for which position embeddings are resized. None for those of the
+            model. An artifact has one size.
 
     Returns:
         The classifier.
 
     Raises:
         FileNotFoundError: If there is nothing at `path`, or a part of it is missing.
-        ValueError: If it cannot be opened, or `preprocess`, `labels` or `checkpoint` do not fit.
+        ValueError: If it cannot be opened, or `preprocess`, `labels`, `checkpoint` or `image_size` do not fit.
 
     Example:
     >>> classifier = open_classifier("runs/digits")
@@ -46,15 +49,14 @@ def open_classifier(
     if found is None:
         from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
 
-        return keras_model.open_model(path, preprocess, labels, checkpoint)
-    if (preprocess, labels, checkpoint) != (None, None, "last"):
+        return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
+    if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
-            f"The artifact {path!r} holds its own preprocessing, labels and weights. Leave out preprocess and labels, "
-            f"and export a run again with another checkpoint. Received: preprocess={preprocess!r}, labels={labels!r}, "
-            f"checkpoint={checkpoint!r}."
+            f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels. "
+            "For another checkpoint or image size, export the model again. Received: "
+            f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )
-    artifact, format = found  # noqa: A001  as Keras calls it
-    return format.open(artifact, num_threads)
+    return open_artifact(path, num_threads)
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:

@@ -37,6 +37,7 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
 
     Raises:
         FileNotFoundError: If a file does not exist, or no pattern matches.
+        ValueError: If a name is that of a directory.
         UnreadableImageError: If a link leads to nowhere and `on_bad_image` is `"error"`.
     """
     paths = _io.find_files(patterns)[:limit]
@@ -48,8 +49,6 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
             with open(path, "rb") as file:
                 contents.append(file.read())
             names.append(path)
-        except IsADirectoryError as error:
-            raise ValueError(f"Expected image files. Received: the directory {path!r}.") from error
         except OSError as error:
             if not os.path.islink(path):
                 raise

@@ -1,6 +1,7 @@
 """Flags that several programs have: each is defined here, with one meaning."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -40,6 +41,12 @@ def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or e
     define_checkpoint_flag()
     define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+    flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the model's if not given.", 1)
+
+
+def model_options() -> dict[str, Any]:
+    """Return the arguments of `open_classifier` that the flags of `define_model_flags` give, beside the path."""
+    return {name: flags.FLAGS[name].value for name in ("preprocess", "labels", "checkpoint", "image_size")}
 
 
 def define_checkpoint_flag() -> None:

@@ -1,6 +1,7 @@
 """Output of the programs: their own lines go to the terminal, those of other packages to a log file."""
 
 import faulthandler
+import io
 import logging as standard_logging
 import os
 import re
@@ -33,6 +34,8 @@ def begin() -> None:
         os.dup2(file.fileno(), 2)
     sys.stderr = _terminal
     faulthandler.enable(_terminal)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     logging.use_absl_handler()
     shown = logging.get_absl_handler().python_handler
     shown.setStream(_terminal)

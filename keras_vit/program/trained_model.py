@@ -6,6 +6,7 @@ from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasClassifier
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
+from keras_vit.program import common_flags
 
 
 def open_model(other: str = "output") -> KerasClassifier:
@@ -18,7 +19,7 @@ def open_model(other: str = "output") -> KerasClassifier:
             f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
             f"Received: --model={options.model}."
         )
-    classifier = keras_model.open_model(options.model, options.preprocess, options.labels, options.checkpoint)
+    classifier = keras_model.open_model(options.model, **common_flags.model_options())
     if not classifier.class_names:
         raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
     return classifier

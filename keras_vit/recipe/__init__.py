@@ -2,6 +2,7 @@
 
 from keras_vit.optim.config import Optim, Schedule
 from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
+from keras_vit.recipe.choices import with_scaled_sizes as with_scaled_sizes
 from keras_vit.recipe.conversion import check, from_dict, get, override, replace, to_dict
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
 from keras_vit.recipe.fields import Data, Model, Recipe

@@ -82,10 +82,9 @@ def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
     >>> with_image_size(Recipe(), 448).data.pp_train
     'decode|resize(448)|flip_lr|value_range(-1, 1)'
     """
-    old = recipe.model.image_size
 
     def scaled(text: str) -> str:
-        return _SIZE.sub(lambda found: f"{found[1]}({round(int(found[2]) * image_size / old)}", text)
+        return with_scaled_sizes(text, image_size / recipe.model.image_size)
 
     def sized(pp: str) -> str:
         if _SIZE.search(pp):
@@ -96,3 +95,8 @@ def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
     data = dataclasses.replace(recipe.data, pp_train=sized(recipe.data.pp_train), pp_eval=sized(recipe.data.pp_eval))
     model = dataclasses.replace(recipe.model, image_size=image_size)
     return dataclasses.replace(recipe, model=model, data=data, evaluators=tuple(map(scaled, recipe.evaluators)))
+
+
+def with_scaled_sizes(pp: str, factor: float) -> str:
+    """Return a preprocessing string with the sizes of images multiplied by a factor."""
+    return _SIZE.sub(lambda found: f"{found[1]}({round(int(found[2]) * factor)}", pp)

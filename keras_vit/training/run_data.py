@@ -80,6 +80,7 @@ class Splits:
             "num_train": self.train.num_examples,
             "num_eval": self.eval.num_examples,
             "multi_label": self.train.multi_label,
+            **tasks.teacher_record(self.recipe),
         }
 
     def _check_images(self) -> int:

@@ -45,6 +45,7 @@ class Run(NamedTuple):
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The directory.
         step: Step of the checkpoint that the weights are from; None for the final ones.
+        sha256: SHA-256 of the model file; of a checkpoint, that of its manifest and `config.json`.
 
     Example:
     >>> run = load_run("runs/digits")
@@ -59,6 +60,7 @@ class Run(NamedTuple):
     output: str
     path: str
     step: int | None = None
+    sha256: str = ""
 
 
 def load_run(path: str, checkpoint: str | int = "last") -> Run:
@@ -84,13 +86,13 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
     if checkpoint == "last":
         _check_finished(directory, model_file)
-    config, step = read_config(directory), None
+    config = read_config(directory)
     if checkpoint == "last":
-        model = load_keras_file(model_file)
+        step, sha256, model = None, _io.sha256(model_file), load_keras_file(model_file)
     else:
-        model, step = _restore(config, directory, str(checkpoint))
+        model, step, sha256 = _restore(config, directory, str(checkpoint))
     names = tuple(config["data"]["class_names"])
-    return Run(model, config, names, config["preprocess"], config["output"], directory, step)
+    return Run(model, config, names, config["preprocess"], config["output"], directory, step, sha256)
 
 
 def read_config(directory: str) -> dict[str, Any]:
@@ -208,12 +210,14 @@ def save_model(model: keras.Model, directory: str) -> str:
     return path
 
 
-def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int]:
-    """Build the model of a run with the weights of a checkpoint; return it and the step."""
+def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
+    """Build the model of a run with the weights of a checkpoint; return it, the step, and its SHA-256."""
     # These import TensorFlow, which the records do not need.
     from keras_vit.training import checkpoints, device_preprocessing, state
 
     prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
+    # The manifest has the SHA-256 of each file.
+    sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     for channels in (3, 1):  # not recorded
         model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
@@ -231,7 +235,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
         model.class_names = config["data"]["class_names"]
     step = checkpoints.step_of(prefix)
     logging.info("The weights are those of step %d, from %s", step, prefix)
-    return model, step
+    return model, step, sha256
 
 
 def _check_finished(directory: str, model_file: str) -> None:

@@ -223,6 +223,17 @@ def test_an_interrupted_call_goes_on(tmp_path):
             assert file.read() == other.read()
 
 
+def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
+    """The numbers of images are equal."""
+    folder = pictures.folder(tmp_path / "p")
+    arguments = (str(tmp_path / "out"), "all", 3)
+    writer.write_tfrecords(data.open_source(f"folder:{folder}", "all"), *arguments)
+    first = data.open_source(f"folder:{folder}", "all").paths[0]
+    os.rename(first, os.path.join(os.path.dirname(first), f"z{os.path.basename(first)}"))
+    with pytest.raises(ValueError, match="of other data"):
+        writer.write_tfrecords(data.open_source(f"folder:{folder}", "all"), *arguments)
+
+
 @pytest.fixture
 def damaged(tmp_path):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")

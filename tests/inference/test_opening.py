@@ -1,10 +1,15 @@
 """One way to open everything that predicts."""
 
 import copy
+import functools
+import hashlib
+import json
+import shutil
 
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_vit
 from keras_vit import inference
@@ -179,3 +184,100 @@ def test_any_keras_model_around_ours(expected, tmp_path):
     classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
     images = classifier.preprocess(tiny.images(2).contents)
     np.testing.assert_allclose(classifier.scores(images), scaled.predict(images, verbose=0), atol=1e-5)
+
+
+def sha256_of(path, **options):
+    return inference.open_classifier(path, preprocess=PREPROCESS, **options).card.sha256
+
+
+@pytest.mark.parametrize("name", selection.cases(["model.keras", "model.npz", "directory"], ["model.keras"]))
+def test_the_sha256_of_the_files_that_were_read(name, expected, tmp_path):
+    path = tmp_path / name
+    save = (lambda model: model.save(path)) if name.endswith(".keras") else functools.partial(save_files, path=path)
+    save(expected[0])
+    before = sha256_of(path)
+    (tmp_path / "README.md").write_text("no part of the model")
+    if path.is_dir():
+        (path / "README.md").write_text("no part of the model")
+    else:
+        assert before == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert sha256_of(path) == before
+    save(tiny.model(seed=1))  # in its place, of the same size
+    changed = sha256_of(path)
+    assert len({before, changed}) == 2
+    if path.is_dir():
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**config, "note": "another"}))
+        assert sha256_of(path) not in (before, changed)
+
+
+def save_files(model, path):
+    keras_vit.save_checkpoint(model, path, format="google" if path.suffix else "timm")
+
+
+def test_the_sha256_of_shards(expected, tmp_path):
+    keras_vit.save_checkpoint(expected[0], tmp_path / "whole", format="timm")
+    tensors = safetensors.numpy.load_file(tmp_path / "whole" / "model.safetensors")
+    names = sorted(tensors)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    (tmp_path / "shards").mkdir()
+    shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "shards")
+    for shard, chosen in shards.items():
+        safetensors.numpy.save_file({name: tensors[name] for name in chosen}, tmp_path / "shards" / shard)
+    index = {"weight_map": {name: shard for shard, chosen in shards.items() for name in chosen}}
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text(json.dumps(index))
+    before = sha256_of(tmp_path / "shards")
+    changed = {name: tensors[name] + 1 for name in shards["b.safetensors"]}
+    safetensors.numpy.save_file(changed, tmp_path / "shards" / "b.safetensors")
+    assert sha256_of(tmp_path / "shards") != before
+
+
+@pytest.mark.slow
+def test_the_sha256_of_another_model_in_a_run(tmp_path):
+    tiny.write_digits_run(tmp_path / "run")
+    path = tmp_path / "run" / "other.keras"
+    model = keras.models.load_model(tmp_path / "run" / "model.keras")
+    tiny.randomize(model, seed=2).save(path)
+    for file in (path, tmp_path / "run" / "model.keras"):
+        assert inference.open_classifier(file).card.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_the_sha256_of_an_artifact():
+    """That of the model it was exported from is another one."""
+    one, other = ({"model": {"bytes": 1, "sha256": digit * 64}} for digit in "01")
+    cards = [tiny.card(model_sha256="2" * 64, files=files) for files in (one, other, {})]
+    assert len({card.sha256 for card in cards}) == 3 and cards[2].sha256 == "2" * 64
+
+
+@pytest.mark.parametrize("any_size", [False, True])
+def test_another_image_size(any_size, tmp_path):
+    """The positions of the file, a grid of 2 by 2, are resized as its project does it."""
+    model = tiny.model()
+    path = keras_vit.save_checkpoint(model, tmp_path / "model", format="timm")
+    if any_size:
+        path = tmp_path / "model.keras"
+        keras_vit.model_from_checkpoint(tmp_path / "model", image_size=None).save(path)
+    classifier = inference.open_classifier(path, preprocess=PREPROCESS, image_size=32)
+    assert classifier.card.preprocess == "decode(3)|resize((32, 32), method='bilinear')|value_range(-1, 1)"
+    images = classifier.preprocess(tiny.images(3).contents)
+    at_32 = keras_vit.model_from_checkpoint(tmp_path / "model", image_size=32)
+    np.testing.assert_allclose(classifier.scores(images), at_32.predict(images, verbose=0), atol=1e-5)
+
+
+def test_another_image_size_of_a_model_without(served, expected, tmp_path):
+    with pytest.raises(ValueError, match="image size.*image_size=32"):
+        inference.open_classifier(served[1], image_size=32)
+    keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]).save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="image_size=32"):
+        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=32)
+    expected[0].save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="patch_size=8"):
+        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=20)
+
+
+def test_preprocessing_to_another_size_names_the_remedy(expected, tmp_path):
+    expected[0].save(tmp_path / "model.keras")
+    pp = "decode|resize(32)|value_range(-1, 1)"
+    with pytest.raises(ValueError, match="16 by 16.*32 by 32.*--image_size=32"):
+        inference.open_classifier(tmp_path / "model.keras", preprocess=pp)
+    assert inference.open_classifier(tmp_path / "model.keras", preprocess=pp, image_size=32).card.image_shape[0] == 32

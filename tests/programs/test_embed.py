@@ -1,9 +1,15 @@
 """`train.embed`: one row of features per image, in a file that an interruption does not lose."""
 
+import os
+import pathlib
+import shutil
+
 import numpy as np
 import pytest
+import scipy.ndimage
 
-from keras_vit import inference
+from keras_vit import _lock, inference
+from keras_vit.training import checkpoints
 from tests import selection, tiny
 from tests.programs import call, load
 
@@ -25,12 +31,32 @@ def embed(model, output, *arguments):
     return call("train.embed", f"--model={model}", f"--output={output}", "--batch_size=2", "--part_size=3", *arguments)
 
 
+def interrupt(monkeypatch, calls, *arguments):
+    """Interrupt a call of the program after a number of calls of the model."""
+    features, done = inference.KerasClassifier.features, []
+
+    def interrupted(self, batch):
+        if len(done) == calls:
+            raise KeyboardInterrupt
+        done.append(batch)
+        return features(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(inference.KerasClassifier, "features", interrupted)
+        embed(*arguments)
+
+
+def without_model(monkeypatch):
+    """Fail where a model is opened."""
+    monkeypatch.setattr(inference, "open_classifier", lambda *_, **__: pytest.fail("the model was opened"))
+
+
 def rows(path):
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return file["names"].tolist(), file["features"]
     table = pytest.importorskip("pyarrow.parquet").read_table(path)
-    return table["name"].to_pylist(), np.array(table["features"].to_pylist(), np.float32)
+    return table["names"].to_pylist(), np.array(table["features"].to_pylist(), np.float32)
 
 
 @pytest.mark.slow
@@ -76,6 +102,158 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
     names, found = rows(output)
     assert names == [str(image) for image in images]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def young(tmp_path_factory):
+    """A run whose best checkpoint is that of step 4."""
+    first = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
+    directory = shutil.copytree(first, tmp_path_factory.mktemp("young") / "run")
+    save_best(directory, 4, 1)
+    return directory
+
+
+def save_best(directory, step, factor):
+    """Make a best checkpoint, with the arrays of step 4 multiplied by a factor."""
+    best = directory / "checkpoints" / "best"
+    shutil.rmtree(best, ignore_errors=True)
+    best.mkdir()
+    reader = checkpoints.tf.train.load_checkpoint(str(directory / "checkpoints" / "ckpt-4"))
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    names = [name for name in reader.get_variable_to_shape_map() if name.endswith(suffix)]
+    arrays = {name.removesuffix(suffix).replace("|", "/"): reader.get_tensor(name) for name in names}
+    arrays = {name: array * factor if array.ndim else array for name, array in arrays.items()}
+    checkpoints.write(str(best / f"ckpt-{step}"), {**arrays, "step": np.asarray(step, np.int64)})
+    checkpoints.write_manifest(str(best / f"ckpt-{step}"), step)
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_parts_of_other_weights_are_refused(step, young, images, tmp_path, monkeypatch):
+    """A run that goes on writes another best checkpoint."""
+    directory, output = shutil.copytree(young, tmp_path / "run"), tmp_path / "a.npz"
+    interrupt(monkeypatch, 2, directory, output, "--checkpoint=best", *images)
+    save_best(directory, step, 2)
+    with pytest.raises(ValueError, match=r"a\.npz\.parts.*values of: model\."):
+        embed(directory, output, "--checkpoint=best", *images)
+    with pytest.raises(ValueError, match=r"values of: model\."):
+        embed(directory, output, *images)
+    save_best(directory, 4, 1)
+    assert embed(directory, output, "--checkpoint=4", *images) == 0  # the weights of the interrupted call
+    classifier = inference.open_classifier(directory, checkpoint="best")
+    expected = classifier.features(classifier.preprocess([image.read_bytes() for image in images]))
+    np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_images_that_were_replaced_are_refused(run, images, tmp_path, monkeypatch):
+    copies = [shutil.copy(image, tmp_path) for image in images]
+    output = tmp_path / "a.npz"
+    interrupt(monkeypatch, 2, run, output, *copies)
+    shutil.copy(images[1], copies[0])
+    with pytest.raises(ValueError, match=r"values of: images\."):
+        embed(run, output, *copies)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "exchanged", "without description"])
+def test_damaged_and_foreign_parts_are_computed_again(damage, run, images, expected, tmp_path, monkeypatch):
+    output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
+    interrupt(monkeypatch, 4, run, output, *images)
+    file = parts / "000000000.npz"
+    if damage in ("cut", "empty"):
+        file.write_bytes(file.read_bytes()[: 100 if damage == "cut" else 0])
+    elif damage == "foreign":
+        np.savez(file, names=np.array(["x", "y"]), features=np.zeros((2, expected.shape[1]), np.float32))
+    elif damage == "exchanged":
+        shutil.copy(parts / "000000003.npz", file)
+    else:
+        shutil.copy(parts / "000000003.npz", file)
+        (parts / "parts.json").write_text("{")
+    assert embed(run, output, *images) == 0
+    names, features = rows(output)
+    assert names == [str(image) for image in images]
+    np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [{3}, {0, 1, 2}, {1, 3, 4}, {0, 1, 2, 3, 4}])
+def test_parts_without_a_readable_image(bad, run, images, tmp_path):
+    """Parts have three images."""
+    copies = [shutil.copy(image, tmp_path) for image in images[: 4 if bad == {3} else 5]]
+    for index in bad:
+        pathlib.Path(copies[index]).write_bytes(b"not a picture")
+    output = tmp_path / "a.npz"
+    if len(bad) == 5:
+        with pytest.raises(ValueError, match="None of the images"):
+            embed(run, output, *copies)
+    else:
+        assert embed(run, output, *copies, "--on_bad_image=skip") == 0
+        assert rows(output)[0] == [path for index, path in enumerate(copies) if index not in bad]
+    assert not (tmp_path / "a.npz.parts").exists()
+
+
+def test_a_failed_call_does_not_refuse_the_right_one(run, images, tmp_path, monkeypatch):
+    output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
+    with pytest.raises(FileNotFoundError, match="wrong"):
+        embed(run, output, tmp_path / "wrong*.png")
+    interrupt(monkeypatch, 1, run, output, "--preprocess=value_range(0, 1)", *images)
+    assert not parts.exists()
+    parts.mkdir()
+    (parts / "parts.json").write_text('{"model": "killed before its first part"}')
+    assert embed(run, output, *images) == 0
+
+
+def test_one_call_at_a_time(run, images, tmp_path):
+    output = tmp_path / "a.npz"
+    with _lock.locked(f"{output}.parts"), pytest.raises(ValueError, match=r"process \d+.*another --output"):
+        embed(run, output, *images)
+    assert (tmp_path / "a.npz.parts").exists()
+    assert embed(run, output, *images) == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_an_existing_output_is_kept(kind, run, images, tmp_path, monkeypatch):
+    output = tmp_path / "a.npz"
+    output.write_bytes(b"mine") if kind == "file" else output.mkdir()
+    without_model(monkeypatch)
+    with pytest.raises(FileExistsError, match="--output"):
+        embed(run, output, *images)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert kind == "directory" or output.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+def test_a_folder_is_refused_before_the_model_is_loaded(pattern, run, images, tmp_path, monkeypatch):
+    (tmp_path / "in" / "cat").mkdir(parents=True)
+    without_model(monkeypatch)
+    with pytest.raises(ValueError, match=r"directory.*\*\*/\*\.jpg"):
+        embed(run, tmp_path / "a.npz", images[0], tmp_path / "in" / pattern)
+
+
+def test_names_that_are_not_utf8(run, images, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
+    shutil.copy(images[0], path)
+    assert embed(run, tmp_path / "a.npz", images[1], path) == 0
+    assert rows(tmp_path / "a.npz")[0] == [str(images[1]), path]
+    pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
+    with pytest.raises(ValueError, match=r"UTF-8.*\.npz"):
+        embed(run, tmp_path / "a.parquet", images[1], path)
+
+
+@pytest.mark.slow
+def test_another_image_size(run, images, tmp_path):
+    """The positions of a grid of 2 by 2 are resized as the reference does it."""
+    output = tmp_path / "a.npz"
+    assert embed(run, output, "--image_size=16", *images) == 0
+    classifier = inference.open_classifier(run)
+    other = type(classifier.model).from_config({**classifier.model.get_config(), "image_size": 16})
+    for new, old in zip(other.weights, classifier.model.weights, strict=True):
+        value = old.numpy()
+        if value.shape != new.shape:
+            grid = scipy.ndimage.zoom(value[0, 1:].reshape(2, 2, 16), (2, 2, 1), order=1).reshape(1, 16, 16)
+            value = np.concatenate([value[:, :1], grid], axis=1)
+        new.assign(value)
+    pp = "decode(1)|resize((16, 16), method='area')|value_range(-1, 1)"
+    prepared = inference.ModelCard((), pp, "softmax", (16, 16, 1)).prepare([image.read_bytes() for image in images])
+    expected = inference.KerasClassifier(other, classifier.card).features(prepared)
+    np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("option", ["error", "skip"])

@@ -1,6 +1,7 @@
 """`train.evaluate --evaluators` on a run and on what is exported from it."""
 
 import contextlib
+import hashlib
 import io
 import json
 import pathlib
@@ -53,11 +54,31 @@ def digits_as(path, class_names, classes=range(10)):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--preprocess=decode(1)|resize(16)|value_range(-1, 1)",)])
+def test_another_image_size(options, run, digits, capsys, tmp_path):
+    """The preprocessing of the run has no size; another one is refused, and the error names the flag."""
+    image = tiny.digit_files(tmp_path, digits.source, 1)[0]
+    programs = [("train.evaluate", "--json"), ("train.predict", "--json", image)]
+    programs.append(("train.visualize", f"--output={tmp_path / 'page'}", f"--images={image}"))
+    for name, *arguments in programs:
+        arguments += [f"--model={run}", *options]
+        if options:
+            with pytest.raises(ValueError, match="8 by 8.*16 by 16.*--image_size=16"):
+                call(name, *arguments)
+        capsys.readouterr()
+        assert call(name, *arguments, "--image_size=16") == 0
+        if name == "train.evaluate":
+            found = json.loads(capsys.readouterr().out)
+            assert found["model_sha256"] == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
 def test_evaluators_agree_with_the_plain_measurement(of_the_run):
     results, plain = of_the_run.evaluators, of_the_run.plain
     assert list(results) == ["classification", "knn", "fewshot", "linear_probe"]
     assert results["classification"] == {name: plain[name] for name in results["classification"]}
-    assert set(plain) - set(results["classification"]) == {"model", "kind", "data", "split", "mean_average_precision"}
+    origin = {"model", "model_sha256", "kind", "data", "split"}
+    assert set(plain) - set(results["classification"]) == {*origin, "mean_average_precision"}
     assert np.sum(results["classification"]["confusion"]) == 360
     assert results["knn"]["k5"] > 0.5  # features of random weights still tell digits apart
 

@@ -1,5 +1,6 @@
 """The terminal shows the program's lines; what other packages print is in the log."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -40,3 +41,11 @@ def test_lines_of_others_go_to_the_log(tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     for text in ("from C++\n", "from C++ later\n", "a converter", "a foreign warning", "from a child", "an own line"):
         assert text in log and (text.startswith("an own") or text not in done.stderr)
+
+
+def test_names_of_files_need_not_be_utf8():
+    """JSON reads the escape as Python's name of the file."""
+    code = CODE.partition("logging.set_verbosity")[0] + "print(os.fsdecode(b'\\xff.png'))"
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, env=environment)
+    assert done.stdout == b"\\udcff.png\n"

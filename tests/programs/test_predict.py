@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit import inference
 from tests import golden_data, selection, tiny
 from tests.programs import call
 
@@ -85,13 +86,20 @@ def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"not a picture")
     missing = tmp_path / "missing.jpg"
-    code = call("train.predict", f"--model={run}", "--json", bad, good, missing, tmp_path)
+    code = call("train.predict", f"--model={run}", "--json", bad, good, missing)
     answers = {answer["path"]: answer for answer in map(json.loads, capsys.readouterr().out.splitlines())}
     assert code == 1
     assert len(answers[str(good)]["predictions"]) == 5
     assert "not a readable image" in answers[str(bad)]["error"]
     assert "No such file" in answers[str(missing)]["error"]
-    assert "directory" in answers[str(tmp_path)]["error"]
+
+
+@pytest.mark.parametrize("name", ["", "missing.jpg"])
+def test_wrong_paths_are_refused_before_the_model_is_loaded(name, run, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(inference, "open_classifier", lambda *_, **__: pytest.fail("the model was opened"))
+    tiny.digit_files(tmp_path, digits.source, 1)
+    with pytest.raises((ValueError, FileNotFoundError), match="Expected image files"):
+        call("train.predict", f"--model={run}", tmp_path / name)
 
 
 def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):

@@ -51,6 +51,28 @@ def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
     assert "--config.data.source=vtab:svhn#data_dir='/data'&download=True" in command
 
 
+def test_a_finished_run_of_other_weights_is_not_used(monkeypatch, tmp_path):
+    vtab_program = programs.load("train.vtab")
+    weights, directory = tmp_path / "x.npz", tmp_path / "svhn"
+    weights.write_text("old")
+
+    def run(command, output):
+        directory.mkdir()
+        (directory / "model.keras").write_text("")
+        (directory / "metrics.jsonl").write_text('{"step": 1, "eval_accuracy": 0.25}\n')
+
+    monkeypatch.setattr(vtab_program, "run_program", run)
+    flags = {"workdir": str(tmp_path), "weights": str(weights)}
+    with flagsaver.flagsaver(**flags):
+        assert vtab_program.fine_tune("svhn") == 0.25
+    for changed in ({"weights": "augreg"}, {"model": "ViT_S16"}, {"set": ["total_steps=5"]}):
+        with flagsaver.flagsaver(**{**flags, **changed}), pytest.raises(ValueError, match="--workdir"):
+            vtab_program.fine_tune("svhn")
+    weights.write_text("new")
+    with flagsaver.flagsaver(**flags), pytest.raises(ValueError, match="--workdir"):
+        vtab_program.fine_tune("svhn")
+
+
 def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
     """Also with the options of the data, which are passed to the source and to the run."""
     vtab_program = programs.load("train.vtab")

@@ -1,5 +1,6 @@
 """The checkpoint of a run that is opened: the final model, the best one, or one of a step."""
 
+import hashlib
 import json
 import pathlib
 import shutil
@@ -95,7 +96,9 @@ def test_what_cannot_be_chosen(run, tmp_path):
 def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
     final, best = inference.open_classifier(run), inference.open_classifier(run, checkpoint="best")
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)
-    assert final.card.model_sha256 and not best.card.model_sha256  # these are not the weights of model.keras
+    assert final.card.sha256 == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
+    of_step = inference.open_classifier(run, checkpoint=4)
+    assert len({classifier.card.sha256 for classifier in (final, best, of_step)} | {""}) == 4
     assert not np.array_equal(final.predict(IMAGES), best.predict(IMAGES))
     shutil.copy(run / "model.keras", tmp_path / "model.keras")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):

@@ -13,7 +13,7 @@ from keras import ops
 import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.data import preprocess
-from keras_vit.training import tasks
+from keras_vit.training import run_directory, run_fields, tasks
 from keras_vit.training.run_directory import Run
 from keras_vit.training.tasks.distillation import divergence
 from keras_vit.training.tf.state import TrainState
@@ -169,6 +169,21 @@ def test_a_teacher_of_other_channels(tmp_path):
     assert tasks.open_teacher(run, channels=3).channels == 3
     with pytest.raises(ValueError, match="with 1 channels.* Received: 3 channels"):
         tasks.open_teacher(run, channels=1)
+
+
+def test_a_teacher_that_changed(tmp_path):
+    """A run is not resumed with another one."""
+    run, teacher = tmp_path / "run", tmp_path / "model.keras"
+    given = record(tmp_path)
+    assert tasks.teacher_record(given) == tasks.teacher_record(recipes.Recipe()) == {}  # missing, and none
+    teacher.write_bytes(b"abc")
+    data = {"name": "toy", "class_names": ["a", "b"], **tasks.teacher_record(given)}
+    run_directory.write_config(str(run), given, data)
+    (run / "model.keras").write_bytes(b"")
+    run_fields.check(str(run), given, data)
+    teacher.write_bytes(b"abd")
+    with pytest.raises(ValueError, match="teacher_sha256: 'ba7816bf.*--change_recipe"):
+        run_fields.check(str(run), given, {**data, **tasks.teacher_record(given)})
 
 
 @pytest.fixture(scope="module")

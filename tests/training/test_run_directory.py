@@ -19,8 +19,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import _lock as lock
 from keras_vit import recipe as recipes
-from keras_vit.training import load_run, lock, run_directory, run_fields
+from keras_vit.training import load_run, run_directory, run_fields
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
 from tests import forked

@@ -26,7 +26,7 @@ def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) 
     if source.config is None:
         try:
             source.config = _config(source, directory, stem, config)
-            source.preprocessor = _find_document("preprocessor_config.json", directory, stem)
+            source.preprocessor = _find_document(source, "preprocessor_config.json", directory, stem)
         except BaseException:
             source.close()
             raise
@@ -44,7 +44,7 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
         if not os.path.isfile(config):
             raise FileNotFoundError(f"There is no configuration at {str(config)!r}.")
         return _read_document(config)
-    copy, beside = source.metadata.get("config"), _find_document("config.json", directory, stem)
+    copy, beside = source.metadata.get("config"), _find_document(source, "config.json", directory, stem)
     if not isinstance(copy, dict):
         return beside
     if beside not in (None, copy):
@@ -112,11 +112,13 @@ def _stem(path: str) -> str:
     return name
 
 
-def _find_document(name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
+def _find_document(source: TensorSource, name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
     """Return the JSON object beside the tensors: of this file only, or of its directory."""
     candidates = ([f"{stem}_{name}"] if stem is not None else []) + [name]
     paths = [os.path.join(directory, candidate) for candidate in candidates]
-    return next((_read_document(path) for path in paths if os.path.isfile(path)), None)
+    found = next(filter(os.path.isfile, paths), None)
+    source.files += [found] if found else []
+    return _read_document(found) if found else None
 
 
 def _read_document(path: str | os.PathLike[str]) -> dict[str, Any]:

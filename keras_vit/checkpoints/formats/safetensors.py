@@ -109,6 +109,7 @@ class ShardedSource(TensorSource):
             if len(self._shards) == _MAX_SHARDS:
                 raise CheckpointError(f"{self.path} names more than {_MAX_SHARDS} shards. Merge them into one file.")
             self._shards[shard] = SafetensorsSource(path)
+            self.files.append(path)
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
             raise CheckpointError(f"{self.path} says that {shard!r} holds {name[:100]!r}, but it does not.")

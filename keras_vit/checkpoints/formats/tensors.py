@@ -31,6 +31,7 @@ class TensorSource:
 
     def __init__(self, path: str):
         self.path = path
+        self.files = [path]  # all that were read
         self.tensors: dict[str, TensorInfo] = {}
         self.config: dict[str, Any] | None = None  # `config.json`
         self.preprocessor: dict[str, Any] | None = None  # `preprocessor_config.json`

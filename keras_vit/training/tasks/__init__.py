@@ -4,7 +4,7 @@ from typing import cast
 
 from keras_vit import recipe as recipes
 from keras_vit.models import MAEConfig, MaskedPatchConfig
-from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher
+from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher, teacher_record
 from keras_vit.training.tasks.mae import MAETask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
 from keras_vit.training.tasks.task import ClassificationTask, HiddenPatchesTask, Task, evaluation, loss_and_score
@@ -22,6 +22,7 @@ __all__ = [
     "evaluation",
     "loss_and_score",
     "open_teacher",
+    "teacher_record",
 ]
 
 

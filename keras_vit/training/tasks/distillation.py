@@ -1,14 +1,15 @@
 """Distillation: a model learns to classify images as a teacher does."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit import _checks, optim
+from keras_vit import _checks, _io, optim
 from keras_vit import recipe as recipes
-from keras_vit.training.run_directory import Run, load_run, read_config
+from keras_vit.training.run_directory import MODEL, Run, load_run, read_config
 from keras_vit.training.state import weights
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import ClassificationTask
@@ -93,6 +94,12 @@ def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
             f"{teacher.channels} channels, in {task.teacher}."
         )
     return teacher
+
+
+def teacher_record(recipe: recipes.Recipe) -> dict[str, str]:
+    """Return the SHA-256 of the teacher's model, for the record of a run; empty without a teacher."""
+    path = os.path.join(recipe.task.teacher, MODEL) if isinstance(recipe.task, recipes.Distillation) else ""
+    return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
 
 
 def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Lock of a run directory: two processes must not train in the same one."""
+"""Lock of a directory: two processes must not write to the same one."""
 
 import contextlib
 import errno
@@ -10,7 +10,6 @@ import filelock
 from absl import logging
 
 from keras_vit import _io
-from keras_vit.training.errors import Interrupted
 
 LOCK = ".lock"
 LEASE = ".lock-owner"
@@ -21,8 +20,8 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, err
 
 
 @contextlib.contextmanager
-def locked(directory: str | None) -> Iterator[None]:
-    """Hold a run directory for this process. The directory is created if it does not exist.
+def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
+    """Lock a directory for this process; `flag` chooses it. The directory is created if it does not exist.
 
     The kernel releases the lock when the process ends, however it ends. On a file system without locks, a lease takes
     its place: a file that its owner touches every 30 seconds, and that another process takes over if the owner is dead,
@@ -32,14 +31,14 @@ def locked(directory: str | None) -> Iterator[None]:
         yield
         return
     _io.make_directory(directory)
-    lock = _lock(directory) or _lease(directory)
+    lock = _lock(directory, flag) or _lease(directory, flag)
     try:
         yield
     finally:
         lock.release()
 
 
-def _lock(directory: str) -> filelock.BaseFileLock | None:
+def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
     """Lock the directory and write the name of this process for others; None where the file system has no locks."""
     path = os.path.join(directory, LOCK)
     lock = filelock.FileLock(path, fallback_to_soft=False)
@@ -47,7 +46,7 @@ def _lock(directory: str) -> filelock.BaseFileLock | None:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         with open(path, encoding="utf-8", errors="replace") as file:
-            raise _taken(directory, _io.one_line(file.read(1000)) or "Another process") from error
+            raise _taken(directory, flag, _io.one_line(file.read(1000)) or "Another process") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             return None
@@ -57,13 +56,13 @@ def _lock(directory: str) -> filelock.BaseFileLock | None:
     return lock
 
 
-def _lease(directory: str) -> filelock.SoftFileLease:
+def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
     """Take the lease of the directory, once it is certain that no other process holds it."""
 
-    def end(loss: filelock.LeaseCompromise) -> None:  # another process may train in the directory by now
+    def end(loss: filelock.LeaseCompromise) -> None:  # another process may write to the directory by now
         logging.error("The lease of %s was lost (%s). This process ends without saving.", directory, loss.reason)
         logging.flush()
-        os._exit(Interrupted.exit_code)
+        os._exit(os.EX_TEMPFAIL)
 
     path, longest = os.path.join(directory, LEASE), SILENCE + 2 * _REFRESH
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=_REFRESH, on_compromise=end)
@@ -73,9 +72,10 @@ def _lease(directory: str) -> filelock.SoftFileLease:
         lease.acquire(timeout=longest, poll_interval=min(1.0, _REFRESH))
     except filelock.Timeout as error:
         owner = lease.owner
-        raise _taken(directory, f"process {owner.pid} on {owner.hostname}" if owner else "Another process") from error
+        name = f"process {owner.pid} on {owner.hostname}" if owner else "Another process"
+        raise _taken(directory, flag, name) from error
     return lease
 
 
-def _taken(directory: str, owner: str) -> ValueError:
-    return ValueError(f"{owner} trains in {directory}. Wait for its end, or give another --workdir.")
+def _taken(directory: str, flag: str, owner: str) -> ValueError:
+    return ValueError(f"{owner} writes to {directory}. Wait for its end, or give another {flag}.")
