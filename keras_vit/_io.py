@@ -175,7 +175,7 @@ def find_files(patterns: Sequence[str]) -> list[str]:
         files = [path for path in found if not os.path.isdir(path)]
         if found and not files:
             advice = f"Give a pattern, in quotes, such as '{glob.escape(found[0])}/**/*.jpg'."
-            raise ValueError(f"Expected image files. Received: {pattern!r}, a directory. {advice}")
+            raise ValueError(f"Expected image files. Received: the directory {pattern!r}. {advice}")
         paths.extend(files or [pattern])
     if paths and not any(map(os.path.lexists, paths)):
         raise FileNotFoundError(f"Expected image files. There is none at {', '.join(paths[:5])}.")
