@@ -229,12 +229,14 @@ def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
     start, size, compression = (headers.number(header[i : i + 4]) for i in (10, 14, 30))
     bits = headers.number(header[28:30])
     in_order = (compression == 3) & tf.reduce_all(header[54:] == list(b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"))  # BGR
-    known = (size >= 40) & ((compression == 0) | in_order) & tf.reduce_any(bits == [8, 24, 32])
+    whole = (size >= 40) & (14 + size <= start) & (start <= tf.cast(tf.strings.length(encoded), tf.int64))
+    known = whole & ((compression == 0) | in_order) & tf.reduce_any(bits == [8, 24, 32])
     with tf.control_dependencies([tf.debugging.Assert(known, ["Expected BMP of 8, 24 or 32 bits, uncompressed."])]):
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        encoded = tf.identity(encoded)
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
 
     def from_palette():  # TensorFlow returns the numbers of its entries
-        palette = tf.strings.substr(encoded, 14 + size, tf.maximum(start - size - 14, 0))
+        palette = tf.strings.substr(encoded, 14 + size, start - size - 14)
         palette = tf.reshape(tf.io.decode_raw(palette, tf.uint8, fixed_length=1024), [256, 4])
         return tf.gather(palette[:, 2::-1], tf.cast(image[:, :, 0], tf.int32))  # BGR_ -> RGB
 
