@@ -119,10 +119,13 @@ def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
     def in_jpeg():
         head = headers.read(encoded, 0, 22)
         first = tf.where(head[3] == 0xE0, head[21], head[3])  # marker of the first segment, or of that after JFIF's
-        near = tf.strings.regex_full_match(tf.strings.substr(encoded, 0, 4096), rb"\C*Exif\x00\x00\C*")  # \C: any byte
-        return (first >= 0xE0) | near  # no tables yet
+        return (first >= 0xE0) | _near_exif(encoded)  # no tables yet
 
     return tf.cond(tf.io.is_jpeg(encoded), in_jpeg, lambda: tf.strings.regex_full_match(encoded, rb"\C*(eXIf|EXIF)\C*"))
+
+
+def _near_exif(encoded: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_full_match(tf.strings.substr(encoded, 0, 4096), rb"\C*Exif\x00\x00\C*")  # \C: any byte
 
 
 @_one_node
@@ -139,14 +142,16 @@ def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
     """Return the place of the TIFF structure of a file's Exif block; the end of the file if it has none."""
     end = tf.cast(tf.strings.length(encoded), tf.int64)
-    png = headers.has(encoded, b"\x89PNG")
+    png, near = headers.has(encoded, b"\x89PNG"), _near_exif(encoded)
 
     def segment(place):  # of a JPEG
         head = headers.read(encoded, place, 4)
         found = (head[1] == 0xE1) & headers.has(encoded, b"Exif\0\0", place + 4)
         # Bytes between the segments are skipped.
         size = tf.where((head[0] == 0xFF) & (head[1] < 0xFF), 2 + headers.number(head[2:], False), 1)
-        return tf.where(head[1] == 0xDA, end, place + size), tf.where(found, place + 4, end)
+        # Exif precedes the tables in nearly all files: only where it is near, they are searched up to the pixels.
+        last = (head[1] == 0xDA) | (head[1] < 0xE0) & (head[0] == 0xFF) & ~near
+        return tf.where(last, end, place + size), tf.where(found, place + 4, end)
 
     def chunk(place):  # of a PNG or WebP
         head = headers.read(encoded, place, 8)
@@ -172,18 +177,17 @@ def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
 
 def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """Read the orientation, 1 to 8, from the TIFF structure at `start`. It is 1 if there is none."""
-    # The block is at most 64 KiB; the bytes after it keep damaged offsets and counts inside the array.
-    block = tf.cast(headers.read(encoded, start, 65536 + 2 + 12 * 512), tf.int32)
-    little = tf.equal(block[0], ord("I"))
+    head = headers.read(encoded, start, 8)
+    little = tf.equal(head[0], ord("I"))
 
     def number(pair):  # [..., 2] -> [...]
         return tf.where(little, pair[..., 0] + 256 * pair[..., 1], 256 * pair[..., 0] + pair[..., 1])
 
-    # Of the four bytes of the offset two suffice: the directory lies within the block.
-    offset = tf.where(little, number(block[4:6]), number(block[6:8]))
-    count = number(block[offset : offset + 2])
-    entries = tf.reshape(block[offset + 2 : offset + 2 + 12 * 512], [512, 12])
-    found = tf.equal(number(entries[:, 0:2]), 0x0112) & (tf.range(512) < count)
+    # Of the four bytes of the offset two suffice: the directory lies within a block of 64 KiB.
+    offset = tf.where(little, number(head[4:6]), number(head[6:8]))
+    directory = headers.read(encoded, start + offset, 2 + 12 * 512)
+    entries = tf.reshape(directory[2:], [512, 12])
+    found = tf.equal(number(entries[:, 0:2]), 0x0112) & (tf.range(512, dtype=tf.int64) < number(directory[:2]))
     orientation = tf.reduce_max(tf.where(found, number(entries[:, 8:10]), 0))
     return tf.where((orientation >= 1) & (orientation <= 8), orientation, 1)
 
@@ -229,12 +233,14 @@ def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
     start, size, compression = (headers.number(header[i : i + 4]) for i in (10, 14, 30))
     bits = headers.number(header[28:30])
     in_order = (compression == 3) & tf.reduce_all(header[54:] == list(b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"))  # BGR
-    known = (size >= 40) & ((compression == 0) | in_order) & tf.reduce_any(bits == [8, 24, 32])
+    whole = (size >= 40) & (14 + size <= start) & (start <= tf.cast(tf.strings.length(encoded), tf.int64))
+    known = whole & ((compression == 0) | in_order) & tf.reduce_any(bits == [8, 24, 32])
     with tf.control_dependencies([tf.debugging.Assert(known, ["Expected BMP of 8, 24 or 32 bits, uncompressed."])]):
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        encoded = tf.identity(encoded)
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
 
     def from_palette():  # TensorFlow returns the numbers of its entries
-        palette = tf.strings.substr(encoded, 14 + size, tf.maximum(start - size - 14, 0))
+        palette = tf.strings.substr(encoded, 14 + size, start - size - 14)
         palette = tf.reshape(tf.io.decode_raw(palette, tf.uint8, fixed_length=1024), [256, 4])
         return tf.gather(palette[:, 2::-1], tf.cast(image[:, :, 0], tf.int32))  # BGR_ -> RGB
 

@@ -79,10 +79,10 @@ def test_the_first_frame_of_an_animation(channels):
     np.testing.assert_array_equal(crop, expected[2:7, 3:10])
 
 
-def bmp(bits, rows, palette=b"", compression=0, masks=b"", header=40):
+def bmp(bits, rows, palette=b"", compression=0, masks=b""):
     """A BMP file of `rows`, the bottom row first, each padded to four bytes."""
-    start = 14 + header + len(masks) + len(palette)
-    fields = header, 8 * rows.shape[1] // bits, len(rows), 1, bits, compression, rows.size, 0, 0, 0, 0
+    start = 54 + len(masks) + len(palette)
+    fields = 40, 8 * rows.shape[1] // bits, len(rows), 1, bits, compression, rows.size, 0, 0, 0, 0
     content = struct.pack("<IiiHHIIiiII", *fields) + masks + palette + rows.tobytes()
     return b"BM" + struct.pack("<IHHI", 14 + len(content), 0, 0, start) + content
 
@@ -116,8 +116,9 @@ def test_colors_of_bmp(encoded, channels):
         bmp(32, NOISE, compression=3, masks=RGB_MASKS),
         bmp(4, NOISE, bytes(64)),
         bmp(16, NOISE),
+        bmp(8, NOISE, bytes(1024))[:14] + b"\xff\xff\0\0" + bmp(8, NOISE, bytes(1024))[18:],
     ],
-    ids=["run lengths", "another order of channels", "4 bits", "16 bits"],
+    ids=["run lengths", "another order of channels", "4 bits", "16 bits", "a header beyond the pixels"],
 )
 def test_bmp_of_other_kinds_is_refused(encoded):
     with pytest.raises(tf.errors.InvalidArgumentError, match="BMP of 8, 24 or 32 bits"):
