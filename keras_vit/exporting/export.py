@@ -146,8 +146,8 @@ def _open(
             return model, card
         check_model(model)
     names, count = class_names or class_names_of(model) or (), model.outputs[0].shape[-1]
-    *models_, last = endings(model)
-    has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in models_)
+    *outer, last = endings(model)
+    has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in outer)
     if names or has_our_head or output_activation(model):
         return model, dataclasses.replace(card, class_names=check_class_names(names, count))
     output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"
