@@ -1,4 +1,4 @@
-"""Models that users change: frozen, quantized, adapted, replaced, nested, and saved with these changes.
+"""Models that users change: frozen, quantized, adapted, nested, and saved with these changes.
 
 `test_torch.py` runs this file on the torch backend, too.
 """
@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers.composite import CompositeLayer
-from tests import selection, tiny
+from tests import selection
 from tests.models import variants
 
 MODES = ("int8", "int4", "float8")
@@ -244,90 +244,32 @@ def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
     np.testing.assert_allclose(run(model, images), run(plain, images), rtol=1e-5, atol=1e-5)  # B is zero at the start
 
 
-PLACES = {
-    "attribute": lambda layer, norm: setattr(layer, "other", norm),
-    "private": lambda layer, norm: setattr(layer, "_other", norm),
-    "list": lambda layer, norm: setattr(layer, "others", [norm]),
-    "nested_list": lambda layer, norm: setattr(layer, "others", [[], [norm]]),
-    "tuple": lambda layer, norm: setattr(layer, "others", (1, norm)),
-    "dictionary": lambda layer, norm: setattr(layer, "others", {"a": [norm]}),
-    "nowhere": lambda layer, norm: None,
-}
+def test_sublayers_are_those_of_plain_keras():
+    """A norm of two names keeps its weights when one name gets another norm before `build`; built, none is replaced."""
 
+    @keras.saving.register_keras_serializable(package="tests")
+    class Tied(CompositeLayer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.norm_0 = keras_vit.layers.LayerNorm(name="norm_0")
+            self.norm_1 = self.norm_0
+            self.norm_1 = keras_vit.layers.LayerNorm(name="norm_1")
 
-@pytest.mark.parametrize("built", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_a_sublayer_of_two_names_keeps_its_weights(place, built):
-    first, second, third = (keras_vit.layers.LayerNorm(name=name) for name in ("first", "second", "third"))
-    for norm in (first, second, third):
-        norm.build((None, 4))
-    layer = CompositeLayer()
-    layer.norm = first
-    PLACES[place](layer, first)
-    layer.norms = [third, third]
-    if built:
-        layer.build()
+        def build(self, input_shape):
+            self.norm_0.build(input_shape)
+            self.norm_1.build(input_shape)
+            super().build()
 
-    def names():
-        return {weight.path.split("/")[-2] for weight in layer.weights}
+        def call(self, x):
+            return self.norm_0(x) + self.norm_1(x)
 
-    layer.norm = second
-    assert names() == {"second", "third"} | (set() if place == "nowhere" else {"first"})
-    if built:
-        layer.norms[0] = second
-        assert "third" in names()
-        layer.norms[1] = second
-        assert "third" not in names()
-
-
-@pytest.mark.parametrize("built", [True, False])
-def test_replaced_norms(built, tmp_path):
-    model = variants.make("token")
-    images = variants.images(model)
-    weights = len(model.weights)
-    for index in range(2):
-        norm = keras.layers.RMSNormalization(name=f"rms_{index}")
-        if built:
-            norm.build((None, None, 16))
-        model.get_layer(f"encoderblock_{index}").norm_1 = norm
-    outputs = run(model, images)
-    assert len(model.weights) == weights - 2  # a scale each instead of scale and bias
-    assert_trains(model, images)
-    np.testing.assert_allclose(run(model, images, training=True), outputs, rtol=1e-4, atol=1e-4)
-    loaded = saved_and_loaded(model, tmp_path)
-    assert type(loaded.get_layer("encoderblock_1").norm_1) is keras.layers.RMSNormalization
-    np.testing.assert_array_equal(run(loaded, images), outputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["hybrid", "bit"])
-def test_a_replaced_unit_of_a_stage(name, tmp_path):
-    arguments = {"resnet_blocks": (2,)} if name == "hybrid" else {"block_sizes": (3, 1)}
-    model = variants.make(name, **arguments)
-    images = variants.images(model)
-    kind = keras_vit.layers.BottleneckUnit if name == "hybrid" else keras_vit.layers.BiTUnit
-    stage = model.get_layer("block1")
-    old, unit = stage.units[1], kind(stage.features, name="new")
-    stage.units[1] = unit
-    if name == "bit":
-        stage.units[-1] = keras.layers.Identity(name="skipped")
-    run(model, images)  # the first call builds the new unit
-    tiny.randomize(model)
-    outputs = run(model, images)
-    assert {id(v) for v in unit.weights} <= {id(v) for v in model.weights}
-    assert not {id(v) for v in old.weights} & {id(v) for v in model.weights}
-    assert_trains(model, images)
-    loaded = saved_and_loaded(model, tmp_path)
-    assert [v.shape for v in loaded.weights] == [v.shape for v in model.weights]
-    assert [layer.name for layer in loaded.get_layer("block1").units] == [layer.name for layer in stage.units]
-    np.testing.assert_array_equal(run(loaded, images), outputs)
-
-
-def test_a_removed_unit_is_refused_when_the_model_is_saved(tmp_path):
-    model = variants.make("bit", block_sizes=(2, 1))
-    del model.get_layer("block1").units[1]
-    with pytest.raises(ValueError, match=r"units\.1.*keras\.layers\.Identity"):
-        model.save(tmp_path / "model.keras")
+    layer = Tied(name="tied")
+    layer.build((None, 4))
+    assert {weight.path for weight in layer.weights} == {
+        f"tied/{norm}/{weight}" for norm in ("norm_0", "norm_1") for weight in ("scale", "bias")
+    }
+    with pytest.raises(ValueError, match="already built"):
+        layer.norm_1 = keras_vit.layers.LayerNorm(name="other")
 
 
 def test_two_models_in_one_with_names_of_their_own():
