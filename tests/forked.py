@@ -77,6 +77,8 @@ def _run(directory, module, arguments, environment, output):
     for number in (1, 2):
         os.dup2(output.fileno(), number)
     output.close()
+    # Python's own streams were opened on the files of the process that forks, which may have been seekable.
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)

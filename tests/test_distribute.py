@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.training import backend as backends
+from keras_vit.training import create
 from keras_vit.training.tf import backend as tf_backend
 
 
@@ -155,6 +155,6 @@ def test_one_device_reads_the_dataset_itself():
 def test_several_devices_that_are_not_there_are_told(name, said, caplog):
     """It trained as if nothing had been requested."""
     with caplog.at_level(logging.WARNING, logger="absl"):
-        created = backends.create(recipes.Recipe(deterministic=False), name)
+        created = create.create(recipes.Recipe(deterministic=False), name)
     assert created.record()["replicas"] == 1 and created.record()["kind"] == "cpu"
     assert (f"--distribute={name} divides nothing: one device" in caplog.text) == said

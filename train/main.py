@@ -48,10 +48,10 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import data_record, errors, preemption, reconstructions, run_directory, run_fields
+    from keras_vit.training import create, data_record, errors, preemption, reconstructions, run_directory, run_fields
     from keras_vit.training.checkpoints import CheckpointStore
-    from keras_vit.training.device_preprocessing import set_normalization
     from keras_vit.training.loop import Loop
+    from keras_vit.training.pixel_range import set_normalization
     from keras_vit.training.run_data import Splits
     from keras_vit.training.run_summary import report_text
     from keras_vit.training.validation import MAX_CLASSES, Validation
@@ -87,13 +87,13 @@ def train(
         workdir: The run directory.
         change_recipe: Whether to resume even if the recipe of the run was another one.
         profile: Whether to write a profile of a few steps for TensorBoard.
-        **devices: Arguments of `keras_vit.training.backend.create`, such as `distribute="one_device"`.
+        **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="one_device"`.
 
     Returns:
         The results of the last evaluation by name.
     """
     with preemption.StopRequest() as stop:
-        backend = backends.create(recipe, **devices)
+        backend = create.create(recipe, **devices)
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)

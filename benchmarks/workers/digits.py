@@ -32,8 +32,7 @@ def keras_vit(work: Work) -> Step:
 
     def step():
         from keras_vit import recipe as recipes
-        from keras_vit.training import backend as backends
-        from keras_vit.training import validation
+        from keras_vit.training import create, validation
         from keras_vit.training.checkpoints import CheckpointStore
         from keras_vit.training.loop import Loop
         from keras_vit.training.run_data import Splits
@@ -74,7 +73,7 @@ def keras_vit(work: Work) -> Step:
                 ema=AVERAGE,
             ),
         )
-        backend = backends.create(recipe, "one_device")
+        backend = create.create(recipe, "one_device")
         data = Splits(recipe, backend)
         state = backend.create_state(recipe, 10, 1)
         evaluate = backend.compile_evaluation(state, recipe, 10, confusion=False)

@@ -1,9 +1,11 @@
 """Input normalization: mean and standard deviation of the pixels, in [0, 1], that weights were trained with."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation, one number per channel
 
@@ -74,3 +76,13 @@ def for_channels(value: Normalization, channels: int) -> Normalization | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def value_range(function: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values that stand for 0 and 255 in the range of a model, float32 `[c]` each.
+
+    The preprocessing must be linear, and the same for each pixel.
+    """
+    ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
+    low, high = (ops.convert_to_numpy(function(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)
+    return low, high

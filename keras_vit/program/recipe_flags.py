@@ -64,7 +64,7 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints.load import normalization_of
     from keras_vit.data import preprocess
-    from keras_vit.training import device_preprocessing, run_directory
+    from keras_vit.training import pixel_range, run_directory
 
     changed = {override.partition("=")[0] for override in flags.FLAGS.override}
     fields = [name for name in ("pp_train", "pp_eval") if f"data.{name}" not in changed]
@@ -75,7 +75,7 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
     else:
         operation = normalization_of(recipes.weights_path(recipe) or "")
         operations = {f"data.{name}": operation for name in fields if operation}
-    return device_preprocessing.with_normalization(recipe, operations)
+    return pixel_range.with_normalization(recipe, operations)
 
 
 def default_workdir(arguments: Sequence[str]) -> str:

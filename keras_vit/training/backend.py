@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import keras
 import numpy as np
-from absl import logging
 
 from keras_vit.recipe import Recipe
 from keras_vit.training.state import BaseState
@@ -85,28 +83,3 @@ def check_rows(images: np.ndarray, replicas: int) -> None:
     """Refuse images that do not divide among the replicas of this process."""
     if len(images) % replicas:
         raise ValueError(f"The images must divide among {replicas} replicas. Received: {len(images)} images.")
-
-
-def create(
-    recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, several_hosts: bool = False
-) -> Backend:
-    """Return the Keras backend that runs, on the devices that the flags of a program ask for.
-
-    `distribute` is one of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`. `tpu` is "local", a name or
-    an address, on TensorFlow. `several_hosts` joins the other hosts of a TPU pod or cluster job, on JAX.
-    """
-    backend = keras.backend.backend()
-    if backend == "jax":
-        from keras_vit.training.jax import backend as chosen
-    elif backend == "tensorflow":
-        from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
-    else:
-        raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
-    if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
-        logging.warning(
-            "--distribute=%s divides nothing: one device was found (%s). JAX finds TPUs with the package jax[tpu]; "
-            "--virtual_devices=2 divides a CPU.",
-            *(distribute, created.describe()),
-        )
-    return created

@@ -213,7 +213,7 @@ def save_model(model: keras.Model, directory: str) -> str:
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
     """Build the model of a run with the weights of a checkpoint; return it, the step, and its SHA-256."""
     # These import TensorFlow, which the records do not need.
-    from keras_vit.training import checkpoints, device_preprocessing, state
+    from keras_vit.training import checkpoints, pixel_range, state
 
     prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
     # The manifest has the SHA-256 of each file.
@@ -230,7 +230,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
                 raise
     for path, variable in variables.items():
         variable.assign(values[path])
-    device_preprocessing.set_normalization(model, recipe.data.pp_eval)
+    pixel_range.set_normalization(model, recipe.data.pp_eval)
     if model.config.include_top:
         model.class_names = config["data"]["class_names"]
     step = checkpoints.step_of(prefix)

@@ -23,7 +23,7 @@ import numpy as np
 import keras_vit
 from keras_vit import recipe
 from keras_vit.layers.kernels.choice import uses_kernel
-from keras_vit.training import backend
+from keras_vit.training import create
 from tests.checkpoints import files
 
 assert keras.backend.backend() == "torch" and not uses_kernel("attention", np.ones(1, "float32"))
@@ -58,7 +58,7 @@ with tempfile.TemporaryDirectory() as folder:
 print("checkpoints")
 
 try:
-    backend.create(recipe.Recipe())
+    create.create(recipe.Recipe())
 except ValueError as error:
     assert "torch" in str(error)
     print("no training programs")

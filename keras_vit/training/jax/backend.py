@@ -21,7 +21,7 @@ from keras_vit.training.jax.step import TrainStep, evaluate, jit_evaluation, run
 def create_backend(
     recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
 ) -> "JaxBackend":
-    """Return the backend with the devices that flags ask for; see `keras_vit.training.backend.create`."""
+    """Return the backend with the devices that flags ask for; see `keras_vit.training.create.create`."""
     if tpu != "local":
         raise ValueError(
             f"Under KERAS_BACKEND=jax the TPU is that of this machine or pod. Received: --tpu={tpu}. Start the program "

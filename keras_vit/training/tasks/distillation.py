@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_vit import _checks, _io, optim
 from keras_vit import recipe as recipes
+from keras_vit.models.normalization import value_range
 from keras_vit.training.run_directory import MODEL, Run, load_run, read_config
 from keras_vit.training.state import weights
-from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import ClassificationTask
 
 
@@ -67,8 +67,8 @@ class Teacher:
         self._model.trainable = False
         self.weights = weights(self._model)
         _, *self._size, self.channels = self._model.input_shape
-        low, high = p.value_range(operations.device_function(preprocess), self.channels)
-        own_low, own_high = p.value_range(operations.device_function(run.preprocess), self.channels)
+        low, high = value_range(operations.device_function(preprocess), self.channels)
+        own_low, own_high = value_range(operations.device_function(run.preprocess), self.channels)
         self._scale = (own_high - own_low) / (high - low)
         self._offset = own_low - low * self._scale
 

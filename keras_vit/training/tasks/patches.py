@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.models.masked_patch import LEVELS, SMALL
+from keras_vit.models.normalization import value_range
 
 GRAY = 128.0  # shown in the place of what a model does not see
 
@@ -67,16 +68,6 @@ def small_colors(patches: Any) -> Any:
     rows, columns = (ops.cast(_averages(size), patches.dtype) for size in (height, width))
     small = ops.einsum("bnyxc,iy,jx->bnijc", patches, rows, columns)  # [b, N, 4, 4, c]
     return color_classes(ops.reshape(small, (-1, patches.shape[1], SMALL**2, channels)))
-
-
-def value_range(preprocess: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values that stand for 0 and 255 in the range of a model, float32 `[c]` each.
-
-    The preprocessing must be linear, and the same for each pixel.
-    """
-    ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
-    low, high = (ops.convert_to_numpy(preprocess(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)
-    return low, high
 
 
 def invert(preprocess: Callable, channels: int) -> Callable[[np.ndarray], np.ndarray]:
