@@ -1,7 +1,7 @@
 """Write a page that shows what a model learned and where it looks.
 
     keras-vit visualize --model=runs/digits --output=report
-    keras-vit visualize --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='images/*.jpg' --output=report
+    keras-vit visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
 
 The model is the directory of a run, a `.keras` file, a checkpoint that keras_vit reads, or an exported model. The page,
 report.html, needs no network. It shows accuracy, confusions, images with their predictions, mistakes first, and
@@ -37,6 +37,7 @@ with program.imports(__name__):
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
     from keras_vit.inference import Classifier, ModelCard, open_classifier, sample_images
+    from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
@@ -86,8 +87,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def open_model(path: str) -> Classifier:
-    """Open anything that predicts, with a model card."""
-    return open_classifier(path, **common_flags.model_options())
+    """Open anything that predicts, with a model card. Without a stated normalization, pixels are taken in [-1, 1]."""
+    options = common_flags.model_options()
+    try:
+        return open_classifier(path, **options)
+    except UnknownPreprocessError:
+        return open_classifier(path, **{**options, "preprocess": "value_range(-1, 1)"})
 
 
 def find_images(

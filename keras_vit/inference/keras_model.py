@@ -155,6 +155,10 @@ def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, 
     )
 
 
+class UnknownPreprocessError(ValueError):
+    """A model does not state how images are prepared for it."""
+
+
 def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = ()) -> ModelCard:
     """Return the description of a model that is not one of a run; `name` is its file, for the error message.
 
@@ -163,7 +167,7 @@ def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels:
     """
     preprocess = preprocess or _normalization(model)
     if not preprocess:
-        raise ValueError(
+        raise UnknownPreprocessError(
             f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
             "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
         )

@@ -138,8 +138,7 @@ def test_a_users_own_model_around_one(tmp_path):
 def test_a_headless_model(tmp_path):
     checkpoints.save_checkpoint(small.model(image_size=16, include_top=False), tmp_path / "body.npz", format="google")
     picture = golden_data.path("images/small.png")
-    flags = [f"--model={tmp_path / 'body.npz'}", "--preprocess=value_range(-1, 1)", f"--images={picture}"]
-    html, data = visualize(tmp_path / "report", *flags)
+    html, data = visualize(tmp_path / "report", f"--model={tmp_path / 'body.npz'}", f"--images={picture}")
     assert [view["key"] for view in data["views"]] == ["rollout", "layers"]
     assert "This model has no head" in html
     assert 'class="chip' not in html
