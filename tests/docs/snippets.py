@@ -39,9 +39,9 @@ def narrow(name, create_model, weights=None, **arguments):
         return model
     arguments.setdefault("classes", 1000)
     model = create_model(name, **{**NARROW, **arguments})
-    if weights and model.get_layer("head").weights:  # a published head is not zero, as that of a new model is
-        kernel = model.get_layer("head").kernel
-        kernel.assign(np.random.default_rng(0).normal(0, 0.02, kernel.shape))
+    for head in (layer for layer in model.layers if weights and layer.name == "head" and layer.weights):
+        # A published head is not zero, as that of a new model is.
+        head.kernel.assign(np.random.default_rng(0).normal(0, 0.02, head.kernel.shape))
     return model
 
 
@@ -155,7 +155,8 @@ def run(page, folder):
             script += "\n" * (block.line - 1 - script.count("\n")) + block.code
     file = pathlib.Path(f"{page.stem}.py")
     file.write_text(script, encoding="utf-8")
-    with warnings_are_errors():
+    # Keras warns at the end of validation data whose number of batches it has not counted before.
+    with warnings_are_errors("Your input ran out of data"):
         names = runpy.run_path(str(file), names, "documentation")
     CHECKS.get(pages.name_of(page), lambda names: None)(names)
 
