@@ -11,6 +11,7 @@ ORDER = (
     "_io",
     "_lock",
     "_numbers",
+    "_metrics",
     "_passed_on",
     "_progress",
     "_spec",

@@ -107,7 +107,7 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Make batches of one pass over a source, in its order.
 
-    All batches are full: the last one ends in images of zeros. `"mask"` is 0 for them and for images that were skipped,
+    All batches are full: the last one ends in images of zeros. `"valid"` is 0 for them and for images that were skipped,
     and 1 otherwise. All workers get the same number of batches.
 
     Args:
@@ -116,12 +116,12 @@ def eval_batches(
         batch_size: Number of examples per batch over all workers.
         shard_index: Number of this worker.
         num_shards: Number of workers.
-        on_bad_image: As in `train_batches`; skipping masks the row of an image, however many there are.
+        on_bad_image: As in `train_batches`; skipping marks the row of an image as not valid, however many there are.
         draw: As in `train_batches`, with the number of the batch as the step.
-        as_tuples: As in `train_batches`. Rows with a mask of 0 are left out, so that batches may be smaller.
+        as_tuples: As in `train_batches`. Rows that are not valid are left out, so that batches may be smaller.
 
     Returns:
-        Dataset of `{"image", "label", "mask": float32 [b]}`.
+        Dataset of `{"image", "label", "valid": float32 [b]}`.
 
     Raises:
         ValueError: If the preprocessing is random or does not give images of one size.
@@ -129,7 +129,7 @@ def eval_batches(
     Example:
         >>> source = open_source("digits", "test")
         >>> batches = eval_batches(source, "resize(16)|value_range(-1, 1)", batch_size=100)
-        >>> sum(int(batch["mask"].numpy().sum()) for batch in batches)
+        >>> sum(int(batch["valid"].numpy().sum()) for batch in batches)
         360
     """
     if preprocess.is_random(pp):
@@ -138,7 +138,7 @@ def eval_batches(
     function = preprocess.host_function(pp)
 
     def load(item):
-        return {**_checked(source, function(source.load(item))), "mask": tf.constant(1.0)}
+        return {**_checked(source, function(source.load(item))), "valid": tf.constant(1.0)}
 
     steps = -(-source.num_examples // batch_size)
     items = source.eval_items(rows, steps)
@@ -194,12 +194,12 @@ def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
 
     def apply(batch):
         images, labels = function(batch["image"]), batch["label"]
-        if "mask" not in batch:
+        if "valid" not in batch:
             return images, labels
-        return tf.boolean_mask(images, batch["mask"] > 0), tf.boolean_mask(labels, batch["mask"] > 0)
+        return tf.boolean_mask(images, batch["valid"] > 0), tf.boolean_mask(labels, batch["valid"] > 0)
 
     pairs = batches.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
-    return pairs.filter(lambda images, _: tf.shape(images)[0] > 0) if "mask" in batches.element_spec else pairs
+    return pairs.filter(lambda images, _: tf.shape(images)[0] > 0) if "valid" in batches.element_spec else pairs
 
 
 def _finish(batches: tf.data.Dataset, pp: str | None = None) -> tf.data.Dataset:

@@ -72,7 +72,7 @@ class Subset(classification.Classification):
         return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
 
     def _relabeled(self, batch: dict) -> dict:
-        kept = batch["mask"] > 0
+        kept = batch["valid"] > 0
         return {"image": batch["image"][kept], "label": relabel(batch["label"][kept], self._classes)}
 
 

@@ -74,22 +74,22 @@ class ClassificationMetrics:
         self._multi_label: bool | None = None
         self._batches: list[dict[str, np.ndarray]] = []  # what `result` needs of each example
 
-    def update(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray | None = None) -> None:
+    def update(self, scores: np.ndarray, labels: np.ndarray, valid: np.ndarray | None = None) -> None:
         """Add one batch.
 
         Args:
             scores: Logits or probabilities, `[B, C]`.
             labels: Class numbers, int `[B]`, or multi-hot rows `[B, C]`.
-            mask: `[B]`, 0 where a row is padding; None counts every row.
+            valid: `[B]`, 0 where a row is padding; None counts every row.
 
         Raises:
             ValueError: If shapes disagree or a label is out of range.
         """
         scores = np.asarray(scores).astype(np.float64)
         labels = np.asarray(labels)
-        mask = np.ones(len(labels), bool) if mask is None else np.asarray(mask) > 0
-        self._check(scores, labels, mask)
-        scores, labels = scores[mask], labels[mask]
+        valid = np.ones(len(labels), bool) if valid is None else np.asarray(valid) > 0
+        self._check(scores, labels, valid)
+        scores, labels = scores[valid], labels[valid]
         if not len(labels):
             return
         targets = (labels > 0) if self._multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
@@ -121,7 +121,7 @@ class ClassificationMetrics:
             (multi-label data only, else None).
         """
         if not self._batches:
-            raise ValueError("Nothing to measure: no batch held an example with mask 1.")
+            raise ValueError("Nothing to measure: no batch held an example with valid 1.")
         rows = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
         labels, finite, probabilities = rows["labels"], rows["finite"], rows["probabilities"]
         correct = rows["hits"][:, 0]
@@ -152,13 +152,13 @@ class ClassificationMetrics:
             "mean_average_precision": precision,
         }
 
-    def _check(self, scores: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> None:
+    def _check(self, scores: np.ndarray, labels: np.ndarray, valid: np.ndarray) -> None:
         if scores.ndim != 2 or scores.shape[1] != self.num_classes:
             raise ValueError(f"scores must have the shape [B, {self.num_classes}]. Received: shape {scores.shape}.")
-        if labels.ndim not in (1, 2) or len(labels) != len(scores) or len(mask) != len(scores):
+        if labels.ndim not in (1, 2) or len(labels) != len(scores) or len(valid) != len(scores):
             raise ValueError(
-                f"labels and mask must have one row for each of the {len(scores)} rows of scores. "
-                f"Received: labels of shape {labels.shape}, mask of shape {mask.shape}."
+                f"labels and valid must have one row for each of the {len(scores)} rows of scores. "
+                f"Received: labels of shape {labels.shape}, valid of shape {valid.shape}."
             )
         multi_label = labels.ndim == 2
         if self._multi_label not in (None, multi_label):
@@ -171,7 +171,7 @@ class ClassificationMetrics:
                     f"output={self.output!r} and {labels.shape[1]} columns."
                 )
             return
-        wrong = labels[mask & ((labels < 0) | (labels >= self.num_classes))]
+        wrong = labels[valid & ((labels < 0) | (labels >= self.num_classes))]
         if len(wrong):
             raise ValueError(f"labels must lie in [0, {self.num_classes}). Received: {wrong[0]}.")
 
@@ -230,7 +230,7 @@ def evaluate(
 
     Args:
         predict: Function from images (float32 `[B, H, W, C]`, preprocessed) to scores `[B, num_classes]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
         num_classes: Number of classes.
         output: `"softmax"` or `"sigmoid"`, as the model was trained.
         scores_are: `"logits"` or `"probabilities"`: what `predict` returns.
@@ -245,5 +245,5 @@ def evaluate(
     """
     metrics = ClassificationMetrics(num_classes, output, scores_are)
     for batch in batches:
-        metrics.update(predict(batch["image"]), batch["label"], batch.get("mask"))
+        metrics.update(predict(batch["image"]), batch["label"], batch.get("valid"))
     return metrics.result()

@@ -15,7 +15,7 @@ class Split:
     """A split of a data set, to be iterated over any number of times.
 
     Attributes:
-        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "mask".
+        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "valid".
         num_classes: Number of classes of the data set.
         multi_label: Whether labels are multi-hot rows.
         names: Path of each image in the order of the batches, or None if there are none.
@@ -94,12 +94,12 @@ class _Batches:
 
 
 def renumber(numbers: np.ndarray, batch: dict) -> dict:
-    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are masked."""
+    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are not valid."""
     labels = np.asarray(batch["label"])
     if labels.ndim == 2:  # every class has a number
         return {**batch, "label": labels[:, np.argsort(numbers)]}
     labels = numbers[labels]
-    return {**batch, "label": np.maximum(labels, 0), "mask": np.where(labels < 0, 0, batch.get("mask", 1))}
+    return {**batch, "label": np.maximum(labels, 0), "valid": np.where(labels < 0, 0, batch.get("valid", 1))}
 
 
 def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
@@ -107,7 +107,7 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
 
     Args:
         function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
 
     Returns:
         Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
@@ -123,9 +123,9 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
         values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
         if values.ndim != 2 or len(values) != len(truth):
             raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
-        kept = np.asarray(batch["mask"]) > 0 if "mask" in batch else np.ones(len(truth), bool)
+        kept = np.asarray(batch["valid"]) > 0 if "valid" in batch else np.ones(len(truth), bool)
         outputs.append(values[kept].astype(np.float32))
         labels.append(truth[kept])
     if not sum(map(len, labels)):
-        raise ValueError("There is nothing to evaluate: no batch held an example with mask 1.")
+        raise ValueError("There is nothing to evaluate: no batch held an example with valid 1.")
     return np.concatenate(outputs), np.concatenate(labels)

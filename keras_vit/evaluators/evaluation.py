@@ -97,7 +97,7 @@ class Context:
     def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
         """Return data whose labels are numbers of the model's classes, for one pass.
 
-        Names decide, and images of classes that the model does not have are masked. Where data or model have numbers
+        Names decide, and images of classes that the model does not have do not count. Where data or model have numbers
         for names, the classes must be those of the model, or its classes `part`, in their order.
         """
         known, card = tuple(self.classifier.class_names or ()), self.classifier.card

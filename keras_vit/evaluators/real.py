@@ -66,7 +66,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
     Args:
         predict: Function from images to scores `[B, classes]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "mask".
+        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
         labels: Right classes of each image, in the order of the batches. None takes "label" of the batches, multi-hot
             rows `[B, classes]`.
 

@@ -53,5 +53,5 @@ class Validation:
 
     def _first_examples(self, batch: dict, predictions: Any) -> dict[str, np.ndarray]:
         first = {name: self.backend.first_rows(value) for name, value in {**batch, "predictions": predictions}.items()}
-        kept = first["mask"] > 0
+        kept = first["valid"] > 0
         return {name: values[kept] for name, values in first.items()}

@@ -64,7 +64,7 @@ def check_eval_step(structure, precision, setting, target="v5e-8"):
     specs = {
         name: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for name, spec in steps.batch.items() if name != "mix"
     }
-    specs = {**specs, "mask": tf.TensorSpec([size], tf.float32)}
+    specs = {**specs, "valid": tf.TensorSpec([size], tf.float32)}
     program = step_program.lower(lambda batch: evaluate(state.evaluated(), batch), specs)
     compiled = compiler.compile_hlo(program, compiler.target.devices)
     assert isinstance(compiled, Compiled)

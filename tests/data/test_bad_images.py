@@ -110,8 +110,8 @@ def test_skipping_in_evaluation_masks(damaged):
     log = data.Log()
     batches = list(data.eval_batches(source, EVAL, 8, on_bad_image=log).as_numpy_iterator())
     assert len(batches) == 5
-    assert sum(batch["mask"].sum() for batch in batches) == 31
-    assert all(not batch["image"][batch["mask"] == 0].any() for batch in batches)
+    assert sum(batch["valid"].sum() for batch in batches) == 31
+    assert all(not batch["image"][batch["valid"] == 0].any() for batch in batches)
     assert sorted(log.reasons) == sorted(names) and log.count == 2
 
 
@@ -150,7 +150,7 @@ def test_a_set_of_which_less_than_half_can_be_read_stops_the_training(tmp_path):
     with pytest.raises(data.UnreadableImageError, match="More than half"), data.image_errors():
         list(data.train_batches(source, TRAIN, 4, on_bad_image="skip").take(40))
     mask = [
-        batch["mask"].sum() for batch in data.eval_batches(source, EVAL, 4, on_bad_image="skip").as_numpy_iterator()
+        batch["valid"].sum() for batch in data.eval_batches(source, EVAL, 4, on_bad_image="skip").as_numpy_iterator()
     ]
     assert sum(mask) == 33 - 19  # evaluation says how many it counts
 

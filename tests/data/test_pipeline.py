@@ -117,7 +117,7 @@ def test_evaluation_has_every_example_once(source, batch_size, shards):
     seen, correct, total = [], 0.0, 0.0
     for batch in itertools.chain(*parts):
         assert len(batch["image"]) == batch_size // shards
-        mask = batch["mask"]
+        mask = batch["valid"]
         assert not batch["image"][mask == 0].any() and set(mask) <= {0.0, 1.0}
         seen += [number for number, keep in zip(numbers(batch), mask, strict=True) if keep]
         # A classifier that is right on the even labels.

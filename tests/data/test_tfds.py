@@ -44,7 +44,7 @@ def builder(request, tmp_path_factory):
 
 
 def numbers(batch):
-    mask = batch.get("mask", np.ones(len(batch["image"])))
+    mask = batch.get("valid", np.ones(len(batch["image"])))
     return [int(image[0, 0, 0]) for image, keep in zip(batch["image"], mask, strict=True) if keep]
 
 
@@ -91,7 +91,7 @@ def test_skipping_names_the_record(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered")
     log = data.Log()
     batches = data.eval_batches(source, "decode(max_pixels=19)|resize(4)", 4, on_bad_image=log)
-    assert sum(batch["mask"].sum() for batch in batches.as_numpy_iterator()) == 0
+    assert sum(batch["valid"].sum() for batch in batches.as_numpy_iterator()) == 0
     assert log.count == 7 and all("numbered" in origin for origin in log.reasons)
     assert all("more than 19 pixels" in reason for reason in log.reasons.values())
 

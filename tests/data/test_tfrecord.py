@@ -37,7 +37,7 @@ def write_numbered(root, counts, split="train", label=lambda i: i % 10):
 
 def values(source, pp="decode|resize(4)"):
     batches = data.eval_batches(source, pp, 8).as_numpy_iterator()
-    return [int(i) for b in batches for i, keep in zip(b["image"][:, 0, 0, 0], b["mask"], strict=True) if keep]
+    return [int(i) for b in batches for i, keep in zip(b["image"][:, 0, 0, 0], b["valid"], strict=True) if keep]
 
 
 @pytest.mark.slow

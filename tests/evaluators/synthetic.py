@@ -15,7 +15,7 @@ def batches_of(images, labels, size=8):
         yield {
             "image": np.pad(image, ((0, missing), (0, 0))),
             "label": np.pad(label, ((0, missing),) + ((0, 0),) * (label.ndim - 1)),
-            "mask": np.repeat([1.0, 0.0], [len(image), missing]),
+            "valid": np.repeat([1.0, 0.0], [len(image), missing]),
         }
 
 

@@ -164,7 +164,7 @@ def test_unknown_solver_is_refused():
 def test_collect_drops_padding_and_checks_shapes():
     batches = [
         {"image": np.ones((2, 3)), "label": np.array([1, 2])},
-        {"image": 2 * np.ones((2, 3)), "label": np.array([3, 0]), "mask": np.array([1.0, 0.0])},
+        {"image": 2 * np.ones((2, 3)), "label": np.array([3, 0]), "valid": np.array([1.0, 0.0])},
     ]
     outputs, labels = evaluators.collect(lambda images: images, batches)
     np.testing.assert_array_equal(outputs, [[1, 1, 1], [1, 1, 1], [2, 2, 2]])
@@ -172,7 +172,7 @@ def test_collect_drops_padding_and_checks_shapes():
     with pytest.raises(ValueError, match=r"One vector per image is expected, \[2, D\]"):
         evaluators.collect(lambda images: images[None], batches)
     with pytest.raises(ValueError, match="nothing to evaluate"):
-        evaluators.collect(lambda images: images, [{**batches[1], "mask": np.zeros(2)}])
+        evaluators.collect(lambda images: images, [{**batches[1], "valid": np.zeros(2)}])
 
 
 @pytest.mark.parametrize("evaluate", [fewshot.evaluate, knn.evaluate, linear_probe.evaluate])

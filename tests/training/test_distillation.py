@@ -112,7 +112,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
 
 
 def test_an_evaluation_is_that_of_the_labels():
-    model, data = network(0), {**batch(), "mask": tf.ones([BATCH])}
+    model, data = network(0), {**batch(), "valid": tf.ones([BATCH])}
     sums = [
         tasks.evaluation(tasks.create(run), model, one_hot)((), data)[0].numpy()
         for run in (recipe(), recipes.replace(recipe(), {"task": "classification"}))

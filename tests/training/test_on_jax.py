@@ -308,7 +308,7 @@ class World:
         name = (repr(recipe), self.where.mesh, self.where.fsdp)
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
-        dataset = tf.data.Dataset.from_tensors({**batch_of(99), "mask": mask})
+        dataset = tf.data.Dataset.from_tensors({**batch_of(99), "valid": mask})
         task, model = tasks.create(recipe), self.state.model
         step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0), confusion=True)
         compiled = COMPILED.setdefault((*name, "evaluation"), jit_evaluation(self.state, step))

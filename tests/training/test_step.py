@@ -217,7 +217,7 @@ def test_nothing_left_to_train():
 
 @pytest.mark.slow
 def test_evaluation_uses_the_averages():
-    data = {**batch(), "mask": tf.constant([1.0, 1.0, 1.0, 0.0])}
+    data = {**batch(), "valid": tf.constant([1.0, 1.0, 1.0, 0.0])}
     state, _ = steps(small(), recipe(ema=0.5), data, count=3)
     evaluate = tasks.evaluation(tasks.create(recipe()), state.model, one_hot, confusion=True)
     sums, confusion, logits = evaluate(state.evaluated(), data)

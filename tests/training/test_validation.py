@@ -9,8 +9,8 @@ from keras_vit import recipe as recipes
 from keras_vit.training.validation import Validation
 
 BATCHES = [  # images, labels, mask, and what an evaluation of the batch returns: sums of losses and hits, examples
-    ({"image": np.zeros((2, 1)), "label": np.array([0, 1]), "mask": np.array([1.0, 1.0])}, [3.0, 1.0, 2.0]),
-    ({"image": np.ones((2, 1)), "label": np.array([1, 1]), "mask": np.array([1.0, 0.0])}, [0.5, 1.0, 1.0]),
+    ({"image": np.zeros((2, 1)), "label": np.array([0, 1]), "valid": np.array([1.0, 1.0])}, [3.0, 1.0, 2.0]),
+    ({"image": np.ones((2, 1)), "label": np.array([1, 1]), "valid": np.array([1.0, 0.0])}, [0.5, 1.0, 1.0]),
 ]
 CONFUSIONS = [np.array([[1, 0], [1, 0]], np.float32), np.array([[0, 0], [0, 1]], np.float32)]
 

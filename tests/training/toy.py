@@ -75,7 +75,7 @@ class World:
         self.step = TrainStep(self.state, recipe, inputs, BATCH)
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
-        dataset = tf.data.Dataset.from_tensors({**examples, "mask": mask})
+        dataset = tf.data.Dataset.from_tensors({**examples, "valid": mask})
         step = tasks.evaluation(tasks.create(recipe), self.state.model, one_hot, confusion=True)
         self.validation = Validation(
             self.backend,

@@ -68,7 +68,7 @@ def loss_and_score(
 def evaluation(
     task: Task, model: keras.Model, inputs: Callable, confusion: bool = False
 ) -> Callable[[Iterable[tuple], dict], tuple[Any, Any, Any]]:
-    """Return the evaluation of a batch whose examples with `mask` 0 do not count.
+    """Return the evaluation of a batch whose examples with `valid` 0 do not count.
 
     It is a function of pairs of (variable, value to evaluate with) and the batch, which `inputs` maps to the values of
     the task. It returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`,
@@ -76,15 +76,15 @@ def evaluation(
     """
 
     def evaluate(weights, batch):
-        values, mask = inputs(batch), ops.cast(batch["mask"], "float32")
+        values, valid = inputs(batch), ops.cast(batch["valid"], "float32")
         with keras.StatelessScope(weights, initialize_variables=False):
             losses, scores, predictions = task(model, values, training=False)
         confused = ops.zeros([0, 0], dtype="float32")
         if confusion:
             _, labels = values
             predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
-            confused = ops.matmul(ops.transpose(labels * mask[:, None]), predicted)  # [classes, classes]
-        sums = ops.stack([ops.sum(counted) for counted in (losses * mask, scores * mask, mask)])
+            confused = ops.matmul(ops.transpose(labels * valid[:, None]), predicted)  # [classes, classes]
+        sums = ops.stack([ops.sum(counted) for counted in (losses * valid, scores * valid, valid)])
         return sums, confused, predictions
 
     return evaluate
