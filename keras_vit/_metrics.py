@@ -16,7 +16,7 @@ class Metric:
 
     Example:
     >>> Metric("accuracy", unit="%").text(0.75), Metric("loss", larger_is_better=False, unit="nats").text(0.3125)
-    ('75.00 %', '0.3125 nats')
+    ('75.00%', '0.3125 nats')
     """
 
     name: str
@@ -26,7 +26,7 @@ class Metric:
     def text(self, value: float | None, digits: int = 4) -> str:
         """Return a value with its unit: a fraction in percent, others in `digits` significant digits."""
         if self.unit == "%" and isinstance(value, float):
-            return f"{100 * value:.2f} %"
+            return f"{value:.2%}"
         shown = _numbers.number(value, digits)
         return f"{shown} {self.unit}" if value is not None and self.unit not in ("", "%") else shown
 

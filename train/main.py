@@ -42,19 +42,19 @@ with program.imports(__name__):
     from keras_vit import _checks, _lock, evaluators
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
+    from keras_vit.data import preprocess
     from keras_vit.inference import FunctionClassifier, ModelCard
-    from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import create, data_record, errors, preemption, reconstructions, run_directory, run_fields
+    from keras_vit.training import create, data_record, errors, preemption, run_directory, run_fields, tasks
     from keras_vit.training.checkpoints import CheckpointStore
     from keras_vit.training.loop import Loop
     from keras_vit.training.pixel_range import set_normalization
     from keras_vit.training.run_data import Splits
     from keras_vit.training.run_summary import report_text
-    from keras_vit.training.validation import MAX_CLASSES, Validation
+    from keras_vit.training.validation import Validation
 
 
 def main(argv: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def train_on(
     """Train on the devices of a backend; see `train`."""
     # Data: the batches of a step depend only on the recipe and the step
     data = Splits(recipe, backend)
-    classes, class_names = data.num_classes, data.train.class_names
+    task, class_names = data.task, data.train.class_names
     logging.info(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
@@ -128,8 +128,8 @@ def train_on(
             recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
         )
     recipe = recipes.resolve(recipe, architecture)
-    memory.check(recipe, backend, classes, data.channels)
-    state = backend.create_state(recipe, classes, data.channels)
+    memory.check(recipe, backend, task.outputs, data.channels)
+    state = backend.create_state(recipe, task, data.channels)
     store = CheckpointStore(
         os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
     )
@@ -144,9 +144,7 @@ def train_on(
     else:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
     set_normalization(state.model, recipe.data.pp_eval)
-    if state.model.config.include_top:
-        state.model.class_names = class_names
-    labeled = isinstance(recipe.task, recipes.Classification)
+    task.name_outputs(state.model)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
     if backend.is_chief:
         step = state.progress.step if saved else None
@@ -154,20 +152,17 @@ def train_on(
         data_record.write(workdir, files)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    confusion = labeled and classes <= MAX_CLASSES and not data.train.multi_label
-    validation = Validation(
-        backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
-    )
+    validation = Validation(backend, recipe, backend.compile_evaluation(state), data.eval_batches())
     between: list[Any] = [validation]
     scheduled = None
     if recipe.evaluators:
-        scheduled = scheduled_evaluators(recipe, backend, state, data.eval_batch_size, class_names)
+        scheduled = scheduled_evaluators(recipe, backend, state, data)
         between.append(scheduled)
     loop = Loop(
         recipe,
         backend,
         state,
-        backend.compile_steps(state, recipe, classes),
+        backend.compile_steps(state, recipe),
         data.train_batches,
         store,
         between,
@@ -179,10 +174,8 @@ def train_on(
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
-        if labeled:
-            state.model.class_names = class_names
         run_directory.save_model(state.model, workdir)
-        draw_figure(recipe, workdir, validation, class_names, results)
+        draw_figure(recipe, workdir, task, validation, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{text}\n")
         if scheduled and scheduled.last:
@@ -210,17 +203,17 @@ def scheduled_evaluators(
     recipe: recipes.Recipe,
     backend: backends.Backend,
     state: backends.BaseState,
-    batch_size: int,
-    class_names: Sequence[str],
+    data: Splits,
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe, which see the weights as they are when one is due.
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, state.model.config.image_shape)
+    output, names = recipe.task.output(recipe), data.train.class_names
+    card = ModelCard(names, recipe.data.pp_eval, output, state.model.config.image_shape)
     context = evaluators.Context(
         FunctionClassifier(card, backend.compile_forward(state)),
-        evaluators.opener(batch_size, recipe.data.on_bad_image),
+        evaluators.opener(data.eval_batch_size, recipe.data.on_bad_image),
         recipe.data.source,
         recipe.data.train_split,
         recipe.data.eval_split,
@@ -228,32 +221,27 @@ def scheduled_evaluators(
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
 
 
-def draw_figure(
-    recipe: recipes.Recipe, workdir: str, validation: Validation, class_names: Sequence[str], results: dict
-) -> None:
+def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validation: Validation, results: dict) -> None:
     """Draw report.png, or log what to install for it."""
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
-    task = recipe.task
-    headline = f"{100 * results[f'eval_{task.score}']:.2f} % {task.score}"
-    name = run_title(recipes.to_dict(recipe))
+    quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
+    headline = f"{score.text(results[f'eval_{score.name}'])} {score.name}"
+    shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:
-        if not isinstance(task, recipes.Classification):
-            images = reconstructions.of_validation(recipe, validation)
-            drawn = plots.reconstructions(images, f"{name}: {headline}", plots.MAX_IMAGES, history, task.score)
+        if not shown.captions:
+            title = f"{name}: {headline}"
+            drawn = plots.reconstructions(shown.images, title, plots.MAX_IMAGES, history, quantities)
             plots.save(drawn, path)
             return
-        found = validation.examples or {}
-        shares = keras.ops.convert_to_numpy(to_probabilities(found["predictions"], recipe.loss))
-        labels = found["label"]
-        chosen = examples.choose(plots.MAX_IMAGES, shares, labels, len(shares))
-        true_classes = (labels if labels.ndim == 1 else labels.argmax(axis=-1))[chosen]
+        (images,) = shown.images.values()
+        chosen = examples.choose(plots.MAX_IMAGES, shown.right, shown.confidence, len(images))
         plots.draw_report(
             path,
             history,
-            found["image"][chosen],
-            [class_names[index] for index in true_classes],
-            [class_names[index] for index in shares[chosen].argmax(axis=-1)],
-            shares[chosen].max(axis=-1),
+            images[chosen],
+            [shown.captions[index] for index in chosen],
+            None if shown.right is None else shown.right[chosen],
+            quantities,
             title=headline,
             subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
         )

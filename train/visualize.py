@@ -38,6 +38,7 @@ with program.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.inference import Classifier, ModelCard, open_classifier, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
+    from keras_vit.inference.probabilities import is_correct
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
@@ -66,7 +67,10 @@ def main(argv: Sequence[str]) -> int:
 
     # The page
     directory = classifier.path if os.path.isdir(classifier.path) else os.path.dirname(classifier.path)
-    chosen = examples.choose(options.num_images, probabilities, found.labels, len(prepared))
+    right, confidence = None, None
+    if probabilities is not None and found.labels is not None:
+        right, confidence = is_correct(probabilities.argmax(axis=-1), found.labels), probabilities.max(axis=-1)
+    chosen = examples.choose(options.num_images, right, confidence, len(prepared))
     path = report.write_report(
         options.output,
         options.title or title_of(options.model, classifier.card),

@@ -58,7 +58,7 @@ def _trajectory(name: str) -> float:
     model = reference.create_model(data["meta"])
     reference.assign(model, start)
     run = steps.Steps(model, reference.recipe(data["meta"]), batch_size=len(data["labels"][0]))
-    losses = [run(images, labels)[0] for images, labels in zip(data["images"], data["labels"], strict=True)]
+    losses = [run(images, labels)["loss"] for images, labels in zip(data["images"], data["labels"], strict=True)]
     run.finish()
     errors = [error(losses, data["losses"])]
     for weight in run.state.trained:

@@ -65,9 +65,9 @@ def training(
 def _training(model: keras.Model, recipe: recipes.Recipe, batch_size: int, tiny: bool) -> dict[str, Any]:
     run = steps.Steps(model, recipe, batch_size)
     batch = run.place(*steps.random_batch(model, batch_size))
-    seconds, loss = measure(lambda: run.run(batch), 0.2 if tiny else SECONDS)
-    if not np.isfinite(np.asarray(loss)).all():
-        raise ValueError(f"The metrics are not finite: {loss}")
+    seconds, metrics = measure(lambda: run.run(batch), 0.2 if tiny else SECONDS)
+    if not np.isfinite(list(metrics.values())).all():
+        raise ValueError(f"The metrics are not finite: {metrics}")
     return {"batch_size": batch_size, **rates(batch_size / seconds, cost.of_config(model.config)), **memory()}
 
 

@@ -92,15 +92,15 @@ class Steps:
         """Put a batch of `random_batch` on the device."""
         return self.devices.place_rows({"image": images, "target": targets})
 
-    def run(self, batch: dict[str, jax.Array]) -> jax.Array:
-        """Run a step on a batch that is on the device; return `METRICS`, which may not be there yet."""
+    def run(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Run a step on a batch that is on the device; return its metrics, which may not be there yet."""
         self.arrays, metrics = self.step.compiled(self.arrays, self.fixed, batch, np.int32(self.first))
         self.first += 1
         return metrics
 
-    def __call__(self, images: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Run a step; return `METRICS`."""
-        return np.asarray(self.run(self.place(images, targets)))
+    def __call__(self, images: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+        """Run a step; return its metrics."""
+        return jax.device_get(self.run(self.place(images, targets)))
 
     def resume(self, values: dict[str, np.ndarray], step: int) -> None:
         """Go on from the arrays of a checkpoint that was saved after a number of steps."""

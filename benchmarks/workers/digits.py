@@ -75,8 +75,8 @@ def keras_vit(work: Work) -> Step:
         )
         backend = create.create(recipe, "one_device")
         data = Splits(recipe, backend)
-        state = backend.create_state(recipe, 10, 1)
-        evaluate = backend.compile_evaluation(state, recipe, 10, confusion=False)
+        state = backend.create_state(recipe, data.task, 1)
+        evaluate = backend.compile_evaluation(state)
         counted = []
 
         class Validation(validation.Validation):
@@ -94,7 +94,7 @@ def keras_vit(work: Work) -> Step:
         with tempfile.TemporaryDirectory() as folder:
             store = NoCheckpoints(os.path.join(folder, "checkpoints"))
             evaluators = [Validation(backend, recipe, evaluate, data.eval_batches())]
-            run_steps = backend.compile_steps(state, recipe, 10)
+            run_steps = backend.compile_steps(state, recipe)
             try:
                 Loop(recipe, backend, state, run_steps, data.train_batches, store, evaluators, folder).run()
             except Reached:

@@ -107,8 +107,8 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Make batches of one pass over a source, in its order.
 
-    All batches are full: the last one ends in images of zeros. `"valid"` is 0 for them and for images that were skipped,
-    and 1 otherwise. All workers get the same number of batches.
+    All batches are full: the last one ends in images of zeros. `"valid"` is 0 for them and for images that were
+    skipped, and 1 otherwise. All workers get the same number of batches.
 
     Args:
         source: Result of `open_source`.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.data import preprocess
-from keras_vit.inference.probabilities import is_correct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,18 +30,17 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
     return Example(os.path.basename(name.rstrip("/")), pixels, image, label)
 
 
-def choose(count: int, probabilities: np.ndarray | None, labels: np.ndarray | None, total: int) -> list[int]:
+def choose(count: int, right: np.ndarray | None, confidence: np.ndarray | None, total: int) -> list[int]:
     """Return the indices of up to `count` of `total` images worth looking at.
 
-    Up to half of them are mistakes, those of the highest probability first. The others are spread evenly over the
-    images that are predicted correctly, because data sets are often sorted by class. Without probabilities or labels
-    (class numbers or multi-hot rows) all are spread evenly.
+    Up to half of them are mistakes, those of the highest confidence first. The others are spread evenly over the
+    images that are predicted correctly, because data sets are often sorted by class. Where it is not known which
+    predictions are `right`, all are spread evenly.
     """
-    if probabilities is None or labels is None:
+    if right is None or confidence is None:
         return spread(range(total), count)
-    right = is_correct(probabilities.argmax(axis=-1), labels)
     mistakes = np.flatnonzero(~right)
-    mistakes = mistakes[np.argsort(-probabilities[mistakes].max(axis=-1), kind="stable")].tolist()
+    mistakes = mistakes[np.argsort(-confidence[mistakes], kind="stable")].tolist()
     shown = mistakes[: max(count // 2, count - int(right.sum()))]
     return shown + spread(np.flatnonzero(right).tolist(), count - len(shown))
 

@@ -79,7 +79,7 @@ def of_recipe(
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
-    if not isinstance(recipe.task, recipes.Classification):
+    if recipe.task.config is not None:
         return cost.of_config(recipes.masked_config(recipe, channels))
     arguments = recipes.model_arguments(recipe)
     return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
@@ -87,7 +87,7 @@ def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
 
 def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
     """Return the costs of the teacher of a distillation; None without one, or where its run is missing."""
-    if not isinstance(recipe.task, recipes.Distillation):
+    if recipe.task.teacher is None:
         return None
     try:
         config = run_directory.read_config(recipe.task.teacher)

@@ -12,7 +12,7 @@ from keras_vit.recipe.model import masked_config as masked_config
 from keras_vit.recipe.model import model_arguments as model_arguments
 from keras_vit.recipe.model import resolve as resolve
 from keras_vit.recipe.model import weights_path as weights_path
-from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, Task, parse_task
+from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, Regression, Task, parse_task
 
 __all__ = [
     "Classification",
@@ -23,6 +23,7 @@ __all__ = [
     "Model",
     "Optim",
     "Recipe",
+    "Regression",
     "Schedule",
     "Task",
     "check",

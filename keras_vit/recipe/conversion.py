@@ -15,7 +15,7 @@ from keras_vit import _checks, models
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
-from keras_vit.recipe.task import Classification, Distillation, Task
+from keras_vit.recipe.task import Task
 
 _ARGUMENTS = "model.arguments"
 
@@ -72,11 +72,7 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
-    if isinstance(recipe.task, Distillation) and (recipe.loss != "softmax" or recipe.label_smoothing):
-        raise ValueError(
-            "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
-            f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
-        )
+    recipe.task.check(recipe)
     return recipe
 
 
@@ -163,7 +159,7 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
-    if not isinstance(recipe.task, Classification):
+    if recipe.task.config is not None:
         masked_config(recipe)
         return
     if recipe.model.checkpoint:  # whose architecture may be another one than the variant's

@@ -13,7 +13,6 @@ from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
-from keras_vit.recipe.task import Classification
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
@@ -84,7 +83,7 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
     (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
-    if not isinstance(recipe.task, Classification):
+    if recipe.task.model is not None:
         return recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
     return models.create_model(
         recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
@@ -94,7 +93,7 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
     """Return the arguments of the model of a recipe that trains without labels."""
     task, variant = recipe.task, recipe.model.variant
-    if isinstance(task, Classification) or variant not in models.VIT:
+    if task.config is None or variant not in models.VIT:
         raise ValueError(f"task={str(task)!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
     sizes = dataclasses.asdict(models.VIT[variant])
     return {**sizes, **model_arguments(recipe), **task.arguments(), "channels": channels}

@@ -2,15 +2,42 @@
 
 import dataclasses
 import os
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from keras_vit import _spec, models
+from keras_vit import _checks, _spec, models
+from keras_vit._metrics import Metric
+
+if TYPE_CHECKING:
+    from keras_vit.recipe.fields import Recipe
+
+_LOSS = Metric("loss", larger_is_better=False)
+_NATS = Metric("loss", larger_is_better=False, unit="nats")
+_ACCURACY = Metric("accuracy", unit="%")
 
 
-class _Written:
-    """Base class of the tasks. `str` returns the text that `parse_task` reads, without arguments at their defaults."""
+class Task:
+    """Base class of the tasks: their arguments, and what the program has to know before it creates anything.
+
+    `keras_vit.training.tasks` has their targets and losses. `str` returns the text that `parse_task` reads, without
+    arguments at their defaults.
+
+    Attributes:
+        name: Name of the task.
+        labels: Labels that it reads: `"classes"`, `"values"` or None.
+        metrics: Metrics of each step and each evaluation: the loss, the score and, of some tasks, others.
+        evaluator: Evaluator of `keras-vit evaluate` where none is named; empty for none.
+        model: Class of its model, and
+        config: of the model's configuration; None for the variant of the recipe with a head.
+        teacher: Directory of the run that it learns from, or None.
+    """
 
     name: ClassVar[str]
+    labels: ClassVar[str | None] = None
+    metrics: ClassVar[tuple[Metric, ...]]
+    evaluator: ClassVar[str] = ""
+    model: ClassVar[type | None] = None
+    config: ClassVar[type | None] = None
+    teacher: Any = None
 
     def __post_init__(self):
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -18,9 +45,36 @@ class _Written:
             if field.type in (float, bool) and isinstance(value, int):
                 object.__setattr__(self, field.name, field.type(value))
 
+    @property
+    def score(self) -> Metric:
+        """The metric that decides the best checkpoint."""
+        return self.metrics[1]
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the model that belong to the task."""
         return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+    def output(self, recipe: "Recipe") -> str:
+        """Return the output that the card of the trained model states."""
+        return "features"
+
+    def check(self, recipe: "Recipe") -> None:
+        """Refuse fields of a recipe that the task has no use for.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        set_fields = {
+            "label_smoothing": recipe.label_smoothing,
+            "data.mixup": recipe.data.mixup,
+            "data.cutmix": recipe.data.cutmix,
+        }
+        for name, value in set_fields.items():
+            if value and self.labels not in (None, "classes"):
+                raise ValueError(
+                    f"{name} mixes labels of classes, and those of task={str(self)!r} are {self.labels}. Received: "
+                    f"{name}={value}. Set it to 0."
+                )
 
     def __str__(self) -> str:
         values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
@@ -29,19 +83,22 @@ class _Written:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification(_Written):
+class Classification(Task):
     """Classification of labeled images.
 
-    Attributes:
-        score: Name of the metric that the best checkpoint has most of.
-
     Example:
-    >>> parse_task("classification").score
+    >>> parse_task("classification").score.name
     'accuracy'
     """
 
     name: ClassVar[str] = "classification"
-    score: ClassVar[str] = "accuracy"
+    labels: ClassVar[str | None] = "classes"
+    metrics: ClassVar[tuple[Metric, ...]] = (_NATS, _ACCURACY)
+    evaluator: ClassVar[str] = "classification"
+
+    def output(self, recipe: "Recipe") -> str:
+        """Return the loss of the recipe, which says how logits become probabilities."""
+        return recipe.loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +126,48 @@ class Distillation(Classification):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
 
+    def check(self, recipe: "Recipe") -> None:
+        """Refuse another loss than that of the teacher's probabilities."""
+        super().check(recipe)
+        if recipe.loss != "softmax" or recipe.label_smoothing:
+            raise ValueError(
+                "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
+                f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
+            )
+
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPatch(_Written):
+class Regression(Task):
+    """Prediction of one or several numbers per image.
+
+    The model learns them standardized by mean and standard deviation of the training split, and everything that it
+    predicts is in the unit of the data.
+
+    Attributes:
+        loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is squared below one
+            standard deviation and linear above.
+
+    Example:
+    >>> parse_task("regression('huber')").score.name
+    'mae'
+    """
+
+    loss: str = "mse"
+    name: ClassVar[str] = "regression"
+    labels: ClassVar[str | None] = "values"
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("mae", larger_is_better=False))
+    evaluator: ClassVar[str] = "regression"
+
+    def __post_init__(self):
+        _checks.choice("loss", self.loss, ("mse", "mae", "huber"))
+
+    def output(self, recipe: "Recipe") -> str:
+        """Return `"values"`."""
+        return "values"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPatch(Task):
     """Masked patch prediction, as in the ViT paper. Labels are not read.
 
     Attributes:
@@ -86,13 +182,13 @@ class MaskedPatch(_Written):
     mask_ratio: float = 0.5
     target: str = "mean_color"
     name: ClassVar[str] = "masked_patch"
-    score: ClassVar[str] = "accuracy"
-    model: ClassVar[type] = models.MaskedPatchPredictor
-    config: ClassVar[type] = models.MaskedPatchConfig
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, _ACCURACY)
+    model: ClassVar[type | None] = models.MaskedPatchPredictor
+    config: ClassVar[type | None] = models.MaskedPatchConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class MAE(_Written):
+class MAE(Task):
     """Masked autoencoder. Labels are not read.
 
     Attributes:
@@ -113,17 +209,16 @@ class MAE(_Written):
     decoder_num_layers: int = 8
     decoder_num_heads: int = 16
     name: ClassVar[str] = "mae"
-    score: ClassVar[str] = "explained"
-    model: ClassVar[type] = models.MaskedAutoencoder
-    config: ClassVar[type] = models.MAEConfig
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("explained", unit="%"))
+    model: ClassVar[type | None] = models.MaskedAutoencoder
+    config: ClassVar[type | None] = models.MAEConfig
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the model that belong to the task."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "normalize_pixels"}
 
 
-Task = Classification | MaskedPatch | MAE
-TASKS: dict[str, Any] = {task.name: task for task in (Classification, Distillation, MaskedPatch, MAE)}
+TASKS: dict[str, Any] = {task.name: task for task in (Classification, Distillation, Regression, MaskedPatch, MAE)}
 
 
 def parse_task(text: str | Task) -> Task:

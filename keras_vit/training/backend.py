@@ -11,13 +11,14 @@ import numpy as np
 
 from keras_vit.recipe import Recipe
 from keras_vit.training.state import BaseState
+from keras_vit.training.tasks import Task
 
-METRICS = ("loss", "score", "grad_norm", "learning_rate")
-# Runs (batches, first step, number of steps) and returns `METRICS` of each step, `[steps, 4]`.
-RunSteps = Callable[[Iterator[Any], int, int], np.ndarray]
-# Evaluates a batch and returns the sums of loss, score and examples, `[3]`; the confusion of classes, counts
-# `[true class, predicted class]` or `[0, 0]`; and the distributed predictions.
-EvaluateBatch = Callable[[Any], tuple[np.ndarray, np.ndarray, Any]]
+# Runs (batches, first step, number of steps) and returns the metrics of the steps by name, float32 `[steps]`: those of
+# the task, `"grad_norm"` and `"learning_rate"`.
+RunSteps = Callable[[Iterator[Any], int, int], dict[str, np.ndarray]]
+# Evaluates a batch and returns the sums of the task's metrics and of `"examples"` by name; its tally, such as the
+# confusion of classes; and the distributed predictions.
+EvaluateBatch = Callable[[Any], tuple[dict[str, float], np.ndarray, Any]]
 
 
 class Backend(Protocol):
@@ -45,7 +46,7 @@ class Backend(Protocol):
         counts = {"replicas": self.num_replicas, "processes": self.num_workers}
         return {"kind": self.device, **counts, "strategy": self.describe()}
 
-    def create_state(self, recipe: Recipe, classes: int, channels: int) -> BaseState:
+    def create_state(self, recipe: Recipe, task: Task, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
@@ -54,10 +55,10 @@ class Backend(Protocol):
         `batches_of_worker` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
         """
 
-    def compile_steps(self, state: Any, recipe: Recipe, classes: int) -> RunSteps:
+    def compile_steps(self, state: Any, recipe: Recipe) -> RunSteps:
         """Return the function that runs training steps."""
 
-    def compile_evaluation(self, state: Any, recipe: Recipe, classes: int, confusion: bool) -> EvaluateBatch:
+    def compile_evaluation(self, state: Any) -> EvaluateBatch:
         """Return the function that evaluates a batch, with averaged weights where the recipe has them."""
 
     def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -15,7 +15,7 @@ from absl import logging
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress, duration
 from keras_vit.data import errors as data_errors
-from keras_vit.training.backend import METRICS, Backend, RunSteps
+from keras_vit.training.backend import Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
@@ -71,7 +71,8 @@ class Loop:
 
     def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
         progress, total = self.state.progress, self.recipe.total_steps
-        score = f"eval_{self._score}"
+        score = self.recipe.task.score
+        name = f"eval_{score.name}"
         iterator = iter(self.batches(progress.step))
         bar = Progress("step", total, log=False)  # elsewhere, the lines of metrics are logged
         speed = _Speed(self.recipe.data.batch_size)
@@ -90,14 +91,14 @@ class Loop:
 
             if self._is_due(self.recipe.log_every):
                 bar.close()
-                self._log(writer, means, history[-1], speed)
+                self._log(writer, means, history, speed)
             best = False
             for line in self._evaluate(bar):
                 writer.write(progress.step, line)
-                if score in line:
-                    results, best = line, line[score] > progress.best
+                if name in line:
+                    results, best = line, score.goodness(line[name]) > progress.best
             if best:
-                progress.best = float(np.float32(results[score]))
+                progress.best = score.goodness(float(np.float32(results[name])))
             stopping = self.backend.mean(bool(stop)) > 0  # all processes, if one has to
             if best or stopping or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)
@@ -108,11 +109,6 @@ class Loop:
                     "saved. Start the same command again to resume."
                 )
         return results
-
-    @property
-    def _score(self) -> str:
-        """Name of the task's metric beside the loss."""
-        return self.recipe.task.score
 
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
@@ -149,32 +145,34 @@ class Loop:
         logging.info("Profiling a few steps into %s", path)
         return self.backend.profile(path)
 
-    def _check_finite(self, history: np.ndarray, step: int) -> None:
-        wrong = np.flatnonzero(~np.isfinite(history[:, :3]).all(axis=1))
+    def _check_finite(self, history: dict[str, np.ndarray], step: int) -> None:
+        wrong = np.flatnonzero(~np.isfinite(sum(history.values())))
         if wrong.size:
-            loss, _, norm, rate = history[wrong[0]]
+            loss, norm, rate = (history[name][wrong[0]] for name in ("loss", "grad_norm", "learning_rate"))
             raise Diverged(
                 f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "
                 f"rate {rate:.3g}. The last good checkpoint is {self.store.newest() or 'not there yet'}. Try a smaller "
                 "optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
             )
 
-    def _add_to_window(self, history: np.ndarray) -> dict[str, float]:
-        """Add steps to the sums since the last logged line, and return the means of loss and score."""
+    def _add_to_window(self, history: dict[str, np.ndarray]) -> dict[str, float]:
+        """Add steps to the sums since the last logged line, and return the means of the task's metrics."""
         window = self.state.progress.window
-        for loss, score, _, _ in history:  # one by one: the same sums however the steps were grouped
-            window += np.asarray([loss, score, 1], np.float32)
-        return {"loss": float(window[0] / window[2]), self._score: float(window[1] / window[2])}
+        names = [metric.name for metric in self.recipe.task.metrics]
+        for values in zip(*(history[name] for name in names), strict=True):  # the same sums however steps were grouped
+            window += np.asarray([*values, 1], np.float32)
+        return {name: float(total / window[-1]) for name, total in zip(names, window, strict=False)}
 
-    def _log(self, writer: MetricsWriter, means: dict[str, float], last: np.ndarray, speed: "_Speed") -> None:
+    def _log(
+        self, writer: MetricsWriter, means: dict[str, float], history: dict[str, np.ndarray], speed: "_Speed"
+    ) -> None:
         progress, total = self.state.progress, self.recipe.total_steps
-        progress.window = np.zeros(3, np.float32)
+        progress.window = np.zeros_like(progress.window)
         if not self.directory:
             return
-        values = dict(zip(METRICS, last.tolist(), strict=True))
-        numbers = {name: values[name] for name in ("learning_rate", "grad_norm")}
+        numbers = {name: float(history[name][-1]) for name in ("learning_rate", "grad_norm")}
         writer.write(progress.step, {**means, **numbers, "images_per_second": round(speed.images_per_second, 1)})
-        details = [*self._details(means, speed), f"rate {values['learning_rate']:.3g}"]
+        details = [*self._details(means, speed), f"rate {numbers['learning_rate']:.3g}"]
         logging.info("step %d/%d, %s", progress.step, total, ", ".join(details))
 
     def _details(self, means: dict[str, float], speed: "_Speed") -> list[str]:

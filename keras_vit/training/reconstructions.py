@@ -1,7 +1,5 @@
 """Images of a run that trains without labels: input, what the model saw of it, and its reconstruction."""
 
-from typing import cast
-
 import numpy as np
 import tensorflow as tf
 from keras import ops
@@ -11,15 +9,6 @@ from keras_vit.data import preprocess
 from keras_vit.models import MaskedModel
 from keras_vit.training import tasks
 from keras_vit.training.tasks import patches
-from keras_vit.training.validation import Validation
-
-
-def of_validation(recipe: recipes.Recipe, validation: Validation) -> dict[str, np.ndarray]:
-    """Return images of the last validation, uint8 `[n, h, w, c]` by name."""
-    examples = dict(validation.examples or {})
-    predictions = examples.pop("predictions")
-    task = cast(tasks.HiddenPatchesTask, tasks.create(recipe))
-    return task.show(examples, predictions, preprocess.device_function(recipe.data.pp_eval))
 
 
 def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:
@@ -27,10 +16,11 @@ def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, 
 
     Images are float32 `[n, h, w, c]` in the range of the model; the result is uint8 `[n, h, w, c]` by name.
     """
-    task = cast(tasks.HiddenPatchesTask, tasks.create(recipe))
+    task = tasks.create(recipe)
+    assert task.draw is not None
     to_model_range = preprocess.device_function(pp)
     batch = {"image": patches.as_bytes(patches.invert(to_model_range, images.shape[-1])(images))}
     batch |= {name: value.numpy() for name, value in task.draw(recipe.seed, tf.constant(0), len(images)).items()}
     tensors = {name: ops.convert_to_tensor(value) for name, value in batch.items()}
-    _, _, predictions = task(model, task.values(ops.convert_to_tensor(images), tensors), training=False)
-    return task.show(batch, ops.convert_to_numpy(predictions), to_model_range)
+    _, predictions = task(model, task.values(ops.convert_to_tensor(images), tensors), training=False)
+    return dict(task.show({**batch, "predictions": ops.convert_to_numpy(predictions)}, to_model_range).images)

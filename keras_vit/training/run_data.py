@@ -19,8 +19,8 @@ class Splits:
     Attributes:
         train: Source of the training split.
         eval: Source of the evaluation split.
-        num_classes: Number of classes.
         channels: Channels of the images.
+        task: The task, on the training split.
         eval_batch_size: Examples per batch of an evaluation.
     """
 
@@ -32,14 +32,8 @@ class Splits:
         distribute.check_batch_size("data.eval_batch_size", self.eval_batch_size, replicas)
         self.train = open_source(data.source, split=data.train_split)
         self.eval = open_source(data.source, split=data.eval_split)
-        self.num_classes = self.train.num_classes
-        if not self.num_classes and isinstance(recipe.task, recipes.Classification):
-            raise ValueError(
-                f"data.source={data.source!r} has no labels, which task='classification' learns from. Give a source "
-                "with labels, or a task that needs none, such as task='mae'."
-            )
         self.channels = self._check_images()
-        tasks.check_teacher(recipe, self.train.class_names)
+        self.task = tasks.create(recipe, self.train)
 
     def train_batches(self, step: int) -> Iterable[Any]:
         """Return the global batches from a step on, on the devices."""
@@ -61,7 +55,7 @@ class Splits:
         return self._distributed(batches, self.recipe.seed ^ _EVALUATION_SEED)
 
     def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
-        draw = getattr(tasks.create(self.recipe), "draw", None)  # of a task that hides patches
+        draw = self.task.draw
         return self.backend.distribute(
             lambda shard, shards: batches(
                 shard_index=shard,
@@ -76,20 +70,21 @@ class Splits:
         return {
             "name": self.train.name,
             "class_names": list(self.train.class_names),
-            "num_classes": self.num_classes,
+            "num_classes": self.train.num_classes,
             "num_train": self.train.num_examples,
             "num_eval": self.eval.num_examples,
-            "multi_label": self.train.multi_label,
-            **tasks.teacher_record(self.recipe),
+            "label_kind": self.train.label_kind,
+            **self.task.record(),
         }
 
     def _check_images(self) -> int:
         """Return the number of channels, after checking that both pipelines give images of the model's size."""
         data, size = self.recipe.data, self.recipe.model.image_size
-        if self.train.num_classes != self.eval.num_classes:
+        (kind, count), *other = {(split.label_kind, split.num_outputs): split for split in (self.train, self.eval)}
+        if other:
             raise ValueError(
-                f"Both splits must have the same classes. Received: {self.train.num_classes} in {data.train_split!r}, "
-                f"{self.eval.num_classes} in {data.eval_split!r}."
+                f"Both splits must have the same labels. Received: {count} of the kind {kind!r} in "
+                f"{data.train_split!r}, {other[0][1]} of the kind {other[0][0]!r} in {data.eval_split!r}."
             )
         shapes = {
             "data.pp_train": train_batches(self.train, data.pp_train, batch_size=1).element_spec["image"].shape[1:],

@@ -131,7 +131,7 @@ def write_config(
         "recipe": recipes.to_dict(recipe),
         "data": data,
         "preprocess": recipe.data.pp_eval,
-        "output": recipe.loss,
+        "output": recipe.task.output(recipe),
         "versions": _versions(),
     }
     if resolved is not None and resolved.model != recipe.model:

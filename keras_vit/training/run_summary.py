@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit._metrics import Metric
 from keras_vit.training.checkpoints import saved_steps
 from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
@@ -13,26 +14,28 @@ _WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are pr
 
 
 def report_text(
-    directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: str = "accuracy"
+    directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: Metric
 ) -> str:
     """Return score, confusion of classes and the list of files."""
-    lines = ["", f"{results['split']} {score} {results[f'eval_{score}']:.2%} on {results['examples']} examples"]
+    value = score.text(results[f"eval_{score.name}"])
+    lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
     lines += best_line(directory, results, score)
-    if validation.confusion is not None:
-        lines += ["", *confusion_lines(validation.confusion, class_names)]
+    if validation.tally is not None:
+        lines += ["", *confusion_lines(validation.tally, class_names)]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
     lines += ["", f"In {directory}: {', '.join(files)}"]
     lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
 
 
-def best_line(directory: str, results: dict, score: str) -> list[str]:
+def best_line(directory: str, results: dict, score: Metric) -> list[str]:
     """Return a line with the best and the final score of a run, none if the best one is not known."""
-    name, lines = f"eval_{score}", read_metrics(directory)
+    name, lines = f"eval_{score.name}", read_metrics(directory)
     for step in saved_steps(os.path.join(directory, CHECKPOINTS, "best"))[-1:]:
         for best in (line[name] for line in reversed(lines) if line["step"] == step and name in line):
-            advice = "; to use the best weights: --checkpoint=best" if best > results[name] else ""
-            return [f"best {best:.2%} at step {step}, final {results[name]:.2%}{advice}"]
+            better = score.goodness(best) > score.goodness(results[name])
+            advice = "; to use the best weights: --checkpoint=best" if better else ""
+            return [f"best {score.text(best)} at step {step}, final {score.text(results[name])}{advice}"]
     return []
 
 

@@ -21,8 +21,8 @@ class Progress:
     """
 
     step: int = 0  # number of updates made
-    best: float = -np.inf  # best score of the validation, such as its accuracy
-    # Sums of loss and score since the last logged line, and their count.
+    best: float = -np.inf  # goodness of the best score of the validation, such as its accuracy
+    # Sums of the task's metrics since the last logged line, and the number of steps.
     window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
     def values(self) -> dict[str, np.ndarray]:
@@ -46,7 +46,7 @@ class BaseState:
 
     Attributes:
         model: The model.
-        teacher: The teacher, or None.
+        task: The task.
         progress: Step, best result and sums of the metrics, on the host.
         rule: The update of the weights.
         trained: Weights that the optimizer changes.
@@ -56,9 +56,9 @@ class BaseState:
         averages: The moving average of each weight in `trained`; empty where the recipe keeps none.
     """
 
-    def __init__(self, model: keras.Model, recipe: recipes.Recipe, teacher: Any, create: Callable):
-        self.model, self.teacher = model, teacher
-        self.progress = Progress()
+    def __init__(self, model: keras.Model, recipe: recipes.Recipe, task: Any, create: Callable):
+        self.model, self.task = model, task
+        self.progress = Progress(window=np.zeros(len(recipe.task.metrics) + 1, np.float32))
         self.rule = optim.UpdateRule(recipe.optim, recipe.total_steps, model)
         trained = set(self.rule.trained)
         self.trained = [weight for weight in model.trainable_variables if weight.path in trained]

@@ -58,8 +58,8 @@ def check_eval_step(structure, precision, setting, target="v5e-8"):
     recipe = tpu_cases.recipe(STRUCTURES[structure], precision, setting)
     steps = programs(recipe, target)
     compiler = steps.compiler
-    state, inputs = steps.state(recipe), device_preprocessing.evaluation_inputs(recipe, tpu_cases.CLASSES)
-    evaluate = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion=True)
+    state = steps.state(recipe)
+    evaluate = tasks.evaluation(state.task, state.model, device_preprocessing.evaluation_inputs(state.task))
     size = (recipe.data.eval_batch_size or recipe.data.batch_size) // compiler.target.devices
     specs = {
         name: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for name, spec in steps.batch.items() if name != "mix"

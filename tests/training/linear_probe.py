@@ -119,4 +119,4 @@ def train(strategy, **optim):
     data = strategy.experimental_distribute_dataset(data.batch(BATCH, drop_remainder=True))
     run = run_steps(strategy, TrainStep(state, run, one_hot, BATCH))
     history = run(iter(data), 0, STEPS)
-    return state, history[:, 0], (features, start, labels)
+    return state, history["loss"], (features, start, labels)

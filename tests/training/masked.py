@@ -9,7 +9,6 @@ from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import mae
 from keras_vit.checkpoints.rules import bind_stored
 from keras_vit.training import tasks
-from keras_vit.training.backend import METRICS
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import golden_data
@@ -93,6 +92,13 @@ def task(meta):
     return tasks.create(recipe(meta))
 
 
+def task_of(model, normalize):
+    """The task of a model, whatever the recipe's sizes."""
+    task = tasks.create(recipes.Recipe(task=f"mae(normalize_pixels={normalize})"))
+    task.config = model.config
+    return task
+
+
 def follow(devices, micro_batches):
     """Trains as the reference did and returns the relative errors."""
     data = load()
@@ -106,7 +112,8 @@ def follow(devices, micro_batches):
 
     @tf.function(autograph=False)
     def run(batch, index):
-        return strategy.experimental_local_results(strategy.run(step, args=(batch, index)))[0]
+        values = strategy.run(step, args=(batch, index))
+        return {name: strategy.experimental_local_results(value)[0] for name, value in values.items()}
 
     def share(context, index):
         rows = np.split(np.arange(batch_size), devices)[context.replica_id_in_sync_group]
@@ -115,8 +122,8 @@ def follow(devices, micro_batches):
     history = []
     for index in range(steps):
         batch = strategy.experimental_distribute_values_from_function(lambda c, i=index: share(c, i))
-        history.append(run(batch, tf.constant(index, tf.int64)).numpy())
-    history = dict(zip(METRICS, np.transpose(history), strict=True))
+        history.append({name: value.numpy() for name, value in run(batch, tf.constant(index, tf.int64)).items()})
+    history = {name: np.array([values[name] for values in history]) for name in history[0]}
     final = {name.removeprefix("traj/final/"): value for name, value in data.items() if name.startswith("traj/final/")}
     end = to_variables(final, data["meta"])
     return {

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import inference
+from keras_vit._metrics import Metric
 from keras_vit.training import checkpoints, load_run, run_summary, state
 from tests import programs
 
@@ -139,7 +140,8 @@ def test_convert_and_benchmark(run, tmp_path):
 
 
 def test_the_end_of_a_training_shows_both_scores(run):
-    found = {score: run_summary.best_line(str(run), {"eval_accuracy": score}, "accuracy") for score in (0.485, 0.5325)}
+    accuracy = Metric("accuracy", unit="%")
+    found = {score: run_summary.best_line(str(run), {"eval_accuracy": score}, accuracy) for score in (0.485, 0.5325)}
     assert found[0.485] == ["best 53.25% at step 2, final 48.50%; to use the best weights: --checkpoint=best"]
     assert found[0.5325] == ["best 53.25% at step 2, final 53.25%"]
-    assert run_summary.best_line(str(run / "nowhere"), {"eval_accuracy": 0.485}, "accuracy") == []
+    assert run_summary.best_line(str(run / "nowhere"), {"eval_accuracy": 0.485}, accuracy) == []

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.training import device_preprocessing
+from keras_vit.training import device_preprocessing, tasks
 
 BATCH = {
     "image": tf.constant([[[[0]]], [[[255]]]], tf.uint8),
@@ -18,14 +18,17 @@ def recipe(label_smoothing=0.0, **data):
     return recipes.Recipe(data=recipes.Data(**data), label_smoothing=label_smoothing, seed=7)
 
 
+TASK = tasks.create(recipe(label_smoothing=0.2), outputs=4)
+
+
 def test_training_has_its_own_range_and_smooth_labels():
-    images, labels = device_preprocessing.training_inputs(recipe(label_smoothing=0.2), 4)(BATCH, 0, 0)
+    images, labels = device_preprocessing.training_inputs(TASK)(BATCH, 0, 0)
     assert np.ravel(images).tolist() == [0.0, 1.0]
     np.testing.assert_allclose(labels, [[0.05, 0.85, 0.05, 0.05], [0.05, 0.05, 0.05, 0.85]], rtol=1e-6)
 
 
 def test_evaluation_has_its_own_range_and_plain_labels():
-    images, labels = device_preprocessing.evaluation_inputs(recipe(label_smoothing=0.2), 4)(BATCH)
+    images, labels = device_preprocessing.evaluation_inputs(TASK)(BATCH)
     assert np.ravel(images).tolist() == [-1.0, 1.0]
     assert np.array(labels).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
 
@@ -37,7 +40,7 @@ def test_each_step_has_a_box_of_its_own():
         asked.append((seed, step))
         return tf.constant([0.5, 0.5])
 
-    prepare = device_preprocessing.training_inputs(recipe(cutmix=1.0), 4, center)
+    prepare = device_preprocessing.training_inputs(tasks.create(recipe(cutmix=1.0), outputs=4), center)
     for step in (3, 4):
         prepare(BATCH, step, 0)
     (seed, first), (again, second) = asked

@@ -20,7 +20,6 @@ from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_classifier
 from keras_vit.training import tasks
-from keras_vit.training.backend import METRICS
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax.backend import JaxBackend
@@ -91,14 +90,21 @@ def batch_of(step):
     return {"image": images, "label": rng.integers(0, CLASSES, [BATCH], np.int32), "mix": share}
 
 
+def with_teacher(recipe, teacher):
+    """The task of a recipe, whose teacher is open."""
+    task = tasks.create(recipe, outputs=CLASSES)
+    task.teacher = teacher
+    return task
+
+
 def train(recipe, where, steps=3, teacher=None, **arguments):
     """State and metrics after some steps."""
-    state = TrainState(network(**arguments), recipe, where, teacher=teacher)
-    step = TrainStep(state, recipe, training_inputs(recipe, CLASSES), BATCH)
+    state = TrainState(network(**arguments), recipe, where, task=with_teacher(recipe, teacher))
+    step = TrainStep(state, recipe, training_inputs(tasks.create(recipe, outputs=CLASSES)), BATCH)
     arrays, metrics = state.arrays(), []
     for index in range(steps):
         arrays, values = step.compiled(arrays, state.fixed_arrays(), where.place_rows(batch_of(index)), np.int32(index))
-        metrics.append(np.asarray(values))
+        metrics.append([values[name] for name in ("loss", "accuracy", "grad_norm", "learning_rate")])
     state.set_arrays(arrays)
     assert step.compiled._cache_size() == 1
     return state, np.array(metrics)
@@ -146,9 +152,9 @@ def test_trajectory(name, count, fsdp, micro_batches):
     for index in range(len(data["losses"])):
         batch = where.place_rows({"image": data["images"][index], "label": data["labels"][index]})
         arrays, metrics = step.compiled(arrays, state.fixed_arrays(), batch, np.int32(index))
-        history.append(np.asarray(metrics))
+        history.append(metrics)
     state.set_arrays(arrays)
-    history = dict(zip(METRICS, np.transpose(history), strict=True))
+    history = {name: np.array([values[name] for values in history]) for name in history[0]}
     assert error(history["loss"], data["losses"]) < 1e-4
     assert error(history["learning_rate"], data["lrs"]) < 1e-4
     if "grad_norms" in data:
@@ -179,9 +185,9 @@ def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
         images, order = data["traj/images"][index], masked.to_order(data["traj/noise"][index])
         rows = {"image": np.tile(images, (repeats, 1, 1, 1)), "order": np.tile(order, (repeats, 1))}
         arrays, metrics = step.compiled(arrays, state.fixed_arrays(), where.place_rows(rows), np.int32(index))
-        history.append(np.asarray(metrics))
+        history.append(metrics)
     state.set_arrays(arrays)
-    history = dict(zip(METRICS, np.transpose(history), strict=True))
+    history = {name: np.array([values[name] for values in history]) for name in history[0]}
     assert error(history["loss"], data["traj/losses"]) < 1e-4
     final = {name.removeprefix("traj/final/"): value for name, value in data.items() if name.startswith("traj/final/")}
     end, values = masked.to_variables(final, data["meta"]), saved(state)
@@ -268,7 +274,7 @@ def test_bfloat16_computes_in_half_and_stores_in_full(plain):
     assert {str(array.dtype) for array in arrays["weights"]} == {"float32"}
     assert [str(slot.dtype) for slot in arrays["slots"][0]] == ["bfloat16", "float32"]
     text = (
-        TrainStep(half, recipe(), training_inputs(recipe(), CLASSES), BATCH)
+        TrainStep(half, recipe(), training_inputs(tasks.create(recipe(), outputs=CLASSES)), BATCH)
         .compiled.lower(*half.descriptions(), batch_of(0), np.int32(0))
         .as_text()
     )
@@ -297,7 +303,7 @@ class World:
         self.backend = JaxBackend(self.where)
         self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints)
         self.restored = toy.restore(self.store, self.state)
-        inputs = training_inputs(recipe, CLASSES)
+        inputs = training_inputs(tasks.create(recipe, outputs=CLASSES))
 
         def poisoned(batch, step, replica):
             images, labels = inputs(batch, step, replica)
@@ -309,8 +315,8 @@ class World:
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
         dataset = tf.data.Dataset.from_tensors({**batch_of(99), "valid": mask})
-        task, model = tasks.create(recipe), self.state.model
-        step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0), confusion=True)
+        task, model = tasks.create(recipe, outputs=CLASSES), self.state.model
+        step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0))
         compiled = COMPILED.setdefault((*name, "evaluation"), jit_evaluation(self.state, step))
         rows = Batches(self.where, lambda *_: dataset)
         self.validation = Validation(self.backend, recipe, evaluate(self.state, compiled), rows)

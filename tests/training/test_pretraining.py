@@ -34,9 +34,10 @@ def data():
 def test_losses_are_those_of_the_reference(data, normalize):
     for prefix, ratio in masked.ratios(data).items():
         model = masked.create_model(data["meta"], ratio)
-        task = tasks.MAETask(model.config, normalize)
+        task = masked.task_of(model, normalize)
         values = ops.convert_to_tensor(data["image"]), ops.convert_to_tensor(masked.to_order(data["noise"]))
-        losses, _, predictions = task(model, values, training=False)
+        metrics, predictions = task(model, values, training=False)
+        losses = metrics["loss"]
         # float32 in another order of summation
         np.testing.assert_allclose(predictions, data[f"{prefix}/pred"], rtol=1e-5, atol=1e-5)
         expected = data[f"{prefix}/loss_norm_pix_{normalize}"]
@@ -54,12 +55,12 @@ def test_latents_are_those_of_the_reference(data):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_gradients_are_those_of_the_reference(data, normalize):
     model = masked.create_model(data["meta"])
-    task = tasks.MAETask(model.config, normalize)
+    task = masked.task_of(model, normalize)
     weights = [weight.value for weight in model.trainable_variables]
     with tf.GradientTape() as tape:
         values = tf.constant(data["image"]), tf.constant(masked.to_order(data["noise"]))
-        losses, _, _ = task(model, values, training=True)
-        loss = tf.reduce_mean(losses)
+        metrics, _ = task(model, values, training=True)
+        loss = tf.reduce_mean(metrics["loss"])
     found = dict(zip([weight.path for weight in model.trainable_variables], tape.gradient(loss, weights), strict=True))
     prefix = f"grad_norm_pix_{normalize}/"
     golden = {name.removeprefix(prefix): value for name, value in data.items() if name.startswith(prefix)}
@@ -79,13 +80,14 @@ def test_of_hugging_face(golden):
     config = json.loads(golden_data.path("hf_mae_config.json").read_text())
     model = checkpoints.model_from_checkpoint(golden_data.path("hf_mae.safetensors"), decoder=True, config=config)
     assert model.config.mask_ratio == config["mask_ratio"]
-    task = tasks.MAETask(model.config, config["norm_pix_loss"])
+    task = masked.task_of(model, config["norm_pix_loss"])
     order = masked.to_order(data["noise"])
     np.testing.assert_array_equal(np.argsort(order, axis=1), data["ids_restore"])
     removed = np.argsort(order, axis=1) >= model.config.num_visible
     np.testing.assert_array_equal(removed, data["mask"])
     values = ops.convert_to_tensor(data["image"]), ops.convert_to_tensor(order)
-    losses, _, predictions = task(model, values, training=False)
+    metrics, predictions = task(model, values, training=False)
+    losses = metrics["loss"]
     np.testing.assert_allclose(predictions, data["logits"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(np.mean(losses), data["loss"], rtol=1e-5)
 
@@ -238,7 +240,7 @@ def test_shown_images(task, seen, channels):
         targets = created.targets(ops.convert_to_tensor(images))
         predictions = np.asarray(ops.one_hot(targets, 8**channels))
         hidden_patches = batch["sources"] == -1
-    shown = created.show(batch, predictions, to_range)
+    shown = created.show({**batch, "predictions": predictions}, to_range).images
     assert list(shown) == ["input", seen, "reconstruction"]
     assert all(value.dtype == np.uint8 and value.shape == images.shape for value in shown.values())
     np.testing.assert_array_equal(shown["input"], images)

@@ -8,16 +8,26 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.training.validation import Validation
 
-BATCHES = [  # images, labels, mask, and what an evaluation of the batch returns: sums of losses and hits, examples
-    ({"image": np.zeros((2, 1)), "label": np.array([0, 1]), "valid": np.array([1.0, 1.0])}, [3.0, 1.0, 2.0]),
-    ({"image": np.ones((2, 1)), "label": np.array([1, 1]), "valid": np.array([1.0, 0.0])}, [0.5, 1.0, 1.0]),
+def sums_of(loss, accuracy, examples):
+    return {"loss": loss, "accuracy": accuracy, "examples": examples}
+
+
+BATCHES = [  # images, labels, valid, and what an evaluation of the batch returns
+    (
+        {"image": np.zeros((2, 1)), "label": np.array([0, 1]), "valid": np.array([1.0, 1.0])},
+        {"loss": 3.0, "accuracy": 1.0, "examples": 2.0},
+    ),
+    (
+        {"image": np.ones((2, 1)), "label": np.array([1, 1]), "valid": np.array([1.0, 0.0])},
+        {"loss": 0.5, "accuracy": 1.0, "examples": 1.0},
+    ),
 ]
 CONFUSIONS = [np.array([[1, 0], [1, 0]], np.float32), np.array([[0, 0], [0, 1]], np.float32)]
 
 
 def validation(batches=BATCHES, confusions=CONFUSIONS):
     pairs = zip(batches, confusions, strict=True)
-    results = iter([(np.array(sums), confusion, batch["label"]) for (batch, sums), confusion in pairs])
+    results = iter([(sums, confusion, batch["label"]) for (batch, sums), confusion in pairs])
     backend = types.SimpleNamespace(first_rows=np.asarray)
     return Validation(backend, recipes.Recipe(), lambda batch: next(results), [batch for batch, _ in batches])
 
@@ -27,7 +37,7 @@ def test_means_over_examples():
     (line,) = found(7)
     assert (line["split"], line["examples"]) == ("test", 3)
     assert (line["eval_accuracy"], line["eval_loss"]) == pytest.approx((2 / 3, 3.5 / 3))
-    assert found.confusion.tolist() == [[1, 0], [1, 1]]
+    assert found.tally.tolist() == [[1, 0], [1, 1]]
     assert found.examples["image"].tolist() == [[0.0], [0.0]]  # of the first batch, without what is masked
 
 

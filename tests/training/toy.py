@@ -76,7 +76,7 @@ class World:
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
         dataset = tf.data.Dataset.from_tensors({**examples, "valid": mask})
-        step = tasks.evaluation(tasks.create(recipe), self.state.model, one_hot, confusion=True)
+        step = tasks.evaluation(tasks.create(recipe, outputs=CLASSES), self.state.model, one_hot)
         self.validation = Validation(
             self.backend,
             recipe,

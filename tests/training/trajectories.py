@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.training.backend import METRICS
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests.training import reference
@@ -53,7 +52,8 @@ def follow(name, devices, micro_batches):
 
     @tf.function(autograph=False)
     def run(batch, index):
-        return strategy.experimental_local_results(strategy.run(step, args=(batch, index)))[0]
+        values = strategy.run(step, args=(batch, index))
+        return {name: strategy.experimental_local_results(value)[0] for name, value in values.items()}
 
     def share(context, index):
         rows = np.split(np.arange(BATCH), devices)[context.replica_id_in_sync_group]
@@ -62,9 +62,8 @@ def follow(name, devices, micro_batches):
     history = []
     for index in range(len(data["losses"])):
         batch = strategy.experimental_distribute_values_from_function(lambda c, i=index: share(c, i))
-        history.append(run(batch, tf.constant(index, tf.int64)).numpy())
-    history = dict(zip(METRICS, np.transpose(history), strict=True))
-
+        history.append({name: value.numpy() for name, value in run(batch, tf.constant(index, tf.int64)).items()})
+    history = {name: np.array([values[name] for values in history]) for name in history[0]}
     errors = {"loss": error(history["loss"], data["losses"]), "rate": error(history["learning_rate"], data["lrs"])}
     if "grad_norms" in data:
         errors["norm"] = error(history["grad_norm"], data["grad_norms"])

@@ -67,7 +67,7 @@ class Programs:
     def train_step(self, recipe: recipes.Recipe) -> bytes:
         """Return the training step of one replica as a serialized HLO module."""
         replicas, batch_size = self.compiler.target.devices, recipe.data.batch_size
-        step = TrainStep(self.state(recipe), recipe, inputs.training_inputs(recipe, self.classes), batch_size)
+        step = TrainStep(self.state(recipe), recipe, inputs.training_inputs(self.state(recipe).task), batch_size)
         strategy = tf.distribute.get_strategy()
 
         def run(batch, index, replica):
@@ -83,8 +83,9 @@ class Programs:
         key = repr((recipe.model, recipe.precision, recipe.task))
         if key not in self._states:
             channels = self.batch["image"].shape[-1]
-            model, teacher = described(recipe, self.classes, channels), tasks.open_teacher(recipe, channels)
-            self._states = {key: TrainState(model, recipe, teacher, zeros)}
+            model, task = described(recipe, self.classes, channels), tasks.create(recipe, outputs=self.classes)
+            task.open(channels)
+            self._states = {key: TrainState(model, recipe, task, zeros)}
         return self._states[key]
 
 
@@ -134,7 +135,7 @@ def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None 
     example = {name: example[name] for name in ("image", "label")}
     if recipe.data.mixup or recipe.data.cutmix:
         example["mix"] = tf.TensorSpec([None], tf.float32)
-    draw = getattr(tasks.create(recipe), "draw", None)
+    draw = tasks.create(recipe).draw
     if draw is not None:
         drawn = tf.function(lambda: draw(0, tf.constant(0), 1)).get_concrete_function().structured_outputs
         example |= {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in drawn.items()}

@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 
 
 @_matplotlib.in_style
-def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> Any:
+def training_curve(metrics: Sequence[dict], quantity: Metric, title: str = "") -> Any:
     """Draw a quantity of a run over its steps, in training and in evaluation.
 
     Args:
         metrics: Lines of `metrics.jsonl`.
-        quantity: `"loss"`, `"accuracy"` or `"learning_rate"`.
+        quantity: The quantity, such as `Metric("loss", unit="nats")`.
         title: Title of the figure.
 
     Example:
     >>> metrics = [{"step": 1, "loss": 2.3}, {"step": 2, "loss": 1.9}, {"step": 2, "eval_loss": 2.0}]
-    >>> figure = training_curve(metrics, "loss")
+    >>> figure = training_curve(metrics, Metric("loss", unit="nats"))
     """
     figure = _matplotlib.new_figure(4.2, 2.8)
     axes = figure.subplots()
@@ -26,11 +27,11 @@ def training_curve(metrics: Sequence[dict], quantity: str, title: str = "") -> A
     return figure
 
 
-def draw_metric(axes: Any, metrics: Sequence[dict], quantity: str) -> None:
+def draw_metric(axes: Any, metrics: Sequence[dict], quantity: Metric) -> None:
     """Draw a quantity of a run, in training and in evaluation."""
     curves = (
-        (f"eval_{quantity}", "evaluation", _matplotlib.VERMILION),
-        (quantity, "training", _matplotlib.BLUE),  # on top
+        (f"eval_{quantity.name}", "evaluation", _matplotlib.VERMILION),
+        (quantity.name, "training", _matplotlib.BLUE),  # on top
     )
     for name, label, color in curves:
         values = {line["step"]: line[name] for line in metrics if name in line}
@@ -38,7 +39,8 @@ def draw_metric(axes: Any, metrics: Sequence[dict], quantity: str) -> None:
             style = "o-" if len(values) < 30 else "-"
             axes.plot(*zip(*sorted(values.items()), strict=True), style, color=color, label=label, markersize=3)
     axes.set_xlabel("step")
-    axes.set_ylabel({"loss": "loss (nats)", "learning_rate": "learning rate"}.get(quantity, quantity))
+    unit = "" if quantity.unit in ("", "%") else f" ({quantity.unit})"
+    axes.set_ylabel(f"{quantity.name.replace('_', ' ')}{unit}")
     axes.grid(alpha=0.3)
     if len(axes.lines) > 1:
         axes.legend(frameon=False)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
 from keras_vit.inspection.plots.curves import draw_metric
@@ -19,7 +20,7 @@ def reconstructions(
     title: str = "",
     limit: int = 12,
     metrics: Sequence[dict] = (),
-    score: str = "explained",
+    quantities: Sequence[Metric] = (Metric("loss"), Metric("explained")),
 ) -> Any:
     """Draw input, hidden patches and reconstruction of some images, below the curves of the run if there are any.
 
@@ -28,7 +29,7 @@ def reconstructions(
         title: Title of the figure.
         limit: Largest number of images.
         metrics: Lines of `metrics.jsonl`; empty for no curves.
-        score: Name of the metric beside the loss.
+        quantities: Loss and score of the run.
 
     Example:
     >>> images = {name: np.zeros((3, 8, 8, 1), "uint8") for name in ("input", "visible", "reconstruction")}
@@ -40,7 +41,7 @@ def reconstructions(
     figure = _matplotlib.new_figure(11, sum(heights) + (0 if metrics else 0.3))
     *charts, grid = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part in charts:
-        for axes, quantity in zip(part.subplots(1, 2), ("loss", score), strict=True):
+        for axes, quantity in zip(part.subplots(1, 2), quantities, strict=True):
             draw_metric(axes, metrics, quantity)
     if rows:
         panels = grid.subplots(rows, _COLUMNS * len(images), squeeze=False)

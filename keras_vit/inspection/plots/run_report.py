@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
 from keras_vit.inspection.plots.curves import draw_metric
@@ -20,27 +21,27 @@ def draw_report(
     path: str,
     metrics: Sequence[dict],
     images: np.ndarray,
-    true_names: Sequence[str],
-    predicted_names: Sequence[str],
-    confidences: Sequence[float],
+    captions: Sequence[str],
+    right: Sequence[bool] | None = None,
+    quantities: Sequence[Metric] = (Metric("loss", False, "nats"), Metric("accuracy", unit="%")),
     title: str = "",
     subtitle: str = "",
 ) -> None:
-    """Draw the curves of a run, and some of its test images with their predictions.
+    r"""Draw the curves of a run, and some of its test images with their predictions.
 
     Args:
         path: File to write; its extension decides the format (`.png`, `.svg`, `.pdf`).
         metrics: Lines of `metrics.jsonl`.
         images: `[n, height, width, channels]`, uint8, or float in any range, mistakes first. The first 18 are drawn.
-        true_names: Class of each image.
-        predicted_names: Predicted class of each image.
-        confidences: Probability of the predicted class, in [0, 1].
+        captions: Prediction for each image, in one or two lines. The first line ends in what is behind its ` · `.
+        right: Whether each prediction is right; None where predictions are not right or wrong.
+        quantities: Loss and score of the run.
         title: Headline, such as the accuracy.
         subtitle: Line below it.
 
     Example:
     >>> metrics = [{"step": 1, "loss": 2.3, "accuracy": 0.1}, {"step": 1, "eval_accuracy": 0.2}]
-    >>> draw_report("report.png", metrics, images[:2], ["cat", "dog"], ["cat", "cat"], [0.9, 0.6])
+    >>> draw_report("report.png", metrics, images[:2], ["cat · 90%", "cat · 60%\n(is dog)"], [True, False])
     """
     count = min(len(images), MAX_IMAGES)
     rows = -(-count // _COLUMNS)
@@ -49,25 +50,33 @@ def draw_report(
     head, charts, grid = figure.subfigures(3, 1, height_ratios=heights)
     head.text(0.015, 0.62, fit(title, 55), fontsize=18, fontweight="bold", color=_RIGHT, va="center")
     head.text(0.015, 0.12, fit(subtitle, 120), fontsize=10, color=_QUIET, va="center")
-    loss, accuracy = charts.subplots(1, 2)
-    draw_metric(loss, metrics, "loss")
-    loss.set_title("Only training has augmentation and label smoothing", fontsize=8, color=_QUIET)
-    draw_metric(accuracy, metrics, "accuracy")
-    evaluations = [(line["eval_accuracy"], line["step"]) for line in metrics if "eval_accuracy" in line]
+    loss, score = quantities
+    of_loss, of_score = charts.subplots(1, 2)
+    draw_metric(of_loss, metrics, loss)
+    of_loss.set_title("Only training has augmentation and label smoothing", fontsize=8, color=_QUIET)
+    draw_metric(of_score, metrics, score)
+    name = f"eval_{score.name}"
+    evaluations = [(line[name], line["step"]) for line in metrics if name in line]
     if evaluations:  # the checkpoint of the best one is kept
-        best, step = max(evaluations, key=lambda pair: pair[0])
-        accuracy.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
-        accuracy.set_title(f"Best evaluation: {100 * best:.2f} % at step {step:,}", fontsize=8, color=_QUIET)
-    is_right = [true == predicted for true, predicted in zip(true_names, predicted_names, strict=True)]
-    heading = "Evaluation images" if all(is_right) else "Evaluation images, mistakes first"
+        best, step = max(evaluations, key=lambda pair: score.goodness(pair[0]))
+        of_score.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
+        of_score.set_title(f"Best evaluation: {score.text(best)} at step {step:,}", fontsize=8, color=_QUIET)
+    heading = "Evaluation images" if right is None or all(right) else "Evaluation images, mistakes first"
     grid.suptitle(heading, x=0.015, ha="left", fontsize=11, fontweight="bold")
     panels = grid.subplots(max(rows, 1), _COLUMNS, squeeze=False).ravel()
     for axes in panels:
         axes.axis("off")
     for index, (axes, image) in enumerate(zip(panels[:count], images[:count], strict=True)):
-        suffix = f" · {100 * confidences[index]:.0f} %"
-        caption = fit(predicted_names[index], _TITLE_WIDTH - len(suffix)) + suffix
-        caption += "" if is_right[index] else f"\n{fit(f'(is {true_names[index]})', _TITLE_WIDTH)}"
         show_image(axes, image)
-        axes.set_title(caption, fontsize=8, color=_RIGHT if is_right[index] else _WRONG)
+        color = _RIGHT if right is None or right[index] else _WRONG
+        axes.set_title(_fitted(captions[index]), fontsize=8, color=color)
     _matplotlib.save(figure, path)
+
+
+def _fitted(caption: str) -> str:
+    """Return a caption whose lines fit above an image. What is behind a ` · ` is not cut."""
+    lines = []
+    for line in caption.split("\n"):
+        text, dot, end = line.rpartition(" · ")
+        lines.append(fit(text, _TITLE_WIDTH - len(dot + end)) + dot + end if dot else fit(line, _TITLE_WIDTH))
+    return "\n".join(lines)

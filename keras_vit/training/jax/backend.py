@@ -47,19 +47,18 @@ class JaxBackend(Backend):
     def describe(self) -> str:
         return self.devices.describe()
 
-    def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
-        model = recipes.create_model(recipe, classes, channels)
-        return TrainState(model, recipe, self.devices, teacher=tasks.open_teacher(recipe, channels))
+    def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
+        task.open(channels)
+        return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
         return Batches(self.devices, batches_of_worker)
 
-    def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
-        return run_steps(TrainStep(state, recipe, training_inputs(recipe, classes), recipe.data.batch_size))
+    def compile_steps(self, state: TrainState, recipe: recipes.Recipe) -> Callable:
+        return run_steps(TrainStep(state, recipe, training_inputs(state.task), recipe.data.batch_size))
 
-    def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
-        inputs = device_preprocessing.evaluation_inputs(recipe, classes)
-        step = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion)
+    def compile_evaluation(self, state: TrainState) -> Callable:
+        step = tasks.evaluation(state.task, state.model, device_preprocessing.evaluation_inputs(state.task))
         return evaluate(state, jit_evaluation(state, step))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -23,11 +23,11 @@ class TrainState(BaseState):
         recipe: recipes.Recipe,
         devices: Devices,
         values: bool = True,
-        teacher: tasks.Teacher | None = None,
+        task: tasks.Task | None = None,
     ):
-        super().__init__(model, recipe, teacher, devices.zeros if values else devices.description)
+        super().__init__(model, recipe, task or tasks.create(recipe), devices.zeros if values else devices.description)
         self.devices = devices
-        self.given = teacher.weights if teacher else []
+        self.given = self.task.teacher.weights if self.task.teacher else []
         if values:
             self.begin()
 

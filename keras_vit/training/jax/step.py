@@ -36,15 +36,15 @@ def mix_center(seed: int, step: Any) -> jax.Array:
     return jax.random.uniform(jax.random.fold_in(jax.random.key(seed, impl=_KEYS), step), [2])
 
 
-def training_inputs(recipe: recipes.Recipe, classes: int) -> Callable:
+def training_inputs(task: tasks.Task) -> Callable:
     """Return the function of (batch, step, replica) to values of `device_preprocessing`, on JAX."""
     from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not
 
-    return device_preprocessing.training_inputs(recipe, classes, mix_center)
+    return device_preprocessing.training_inputs(task, mix_center)
 
 
 class TrainStep:
-    """The step as a function of (arrays, fixed weights, batch, step) that returns (arrays, `METRICS`).
+    """The step as a function of (arrays, fixed weights, batch, step) that returns (arrays, metrics).
 
     It is written for the global batch. The arrays come sharded as `Devices` says and the results are asked for in the
     same way; from that the compiler derives which device computes what, and inserts the communication. `compiled` is
@@ -54,17 +54,17 @@ class TrainStep:
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.devices, self.task = state.devices, tasks.create(recipe, state.teacher)
+        self.devices = state.devices
         self.seed_states = seed_states(state.model)
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
-    def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, jax.Array]:
-        """Run the step. `step` is the number of updates made before. `METRICS` are float32 `[4]`."""
+    def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, dict[str, jax.Array]]:
+        """Run the step. `step` is the number of updates made before. The metrics are float32 scalars by name."""
         rule = self.state.rule
         values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
-        gradients, moved, sums = self._gradients(arrays["weights"], fixed, arrays["moving"], values, seeds)
+        gradients, moved, means = self._gradients(arrays["weights"], fixed, arrays["moving"], values, seeds)
         norm = optim.global_norm(gradients)
         rate = rule.rate(step)
         averages = arrays["averages"] or [None] * len(gradients)
@@ -81,10 +81,10 @@ class TrainStep:
             "averages": [average for average in averages if average is not None],
             "moving": moved,
         }
-        return new, jnp.concatenate([sums, jnp.stack([norm, rate])])
+        return new, {**means, "grad_norm": norm, "learning_rate": rate}
 
     def _gradients(self, weights: list, fixed: list, moving: list, values, seeds):
-        """Return the gradients, sharded as the weights are, the moving statistics, and mean loss and score, `[2]`."""
+        """Return the gradients, sharded as the weights are, the moving statistics, and the means of the metrics."""
         if self.recipe.optim.accumulation_steps == 1:
             return self._micro_gradients(weights, fixed, moving, values, seeds)
 
@@ -93,25 +93,30 @@ class TrainStep:
             parts = self._micro_gradients(weights, fixed, moving, rows, seeds)
             return jax.tree.map(jnp.add, totals, parts), None
 
+        no_metrics = {metric.name: jnp.zeros([]) for metric in self.recipe.task.metrics}
         zeros = [jnp.zeros(weight.shape, jnp.float32) for weight in weights]
         rows = [self._micro_batches(value) for value in values]
         no_statistics = [jnp.zeros_like(statistic) for statistic in moving]
-        totals, _ = jax.lax.scan(add, (self._sharded(zeros), no_statistics, jnp.zeros([2])), rows)
+        totals, _ = jax.lax.scan(
+            add,
+            (self._sharded(zeros), no_statistics, no_metrics),
+            rows,
+        )
         return totals
 
     def _micro_gradients(self, weights: list, fixed: list, moving: list, values, seeds):
         values = tuple(jax.lax.with_sharding_constraint(value, self.devices.rows) for value in values)
 
-        def loss_and_score(weights):
+        def loss_and_metrics(weights):
             with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed, moving)):
-                loss, *others = tasks.loss_and_score(
-                    self.task, self.state.model, values, self.global_batch_size, self.state.moving
+                loss, *others = tasks.loss_and_metrics(
+                    self.state.task, self.state.model, values, self.global_batch_size, self.state.moving
                 )
                 return loss, others
 
-        (loss, (score, moved)), gradients = jax.value_and_grad(loss_and_score, has_aux=True)(weights)
+        (_, (means, moved)), gradients = jax.value_and_grad(loss_and_metrics, has_aux=True)(weights)
         gradients = [gradient.astype(jnp.float32) for gradient in gradients]
-        return self._sharded(gradients), moved, jnp.stack([loss, score])
+        return self._sharded(gradients), moved, means
 
     def _micro_batches(self, values):
         """`[b, ...]` to `[m, b / m, ...]`: every m-th row, so that each micro-batch has rows of every device."""
@@ -128,17 +133,18 @@ def run_steps(step: TrainStep) -> Callable:
     """Return the function that runs a jitted step a number of times."""
     state = step.state
 
-    def run(iterator, first: int, count: int) -> np.ndarray:
+    def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
         try:
             for index in range(first, first + count):
                 arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
                 history.append(metrics)
                 if len(history) > _AHEAD:  # not more, so that batches do not pile up
-                    history[-1 - _AHEAD].block_until_ready()
+                    jax.block_until_ready(history[-1 - _AHEAD])
         finally:  # the arrays that were given to a step are gone
             state.set_arrays(arrays)
-        return np.asarray(jax.device_get(history))
+        steps = jax.device_get(history)
+        return {name: np.asarray([step[name] for step in steps]) for name in steps[0]}
 
     return run
 
@@ -155,9 +161,9 @@ def jit_evaluation(state: TrainState, step: Callable) -> Callable:
 def evaluate(state: TrainState, compiled: Callable) -> Callable:
     """Return the function that runs a jitted evaluation."""
 
-    def run(batch: dict[str, jax.Array]) -> tuple[np.ndarray, np.ndarray, jax.Array]:
-        sums, confusion, logits = compiled(state.evaluated_arrays(), batch)
-        return np.asarray(sums), np.asarray(confusion), logits
+    def run(batch: dict[str, jax.Array]) -> tuple[dict[str, float], np.ndarray, jax.Array]:
+        sums, tally, predictions = compiled(state.evaluated_arrays(), batch)
+        return {name: float(value) for name, value in sums.items()}, np.asarray(tally), predictions
 
     return run
 
@@ -177,10 +183,11 @@ def program(
         "data.batch_size", recipe.data.batch_size, devices.count, recipe.optim.accumulation_steps
     )
     channels = batch["image"].shape[-1]
-    model = recipes.describe_model(recipe, classes, channels)
-    state = TrainState(model, recipe, devices, values=False, teacher=tasks.open_teacher(recipe, channels))
+    model, task = recipes.describe_model(recipe, classes, channels), tasks.create(recipe, outputs=classes)
+    task.open(channels)
+    state = TrainState(model, recipe, devices, values=False, task=task)
     size = recipe.data.batch_size
-    train_step = TrainStep(state, recipe, training_inputs(recipe, classes), size)
+    train_step = TrainStep(state, recipe, training_inputs(task), size)
     rows = {
         name: jax.ShapeDtypeStruct([size, *spec.shape[1:]], spec.dtype.as_numpy_dtype, sharding=devices.rows)
         for name, spec in batch.items()

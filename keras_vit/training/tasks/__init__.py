@@ -1,38 +1,63 @@
-"""Tasks that the training loop trains: classification, distillation, and pre-training without labels."""
+"""Tasks that the training loop trains: with labels of classes or numbers, with a teacher, and without labels."""
 
-from typing import cast
+from typing import TYPE_CHECKING
 
 from keras_vit import recipe as recipes
-from keras_vit.models import MAEConfig, MaskedPatchConfig
-from keras_vit.training.tasks.distillation import DistillationTask, Teacher, check_teacher, open_teacher, teacher_record
-from keras_vit.training.tasks.mae import MAETask
-from keras_vit.training.tasks.masked_patch import MaskedPatchTask
-from keras_vit.training.tasks.task import ClassificationTask, HiddenPatchesTask, Task, evaluation, loss_and_score
+from keras_vit.training.tasks.classification import Classification
+from keras_vit.training.tasks.distillation import Distillation, Teacher
+from keras_vit.training.tasks.mae import MAE
+from keras_vit.training.tasks.masked_patch import MaskedPatch
+from keras_vit.training.tasks.regression import Regression
+from keras_vit.training.tasks.task import Shown, Task, evaluation, loss_and_metrics
+
+if TYPE_CHECKING:
+    from keras_vit.data.sources import Source
 
 __all__ = [
-    "ClassificationTask",
-    "DistillationTask",
-    "HiddenPatchesTask",
-    "MAETask",
-    "MaskedPatchTask",
+    "TASKS",
+    "Classification",
+    "Distillation",
+    "MAE",
+    "MaskedPatch",
+    "Regression",
+    "Shown",
     "Task",
     "Teacher",
-    "check_teacher",
     "create",
     "evaluation",
-    "loss_and_score",
-    "open_teacher",
-    "teacher_record",
+    "loss_and_metrics",
 ]
 
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "distillation": Distillation,
+    "regression": Regression,
+    "masked_patch": MaskedPatch,
+    "mae": MAE,
+}
 
-def create(recipe: recipes.Recipe, teacher: Teacher | None = None) -> Task:
-    """Return the task of a recipe. Only the training of a distillation needs the teacher."""
-    task = recipe.task
-    if isinstance(task, recipes.MAE):
-        return MAETask(cast(MAEConfig, recipes.masked_config(recipe)), task.normalize_pixels)
-    if isinstance(task, recipes.MaskedPatch):
-        return MaskedPatchTask(cast(MaskedPatchConfig, recipes.masked_config(recipe)))
-    if isinstance(task, recipes.Distillation):
-        return DistillationTask(teacher, task.temperature)
-    return ClassificationTask(recipe.loss)
+
+def create(recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0) -> Task:
+    """Return the task of a recipe on its training split, or for a number of outputs where there are no data.
+
+    Raises:
+        ValueError: If the task cannot learn from the labels of the source.
+    """
+    if source is not None:
+        check_labels(recipe, source)
+    return TASKS[recipe.task.name](recipe, source, outputs)
+
+
+def check_labels(recipe: recipes.Recipe, source: "Source") -> None:
+    """Refuse a source without the labels that the task of a recipe reads."""
+    wanted, kind = recipe.task.labels, "values" if source.label_kind == "values" else "classes"
+    found = kind if source.num_outputs else None
+    if wanted in (None, found):
+        return
+    known = {None: "masked_patch", "classes": "classification", "values": "regression"}
+    has = f"labels that are {found}" if found else "no labels"
+    raise ValueError(
+        f"task={str(recipe.task)!r} learns from labels that are {wanted}. Received: data.source="
+        f"{recipe.data.source!r}, which has {has}. Give other data, or a task for them, such as "
+        f"task={known[found]!r}."
+    )

@@ -1,7 +1,6 @@
 """Distillation: a model learns to classify images as a teacher does."""
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,36 +11,46 @@ from keras_vit import recipe as recipes
 from keras_vit.models.normalization import value_range
 from keras_vit.training.run_directory import MODEL, Run, load_run, read_config
 from keras_vit.training.state import weights
-from keras_vit.training.tasks.task import ClassificationTask
+from keras_vit.training.tasks.classification import Classification
 
 
-class DistillationTask(ClassificationTask):
+class Distillation(Classification):
     """Divergence of the model's class probabilities from the teacher's, at a temperature.
 
-    The values are those of `ClassificationTask`. An evaluation is that of the labels, without the teacher.
-
-    Args:
-        teacher: Function from images `[b, h, w, c]` in the range of the model to logits `[b, classes]`; None for
-            evaluations only.
-        temperature: Divisor of all logits before the softmax. The loss is multiplied by its square, so that the
-            gradient keeps its size.
+    The loss is multiplied by the square of the temperature, so that the gradient keeps its size. The values are those
+    of a classification. An evaluation is that of the labels, without the teacher.
 
     References:
         - [Distilling the Knowledge in a Neural Network](https://arxiv.org/abs/1503.02531), section 2
         - [Knowledge distillation: A good teacher is patient and consistent](https://arxiv.org/abs/2106.05237)
     """
 
-    def __init__(self, teacher: "Teacher | None", temperature: float = 1.0):
-        super().__init__("softmax")
-        self.teacher, self.temperature = teacher, temperature
+    def __init__(self, recipe, source=None, outputs=0):
+        super().__init__(recipe, source, outputs)
+        if source is not None:
+            check_teacher(recipe.task.teacher, list(source.class_names))
 
-    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+    def open(self, channels: int) -> None:
+        """Open the teacher."""
+        folder = self.recipe.task.teacher
+        self.teacher = Teacher(load_run(folder), self.recipe.data.pp_train)
+        if self.teacher.channels != channels:
+            raise ValueError(
+                f"The teacher must take images with {channels} channels, as data.pp_train gives them. Received: "
+                f"{self.teacher.channels} channels, in {folder}."
+            )
+
+    def record(self) -> dict[str, Any]:
+        """Return the SHA-256 of the teacher's model."""
+        path = os.path.join(self.recipe.task.teacher, MODEL)
+        return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
         """Return losses, correct answers as 0 or 1, and logits."""
-        losses, correct, logits = super().__call__(model, values, training)
+        metrics, logits = super().__call__(model, values, training)
         if training:
-            assert self.teacher is not None
-            losses = divergence(logits, self.teacher(values[0]), self.temperature)
-        return losses, correct, logits
+            metrics["loss"] = divergence(logits, self.teacher(values[0]), self.recipe.task.temperature)
+        return metrics, logits
 
 
 def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
@@ -82,41 +91,18 @@ class Teacher:
         return ops.cast(self._model(images, training=False), "float32")
 
 
-def open_teacher(recipe: recipes.Recipe, channels: int) -> Teacher | None:
-    """Return the teacher of a recipe; None for a task without one."""
-    task = recipe.task
-    if not isinstance(task, recipes.Distillation):
-        return None
-    teacher = Teacher(load_run(task.teacher), recipe.data.pp_train)
-    if teacher.channels != channels:
-        raise ValueError(
-            f"The teacher must take images with {channels} channels, as data.pp_train gives them. Received: "
-            f"{teacher.channels} channels, in {task.teacher}."
-        )
-    return teacher
-
-
-def teacher_record(recipe: recipes.Recipe) -> dict[str, str]:
-    """Return the SHA-256 of the teacher's model, for the record of a run; empty without a teacher."""
-    path = os.path.join(recipe.task.teacher, MODEL) if isinstance(recipe.task, recipes.Distillation) else ""
-    return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
-
-
-def check_teacher(recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Check that the teacher of a recipe, if it has one, distinguishes the classes of the data."""
-    task = recipe.task
-    if not isinstance(task, recipes.Distillation):
-        return
-    config, expected = read_config(task.teacher), list(class_names)
+def check_teacher(teacher: str, class_names: list[str]) -> None:
+    """Check that the run of a teacher distinguishes the classes of the data."""
+    config = read_config(teacher)
     learned = recipes.parse_task(config["recipe"].get("task", "classification"))
     names, output = config["data"]["class_names"], config["output"]
-    if not isinstance(learned, recipes.Classification) or output != "softmax":
+    if learned.labels != "classes" or output != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
-            f"{task.teacher}, trained with task={str(learned)!r} and loss={output!r}."
+            f"{teacher}, trained with task={str(learned)!r} and loss={output!r}."
         )
-    if _checks.class_numbers(expected, names).tolist() != list(range(len(names))):
+    if _checks.class_numbers(class_names, names).tolist() != list(range(len(names))):
         raise ValueError(
-            f"The teacher must have the {len(expected)} classes of the data, in their order: {expected[:5]}. Received: "
-            f"{task.teacher}, with {len(names)} classes: {names[:5]}."
+            f"The teacher must have the {len(class_names)} classes of the data, in their order: {class_names[:5]}. "
+            f"Received: {teacher}, with {len(names)} classes: {names[:5]}."
         )

@@ -1,31 +1,29 @@
 """Masked autoencoder: the removed patches are predicted from the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.models import MAEConfig
+from keras_vit import recipe as recipes
 from keras_vit.training.tasks import patches as p
+from keras_vit.training.tasks.task import Shown, Task
 
 
-class MAETask:
+class MAE(Task):
     """Mean squared error of the removed patches. The values are images `[b, h, w, c]` and orders `[b, N]`.
 
     The score is the fraction of the variance of the removed pixels that the predictions explain.
-
-    Args:
-        config: Configuration of the model.
-        normalize_pixels: Whether each patch is predicted with mean 0 and variance 1.
 
     References:
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
     """
 
-    def __init__(self, config: MAEConfig, normalize_pixels: bool = True):
-        self.config, self.normalize_pixels = config, normalize_pixels
+    def __init__(self, recipe, source=None, outputs=0):
+        super().__init__(recipe, source, outputs)
+        self.config: Any = recipes.masked_config(recipe)
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patches of each image in random order; the first ones are visible."""
@@ -37,7 +35,7 @@ class MAETask:
         """Return images and orders."""
         return images, batch["order"]
 
-    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
         """Return losses, explained variances and the predicted pixels of all patches, `[b, N, pixels]`."""
         images, order = values
         predictions = ops.cast(model([images, order], training=training), "float32")
@@ -46,26 +44,24 @@ class MAETask:
         losses = self._mean(ops.mean(ops.square(predictions - targets), axis=-1), removed)
         mean = self._mean(ops.mean(targets, axis=-1), removed)[:, None, None]
         variances = self._mean(ops.mean(ops.square(targets - mean), axis=-1), removed)
-        return losses, 1.0 - losses / (variances + 1e-6), predictions
+        return {"loss": losses, "explained": 1.0 - losses / (variances + 1e-6)}, predictions
 
     def targets(self, images: Any) -> Any:
         """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
-        if not self.normalize_pixels:
+        if not self.recipe.task.normalize_pixels:
             return pixels
         mean, deviation = p.pixel_statistics(pixels)
         return (pixels - mean) / deviation
 
-    def show(
-        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
-    ) -> dict[str, np.ndarray]:
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return input, visible patches, and the predicted patches among the visible ones.
 
         Normalized patches are shown with the mean and variance of the input's.
         """
-        channels = batch["image"].shape[-1]
+        channels, predictions = batch["image"].shape[-1], batch["predictions"]
         pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
-        if self.normalize_pixels:
+        if self.recipe.task.normalize_pixels:
             mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
             predictions = predictions * deviation + mean
         removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]
@@ -74,7 +70,7 @@ class MAETask:
         shown, restored = (back(x.reshape(shape)) for x in (pixels, np.where(removed, predictions, pixels)))
         visible = np.where(removed[..., None, None], p.GRAY, shown)
         found = {"input": shown, "visible": visible, "reconstruction": restored}
-        return {name: p.as_bytes(p.to_images(patches, self.config.grid)) for name, patches in found.items()}
+        return Shown(p.as_images(found, self.config.grid))
 
     def _removed(self, order):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]

@@ -1,31 +1,30 @@
 """Masked patch prediction: the colors of corrupted patches, as in the ViT paper."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.models import MaskedPatchConfig
+from keras_vit import recipe as recipes
 from keras_vit.training.tasks import patches as p
+from keras_vit.training.tasks.task import Shown, Task
 
 
-class MaskedPatchTask:
+class MaskedPatch(Task):
     """Cross-entropy of the colors of the corrupted patches, or squared error of their pixels.
 
     The values are images `[b, h, w, c]`, sources and corrupted patches `[b, N]`, and targets `[b, N, predictions]`. The
     score is the fraction of the colors that are right; of pixels, the fraction within half a level of 3 bits.
 
-    Args:
-        config: Configuration of the model.
-
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
     """
 
-    def __init__(self, config: MaskedPatchConfig):
-        self.config = config
+    def __init__(self, recipe, source=None, outputs=0):
+        super().__init__(recipe, source, outputs)
+        self.config: Any = recipes.masked_config(recipe)
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Return the patch whose embedding each patch gets, and which patches are corrupted."""
@@ -40,13 +39,13 @@ class MaskedPatchTask:
         """Return images, sources, corrupted patches and targets."""
         return images, batch["sources"], batch["corrupted"], self.targets(batch["image"])
 
-    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
         """Return losses, accuracies and the predictions for all patches."""
         images, sources, corrupted, targets = values
         predictions = ops.cast(model([images, sources], training=training), "float32")
         losses, right = self.compare(predictions, targets)
         corrupted = ops.cast(corrupted, "float32")
-        return self._mean(losses, corrupted), self._mean(right, corrupted), predictions
+        return {"loss": self._mean(losses, corrupted), "accuracy": self._mean(right, corrupted)}, predictions
 
     def targets(self, images: Any) -> Any:
         """Return what is to be predicted of images as the pipeline gives them, in [0, 255].
@@ -70,9 +69,7 @@ class MaskedPatchTask:
         right = ops.cast(ops.equal(ops.cast(ops.argmax(predictions, axis=-1), "int32"), targets), "float32")
         return ops.mean(losses, axis=-1), ops.mean(right, axis=-1)
 
-    def show(
-        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
-    ) -> dict[str, np.ndarray]:
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return input, corrupted patches, and the predicted colors in their places."""
         del preprocess
         config = self.config
@@ -81,9 +78,9 @@ class MaskedPatchTask:
         sources, corrupted = batch["sources"], np.asarray(batch["corrupted"], bool)[..., None, None, None]
         moved = np.take_along_axis(cut, np.maximum(sources, 0)[..., None, None, None], axis=1)
         seen = np.where(sources[..., None, None, None] < 0, p.GRAY, moved)
-        restored = np.where(corrupted, self._colors(predictions, cut.shape) * 255.0, cut)
+        restored = np.where(corrupted, self._colors(batch["predictions"], cut.shape) * 255.0, cut)
         shown = {"input": cut, "corrupted": seen, "reconstruction": restored}
-        return {name: p.as_bytes(p.to_images(patches, config.grid)) for name, patches in shown.items()}
+        return Shown(p.as_images(shown, config.grid))
 
     def _colors(self, predictions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Return predictions as patches of a shape, `[n, N, height, width, c]`, in [0, 1]."""

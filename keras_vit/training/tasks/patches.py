@@ -1,7 +1,7 @@
 """Images as patches, and functions of them, for every backend."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,11 @@ def invert(preprocess: Callable, channels: int) -> Callable[[np.ndarray], np.nda
 def as_bytes(images: np.ndarray) -> np.ndarray:
     """Round values to uint8."""
     return np.clip(np.rint(images), 0, 255).astype(np.uint8)
+
+
+def as_images(patches: Mapping[str, np.ndarray], grid: tuple[int, int]) -> dict[str, np.ndarray]:
+    """Return patches `[n, N, height, width, c]` in [0, 255] as uint8 images, by name."""
+    return {name: as_bytes(to_images(cut, grid)) for name, cut in patches.items()}
 
 
 def _place_values(channels: int) -> np.ndarray:

@@ -1,90 +1,116 @@
-"""Tasks as the training step sees them: their interface, classification, and loss and evaluation of a batch."""
+"""Tasks as the training step sees them: their interface, and loss and evaluation of a batch."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import optim
+from keras_vit import recipe as recipes
+
+if TYPE_CHECKING:
+    from keras_vit.data.sources import Source
 
 
-class Task(Protocol):
-    """Learning task, as a pure function of the values of a batch: a tuple of arrays `[b, ...]`, a row per example."""
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Examples of an evaluation, as people see them.
 
-    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[Any, Any, Any]:
-        """Return losses `[b]`, scores `[b]` and predictions `[b, ...]`, float32."""
+    Attributes:
+        images: Images `[n, h, w, c]` by name: one kind, or input, what the model saw, and reconstruction.
+        captions: Prediction for each image, with the label behind a line break where it differs; empty for none.
+        right: Whether each prediction is right; None where predictions are not right or wrong.
+        confidence: Number by which mistakes are ordered, `[n]`; None likewise.
+    """
 
-
-class ClassificationTask:
-    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
-
-    def __init__(self, loss: str):
-        self.loss = loss
-
-    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple:
-        """Return losses, correct answers as 0 or 1, and logits."""
-        images, labels = values
-        logits = ops.cast(model(images, training=training), "float32")  # [b, classes]
-        return optim.cross_entropy(logits, labels, self.loss), optim.is_correct(logits, labels), logits
+    images: Mapping[str, np.ndarray]
+    captions: Sequence[str] = ()
+    right: np.ndarray | None = None
+    confidence: np.ndarray | None = None
 
 
-class HiddenPatchesTask(Task, Protocol):
-    """Task that hides patches and predicts them. It reads no labels."""
+class Task:
+    """Learning task of a run: targets, loss and scores as pure functions, and how people see a prediction.
 
-    def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
-        """Return the entries of a global batch that say which patches are hidden."""
+    A subclass is created once per run, from the recipe and the training split; the split is None where only the network
+    is asked for, without data.
+
+    Attributes:
+        recipe: The recipe.
+        outputs: Number of outputs of the model; 0 where the task decides it.
+        teacher: Model that the task learns from; None, or opened by `open`.
+        counts: Whether `tally` counts anything.
+    """
+
+    teacher: Any = None
+    counts = False
+    # Function of (seed, step, batch size) to further entries of a global batch, for tasks that have some.
+    draw: Callable[[int, Any, int], dict[str, Any]] | None = None
+
+    def __init__(self, recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0):
+        self.recipe, self.outputs = recipe, source.num_outputs if source is not None else outputs
+
+    def open(self, channels: int) -> None:
+        """Open what the task needs beside the model, on the devices."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what `config.json` states of the task's data."""
+        return {}
+
+    def name_outputs(self, model: keras.Model) -> None:
+        """Write into a model what its outputs mean."""
 
     def values(self, images: Any, batch: dict) -> tuple:
-        """Return the values of a batch.
+        """Return the values of a batch, a tuple of arrays `[b, ...]`, from images in the range of the model."""
+        raise NotImplementedError
 
-        Images `[b, h, w, c]` are in the range of the model. The batch has the entries of `draw`.
-        """
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
+        """Return the metrics of each example by name, float32 `[b]`, and predictions `[b, ...]`."""
+        raise NotImplementedError
 
-    def show(
-        self, batch: dict[str, np.ndarray], predictions: np.ndarray, preprocess: Callable
-    ) -> dict[str, np.ndarray]:
-        """Return images of an evaluation, uint8 `[n, h, w, c]` by name: input, what the model saw, reconstruction.
+    def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
+        """Return counts of a batch that an evaluation sums up, float32, such as `[true classes, predicted classes]`."""
+        return ops.zeros([0, 0], dtype="float32")
+
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
+        """Return examples of an evaluation, which have `"predictions"`.
 
         `preprocess` maps images of the pipeline to the range of the model.
         """
+        raise NotImplementedError
 
 
-def loss_and_score(
+def loss_and_metrics(
     task: Task, model: keras.Model, values: Any, global_batch_size: int, moving: Sequence[keras.Variable] = ()
-) -> tuple[Any, Any, list[Any]]:
-    """Return the part of some examples in the global batch's mean loss, mean score and moving statistics.
+) -> tuple[Any, dict[str, Any], list[Any]]:
+    """Return the part of some examples in the global batch's mean loss, mean metrics by name and moving statistics.
 
     The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`. These are
     averaged over the parts of the batch.
     """
-    losses, scores, _ = task(model, values, training=True)  # [b]
-    share = ops.cast(ops.shape(losses)[0], "float32") / global_batch_size
+    of_examples, _ = task(model, values, training=True)  # [b] each
+    means = {name: ops.sum(value) / global_batch_size for name, value in of_examples.items()}
+    share = ops.cast(ops.shape(of_examples["loss"])[0], "float32") / global_batch_size
     moved = [variable.value * share for variable in moving]  # in the scope, a value is the newest
-    return ops.sum(losses) / global_batch_size, ops.sum(scores) / global_batch_size, moved
+    return means["loss"], means, moved
 
 
 def evaluation(
-    task: Task, model: keras.Model, inputs: Callable, confusion: bool = False
-) -> Callable[[Iterable[tuple], dict], tuple[Any, Any, Any]]:
+    task: Task, model: keras.Model, inputs: Callable
+) -> Callable[[Iterable[tuple], dict], tuple[dict[str, Any], Any, Any]]:
     """Return the evaluation of a batch whose examples with `valid` 0 do not count.
 
     It is a function of pairs of (variable, value to evaluate with) and the batch, which `inputs` maps to the values of
-    the task. It returns the sums `[3]` of loss, score and examples; the confusion `[true classes, predicted classes]`,
-    or `[0, 0]`; and the predictions `[b, ...]`.
+    the task. It returns the sums of metrics and examples by name; the tally; and the predictions `[b, ...]`.
     """
 
     def evaluate(weights, batch):
         values, valid = inputs(batch), ops.cast(batch["valid"], "float32")
         with keras.StatelessScope(weights, initialize_variables=False):
-            losses, scores, predictions = task(model, values, training=False)
-        confused = ops.zeros([0, 0], dtype="float32")
-        if confusion:
-            _, labels = values
-            predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
-            confused = ops.matmul(ops.transpose(labels * valid[:, None]), predicted)  # [classes, classes]
-        sums = ops.stack([ops.sum(counted) for counted in (losses * valid, scores * valid, valid)])
-        return sums, confused, predictions
+            of_examples, predictions = task(model, values, training=False)
+        sums = {name: ops.sum(value * valid) for name, value in of_examples.items()}
+        return {**sums, "examples": ops.sum(valid)}, task.tally(values, predictions, valid), predictions
 
     return evaluate

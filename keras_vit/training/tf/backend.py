@@ -44,23 +44,22 @@ class TensorFlowBackend(Backend):
     def describe(self) -> str:
         return distribute.describe(self.strategy)
 
-    def create_state(self, recipe: recipes.Recipe, classes: int, channels: int) -> TrainState:
+    def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with self.strategy.scope():
-            model = recipes.create_model(recipe, classes, channels)
-            return TrainState(model, recipe, tasks.open_teacher(recipe, channels))
+            task.open(channels)
+            return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, task)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:
         return distribute.distribute_batches(self.strategy, batches_of_worker)
 
-    def compile_steps(self, state: TrainState, recipe: recipes.Recipe, classes: int) -> Callable:
+    def compile_steps(self, state: TrainState, recipe: recipes.Recipe) -> Callable:
         max_pool = any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in state.model.layers)
         xla = distribute.use_xla(recipe.jit, self.strategy, exact_max_pool=recipe.deterministic and max_pool)
-        inputs = device_preprocessing.training_inputs(recipe, classes)
+        inputs = device_preprocessing.training_inputs(state.task)
         return run_steps(self.strategy, TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
 
-    def compile_evaluation(self, state: TrainState, recipe: recipes.Recipe, classes: int, confusion: bool) -> Callable:
-        inputs = device_preprocessing.evaluation_inputs(recipe, classes)
-        step = tasks.evaluation(tasks.create(recipe), state.model, inputs, confusion)
+    def compile_evaluation(self, state: TrainState) -> Callable:
+        step = tasks.evaluation(state.task, state.model, device_preprocessing.evaluation_inputs(state.task))
         return evaluate(self.strategy, lambda batch: step(state.evaluated(), batch))
 
     def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

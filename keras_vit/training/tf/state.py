@@ -18,10 +18,15 @@ class TrainState(BaseState):
         self,
         model: keras.Model,
         recipe: recipes.Recipe,
-        teacher: tasks.Teacher | None = None,
+        task: tasks.Task | None = None,
         zeros: Callable[[tuple[int, ...], str], tf.Tensor] = tf.zeros,
     ):
-        super().__init__(model, recipe, teacher, lambda shape, dtype: tf.Variable(zeros(tuple(shape), dtype), False))
+        super().__init__(
+            model,
+            recipe,
+            task or tasks.create(recipe),
+            lambda shape, dtype: tf.Variable(zeros(tuple(shape), dtype), False),
+        )
         self.begin()
 
     def begin(self) -> None:

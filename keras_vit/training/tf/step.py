@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import tasks
-from keras_vit.training.backend import METRICS
 from keras_vit.training.seeds import SeedScope, seed_states
 from keras_vit.training.tf.state import TrainState
 
@@ -30,31 +29,32 @@ class TrainStep:
         self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
     ):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.task = tasks.create(recipe, state.teacher)
+        self.names = [metric.name for metric in recipe.task.metrics]  # in the order in which their means are stacked
         self.seed_states = seed_states(state.model)
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
-    def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> tf.Tensor:
+    def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run the step in this replica.
 
-        Returns `METRICS` of the global batch, float32 `[4]`, the same in every replica. `step` is the number of updates
-        made before.
+        Returns the metrics of the global batch, float32 scalars by name, the same in every replica. `step` is the
+        number of updates made before.
         """
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
         values = self.inputs(batch, step, replica)
         seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
-        gradients, moved, sums = self.gradients(values, seeds)
-        *totals, sums = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *moved, sums])
+        gradients, moved, means = self.gradients(values, seeds)
+        *totals, means = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *moved, means])
         gradients, moved = totals[: len(gradients)], totals[len(gradients) :]
 
         norm = optim.global_norm(gradients)
         rate = self.state.rule.rate(step)
         context.merge_call(self._update, args=(gradients, moved, norm, rate, step))
-        return tf.concat([sums, [norm, rate]], axis=0)
+        means = dict(zip(self.names, tf.unstack(means), strict=True))
+        return {**means, "grad_norm": norm, "learning_rate": rate}
 
     def _gradients(self, values, seeds):
-        """Return this replica's gradients, and its part of the moving statistics and of mean loss and score, `[2]`."""
+        """Return this replica's gradients, and its part of the moving statistics and of the metrics' means."""
         micro_batches = self.recipe.optim.accumulation_steps
         if micro_batches == 1:
             return self._micro_gradients(values, seeds)
@@ -70,7 +70,7 @@ class TrainStep:
                 return index + 1, [total + part for total, part in zip(totals, [*gradients, *moved, sums], strict=True)]
 
         changed = [*self.state.trained, *self.state.moving]
-        totals = [*(tf.zeros(weight.shape, tf.float32) for weight in changed), tf.zeros([2])]
+        totals = [*(tf.zeros(weight.shape, tf.float32) for weight in changed), tf.zeros([len(self.names)])]
         _, totals = tf.while_loop(
             lambda index, _: index < micro_batches,
             add,
@@ -85,11 +85,15 @@ class TrainStep:
         weights = [weight.value for weight in self.state.trained]
         with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            loss, score, moved = tasks.loss_and_score(
-                self.task, self.state.model, values, self.global_batch_size, self.state.moving
+            loss, means, moved = tasks.loss_and_metrics(
+                self.state.task, self.state.model, values, self.global_batch_size, self.state.moving
             )
             gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.cast(gradient, tf.float32) for gradient in gradients], moved, tf.stack([loss, score])
+        return (
+            [tf.cast(gradient, tf.float32) for gradient in gradients],
+            moved,
+            tf.stack([means[name] for name in self.names]),
+        )
 
     def _update(self, strategy, gradients, moved, norm, rate, step):
         """Update every weight on every device, outside of the single replicas."""
@@ -122,22 +126,24 @@ class TrainStep:
             last[weight.device] = tf.group(assigned)
 
 
-def run_steps(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
+def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
     """Return the function that runs a step in every replica, a number of times in one compiled loop."""
     # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
-    step = tf.autograph.experimental.do_not_convert(step)
+    one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
     @tf.function
     def compiled(iterator, first, count):
-        history = tf.TensorArray(tf.float32, size=count, element_shape=[len(METRICS)])
+        history = tf.TensorArray(tf.float32, size=count, element_shape=[len(names)])
         for index in tf.range(count):
-            values = strategy.run(step, args=(next(iterator), first + tf.cast(index, tf.int64)))
-            history = history.write(index, strategy.experimental_local_results(values)[0])
+            values = strategy.run(one_step, args=(next(iterator), first + tf.cast(index, tf.int64)))
+            own = [strategy.experimental_local_results(values[name])[0] for name in names]
+            history = history.write(index, tf.stack(own))
         return history.stack()
 
-    def run(iterator, first: int, count: int) -> np.ndarray:
+    def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         # Tensors, not numbers: another count or step must not trace the function again.
-        return compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
+        history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
+        return dict(zip(names, history.T, strict=True))
 
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
@@ -148,12 +154,12 @@ def evaluate(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
 
     @tf.function(autograph=False)
     def compiled(batch):
-        sums, confusion, logits = strategy.run(step, args=(batch,))
-        return *(strategy.reduce("SUM", value, axis=None) for value in (sums, confusion)), logits
+        sums, tally, predictions = strategy.run(step, args=(batch,))
+        return *(strategy.reduce("SUM", value, axis=None) for value in (sums, tally)), predictions
 
-    def run(batch) -> tuple[np.ndarray, np.ndarray, Any]:
-        sums, confusion, logits = compiled(batch)
-        return sums.numpy(), confusion.numpy(), logits
+    def run(batch) -> tuple[dict[str, float], np.ndarray, Any]:
+        sums, tally, predictions = compiled(batch)
+        return {name: float(value) for name, value in sums.items()}, tally.numpy(), predictions
 
     run.compiled = compiled  # type: ignore[attr-defined]
     return run

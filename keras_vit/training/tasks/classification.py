@@ -1,0 +1,62 @@
+"""Classification: cross-entropy of the labels."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import optim
+from keras_vit.training.tasks.task import Shown, Task
+
+MAX_CLASSES = 200  # of more, the confusion of classes is not counted
+
+
+class Classification(Task):
+    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
+
+    def __init__(self, recipe, source=None, outputs=0):
+        super().__init__(recipe, source, outputs)
+        self.class_names = source.class_names if source is not None else ()
+        one_each = source is None or source.label_kind == "class"
+        self.counts = one_each and 0 < self.outputs <= MAX_CLASSES
+
+    def name_outputs(self, model: keras.Model) -> None:
+        if model.config.include_top:
+            model.class_names = self.class_names
+
+    def values(self, images: Any, batch: dict) -> tuple:
+        """Return images and labels, from class numbers `[b]` or values per class `[b, classes]`."""
+        labels = batch["label"]
+        if len(labels.shape) == 1:
+            return images, ops.one_hot(labels, self.outputs, dtype="float32")
+        return images, ops.cast(labels, "float32")
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
+        """Return losses, correct answers as 0 or 1, and logits."""
+        images, labels = values
+        logits = ops.cast(model(images, training=training), "float32")  # [b, classes]
+        loss = optim.cross_entropy(logits, labels, self.recipe.loss)
+        return {"loss": loss, "accuracy": optim.is_correct(logits, labels)}, logits
+
+    def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
+        """Return the confusion, counts `[true classes, predicted classes]`."""
+        if not self.counts:
+            return super().tally(values, predictions, valid)
+        _, labels = values
+        predicted = ops.one_hot(ops.argmax(predictions, axis=-1), predictions.shape[-1], dtype="float32")
+        return ops.matmul(ops.transpose(labels * valid[:, None]), predicted)  # [classes, classes]
+
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
+        """Return the images with their most probable classes."""
+        to_shares = ops.sigmoid if self.recipe.loss == "sigmoid" else ops.softmax
+        shares, labels = ops.convert_to_numpy(to_shares(batch["predictions"])), batch["label"]
+        predicted, confidence = shares.argmax(axis=-1), shares.max(axis=-1)
+        true = labels if labels.ndim == 1 else labels.argmax(axis=-1)
+        right = predicted == true if labels.ndim == 1 else labels[np.arange(len(labels)), predicted] > 0
+        captions = [
+            f"{self.class_names[found]} · {share:.0%}" + ("" if is_right else f"\n(is {self.class_names[of]})")
+            for found, share, is_right, of in zip(predicted, confidence, right, true, strict=True)
+        ]
+        return Shown({"image": batch["image"]}, captions, right, confidence)

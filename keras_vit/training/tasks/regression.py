@@ -1,0 +1,69 @@
+"""Regression: one or several numbers per image, learned in standard deviations from their mean."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _numbers
+from keras_vit._values import Values
+from keras_vit.training.tasks.task import Shown, Task
+
+
+class Regression(Task):
+    """Error of standardized numbers. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
+
+    The score is the mean absolute error in the unit of the data, over all numbers of an image.
+    """
+
+    def __init__(self, recipe, source=None, outputs=0):
+        super().__init__(recipe, source, outputs)
+        if source is None:  # the network alone
+            names = tuple(map(str, range(outputs)))
+            self.standard = Values(names, (0.0,) * outputs, (1.0,) * outputs)
+        else:
+            from keras_vit.data import values_of  # needs TensorFlow, which the step does not
+
+            self.standard = values_of(source)
+
+    def record(self) -> dict[str, Any]:
+        return {"values": self.standard.to_dict()}
+
+    def name_outputs(self, model: keras.Model) -> None:
+        if model.config.include_top:
+            model.values = self.standard
+
+    def values(self, images: Any, batch: dict) -> tuple:
+        """Return images and standardized labels."""
+        return images, self.standard.standardize(ops.cast(batch["label"], "float32"))
+
+    def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
+        """Return losses, absolute errors in the unit of the data, and predictions in it."""
+        images, targets = values
+        outputs = ops.cast(model(images, training=training), "float32")  # [b, k]
+        errors = ops.abs(outputs - targets)
+        loss = ops.mean(_LOSSES[self.recipe.task.loss](errors), axis=-1)
+        mae = ops.mean(errors * np.float32(self.standard.deviation), axis=-1)
+        return {"loss": loss, "mae": mae}, self.standard.restore(outputs)
+
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
+        """Return the images with predicted and true numbers."""
+        captions = [
+            f"{_listed(predicted)}\n(is {_listed(true)})"
+            for predicted, true in zip(batch["predictions"], batch["label"], strict=True)
+        ]
+        return Shown({"image": batch["image"]}, captions)
+
+
+# Losses of absolute errors. That of Huber is squared below one standard deviation and linear above.
+_LOSSES: dict[str, Callable[[Any], Any]] = {
+    "mse": ops.square,
+    "mae": lambda errors: errors,
+    "huber": lambda errors: ops.where(errors < 1.0, 0.5 * ops.square(errors), errors - 0.5),
+}
+
+
+def _listed(values: np.ndarray) -> str:
+    return ", ".join(_numbers.number(float(value)) for value in values)
