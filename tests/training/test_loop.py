@@ -14,6 +14,8 @@ from keras_vit.training.run_directory import read_metrics
 from tests import selection
 from tests.training import toy
 
+METRICS = ("loss", "accuracy", "grad_norm", "learning_rate")
+
 
 def lines(directory):
     found = read_metrics(directory)
@@ -29,7 +31,7 @@ def whole(tmp_path_factory):
 
     def recorded(*arguments):
         found = call(*arguments)
-        world.history += np.asarray(found, np.float64).tolist()
+        world.history += np.transpose([found[name] for name in METRICS]).astype(np.float64).tolist()
         return found
 
     world.loop.run_steps = recorded
@@ -45,7 +47,7 @@ def test_it_learns_and_reports(whole):
     assert whole.results["examples"] == 5  # three rows of the evaluation batch are masked
     assert found[0]["learning_rate"] == pytest.approx(0.025)
     assert os.listdir(f"{whole.directory}/tensorboard")
-    assert whole.validation.confusion.sum() == 5
+    assert whole.validation.tally.sum() == 5
     assert len(whole.validation.examples["image"]) == 5
 
 
@@ -193,10 +195,15 @@ def toy_loop(monkeypatch, tmp_path, run_steps, evaluators=()):
 def test_an_infinite_gradient_ends_the_run(monkeypatch, tmp_path):
     """The loss of the step is finite; the weights after it would not be."""
     steps = np.array([[1.0, 0.5, 2.0, 0.05], [1.0, 0.5, np.inf, 0.05]], np.float32)
-    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count: steps[:count])
+    world = toy_loop(monkeypatch, tmp_path, lambda iterator, step, count: history(steps[:count]))
     monkeypatch.setattr(world.loop, "_next_count", lambda step, speed: 2)
     with pytest.raises(Diverged, match="gradient's norm inf in step 2"):
         world.run()
+
+
+def history(steps):
+    """Metrics of steps by name, from rows of numbers."""
+    return dict(zip(METRICS, np.transpose(steps), strict=True))
 
 
 class SameScore:
@@ -216,7 +223,7 @@ class SameScore:
 
 def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
-    run_steps = lambda iterator, step, count: np.repeat(fake, count, axis=0)  # noqa: E731
+    run_steps = lambda iterator, step, count: history(np.repeat(fake, count, axis=0))  # noqa: E731
     world = toy_loop(monkeypatch, tmp_path, run_steps, [SameScore()])
     saved = []
     monkeypatch.setattr(

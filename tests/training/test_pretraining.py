@@ -114,8 +114,8 @@ def test_explained_variance():
     removed = np.argsort(order, axis=1) >= 2
     mean = np.stack([np.full_like(pixels[i], pixels[i][removed[i]].mean()) for i in range(3)])
     for predicted, expected in ((pixels, 1.0), (mean, 0.0)):
-        _, scores, _ = task(lambda inputs, training, p=predicted: p, (images, order), training=False)
-        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        metrics, _ = task(lambda inputs, training, p=predicted: p, (images, order), training=False)
+        np.testing.assert_allclose(metrics["explained"], expected, atol=1e-5)
 
 
 # Masked patch prediction
@@ -149,9 +149,9 @@ def test_the_task_counts_the_corrupted_patches_alone():
     corrupted = np.array([[True, True, False, False], [False, True, False, True]])
     wrong = np.where(corrupted[..., None], targets + 0.5, 7.0)
     values = images, None, ops.convert_to_tensor(corrupted), ops.convert_to_tensor(targets)
-    losses, right, _ = task(lambda inputs, training: wrong, values, training=False)
-    np.testing.assert_allclose(losses, 0.25, rtol=1e-5)
-    np.testing.assert_array_equal(right, 0.0)
+    metrics, _ = task(lambda inputs, training: wrong, values, training=False)
+    np.testing.assert_allclose(metrics["loss"], 0.25, rtol=1e-5)
+    np.testing.assert_array_equal(metrics["accuracy"], 0.0)
 
 
 def test_small_colors_of_patches_of_any_size():

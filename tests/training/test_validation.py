@@ -8,6 +8,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit.training.validation import Validation
 
+
 def sums_of(loss, accuracy, examples):
     return {"loss": loss, "accuracy": accuracy, "examples": examples}
 
