@@ -363,7 +363,7 @@ def test_it_reports(whole):
     assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
     assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
     assert whole.results["examples"] == 11  # five rows are masked
-    assert whole.validation.confusion.sum() == 11
+    assert whole.validation.tally.sum() == 11
     images = whole.validation.examples["image"]
     assert images.shape == ((4, SIZE, SIZE, 3) if whole.where.fsdp else (11, SIZE, SIZE, 3))
     assert whole.step.compiled._cache_size() == 1
@@ -425,7 +425,7 @@ def test_evaluation_and_forward_use_the_averages(whole):
     scores = np.asarray(copy(rows["image"] / 127.5 - 1.0))[:11]  # the other five are masked
     right = (np.argmax(scores, -1) == rows["label"][:11]).sum()
     assert whole.results["eval_accuracy"] == pytest.approx(right / 11)
-    assert np.trace(whole.validation.confusion) == right
+    assert np.trace(whole.validation.tally) == right
     np.testing.assert_allclose(
         whole.validation.examples["predictions"],
         scores[: len(whole.validation.examples["predictions"])],
