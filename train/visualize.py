@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
         data=origin,
         card=card_of(classifier),
         metrics=run_directory.read_metrics(directory),
+        quantities=recipes.parse_task(classifier.card.recipe.get("task", "classification")).metrics[:2],
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
         reconstructions=reconstruct(classifier, [prepared[index] for index in chosen], pp),
         progress=True,

@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit import _io, _numbers
+from keras_vit._metrics import Metric
 from keras_vit.inspection import _layer_walk, page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
@@ -38,6 +39,7 @@ def write_report(
     data: str = "",
     card: Mapping[str, Any] | None = None,
     metrics: Sequence[dict] = (),
+    quantities: Sequence[Metric] = plots.CLASSIFICATION,
     distance_images: Sequence[np.ndarray] = (),
     reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
@@ -55,6 +57,7 @@ def write_report(
         data: Name of the data of `results`, such as `"test split of digits"`.
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
+        quantities: Loss and score of the run.
         distance_images: Images for the attention distance.
         reconstructions: See `plots.reconstructions`.
         progress: Whether to show progress bars.
@@ -67,9 +70,8 @@ def write_report(
         drawn = plots.reconstructions(reconstructions)
         figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
     if metrics:
-        score = next((n for n in ("accuracy", "explained") if any(n in line for line in metrics)), "accuracy")
-        curves = {f"training_{name}": plots.training_curve(metrics, name) for name in ("loss", score, "learning_rate")}
-        figures["Training"] = curves
+        drawn = (*quantities, Metric("learning_rate"))
+        figures["Training"] = {f"training_{each.name}": plots.training_curve(metrics, each) for each in drawn}
     if model is not None:
         figures |= _weights(model)
     if with_attention and len(distance_images):

@@ -27,7 +27,9 @@ def drawings():
         "distance": plots.attention_distance(RNG.uniform(0, 99, (12, 4)), num_images=1),
         "one head": plots.attention_distance(RNG.uniform(0, 99, (1, 1))),
         "similarity": plots.layer_similarity(RNG.uniform(0, 1, (2, 3)), "ab", "cde"),
-        "curves": plots.training_curve([{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}], "loss"),
+        "curves": plots.training_curve(
+            [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}], plots.CLASSIFICATION[0]
+        ),
         "overlays": plots.attention_overlays([PICTURE, PICTURE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
         "layers": plots.attention_overlays([PICTURE[:9, :9]], {str(i): RNG.uniform(size=(1, 3, 3)) for i in range(8)}),
     }
@@ -87,8 +89,13 @@ def test_the_settings_of_others_stay():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    plots.training_curve([], "loss")
+    plots.training_curve([], plots.CLASSIFICATION[0])
     assert dict(matplotlib.rcParams) == before
+
+
+def captions(names):
+    """What a task writes above images whose predictions are wrong."""
+    return [f"{name} · 50%\n(is {name})" for name in names]
 
 
 class TestOverlay:
@@ -182,7 +189,7 @@ class TestNames:
         path = tmp_path / f"report.{ending}"
         count = len(self.HOSTILE)
         plots.draw_report(
-            str(path), [], np.zeros((count, 8, 8, 3)), self.HOSTILE, self.HOSTILE[::-1], [0.5] * count, self.HOSTILE[0]
+            str(path), [], np.zeros((count, 8, 8, 3)), captions(self.HOSTILE), [False] * count, title=self.HOSTILE[0]
         )
         assert path.stat().st_size > 500
 
@@ -191,7 +198,7 @@ class TestNames:
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
         names = [name for name in self.HOSTILE if name.isascii()] * 5
         images = np.zeros((len(names), 8, 8, 3))
-        plots.draw_report("report.png", [], images, names, names[::-1], [0.5] * len(names))
+        plots.draw_report("report.png", [], images, captions(names), [False] * len(names))
         assert self.overlapping(drawn[0]) == []
 
     def test_the_best_evaluation_is_marked(self, monkeypatch):
@@ -200,8 +207,8 @@ class TestNames:
         lines = [{"step": step, "eval_accuracy": 0.5 - 0.01 * step} for step in (1, 2)]
         names = self.HOSTILE[:2]
         images = np.zeros((2, 8, 8, 3))
-        plots.draw_report("x.png", lines, images, names, names[::-1], [0.5, 1.0], "9 %" * 40, "x " * 200)
-        assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00 % at step 1"
+        plots.draw_report("x.png", lines, images, captions(names), [False] * 2, title="9 %" * 40, subtitle="x " * 200)
+        assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00% at step 1"
         assert self.overlapping(drawn[0]) == []
 
     def test_overlays_keep_names_apart(self):
@@ -214,8 +221,8 @@ class TestNames:
     def test_the_probability_is_apart_from_a_name_that_is_a_number(self, monkeypatch):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
-        plots.draw_report("report.png", [], np.zeros((1, 8, 8, 1)), ["9"], ["9"], [0.72])
-        assert "9 · 72 %" in [axes.get_title() for axes in drawn[0].axes]
+        plots.draw_report("report.png", [], np.zeros((1, 8, 8, 1)), ["9 · 72%"], [True])
+        assert "9 · 72%" in [axes.get_title() for axes in drawn[0].axes]
 
 
 def test_labels_are_shortened():

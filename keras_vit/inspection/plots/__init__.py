@@ -1,7 +1,7 @@
 """Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
 
 from keras_vit.inspection.plots._matplotlib import fit, heat_colors, require_matplotlib, save, svg
-from keras_vit.inspection.plots.curves import training_curve
+from keras_vit.inspection.plots.curves import CLASSIFICATION, training_curve
 from keras_vit.inspection.plots.figures import (
     attention_distance,
     embedding_filters,
@@ -13,6 +13,7 @@ from keras_vit.inspection.plots.reconstructions import reconstructions
 from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 
 __all__ = [
+    "CLASSIFICATION",
     "MAX_IMAGES",
     "attention_distance",
     "attention_overlays",

@@ -6,6 +6,9 @@ from typing import Any
 from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 
+# Loss and score of a classification.
+CLASSIFICATION = (Metric("loss", larger_is_better=False, unit="nats"), Metric("accuracy", unit="%"))
+
 
 @_matplotlib.in_style
 def training_curve(metrics: Sequence[dict], quantity: Metric, title: str = "") -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
-from keras_vit.inspection.plots.curves import draw_metric
+from keras_vit.inspection.plots.curves import CLASSIFICATION, draw_metric
 from keras_vit.inspection.plots.overlays import show_image
 
 MAX_IMAGES = 18
@@ -23,7 +23,7 @@ def draw_report(
     images: np.ndarray,
     captions: Sequence[str],
     right: Sequence[bool] | None = None,
-    quantities: Sequence[Metric] = (Metric("loss", False, "nats"), Metric("accuracy", unit="%")),
+    quantities: Sequence[Metric] = CLASSIFICATION,
     title: str = "",
     subtitle: str = "",
 ) -> None:
