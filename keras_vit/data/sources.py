@@ -67,16 +67,6 @@ class Source:
         self.encoded = True
 
     @property
-    def label_kind(self):  # SHIM, until branch data is merged
-        return "classes" if self.multi_label else "class"
-
-    value_names = ()
-
-    @property
-    def num_outputs(self):
-        return self.num_classes
-
-    @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
