@@ -154,7 +154,7 @@ def train_on(
         data_record.write(workdir, files)
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    confusion = labeled and classes <= MAX_CLASSES and not data.train.multi_label
+    confusion = labeled and classes <= MAX_CLASSES and data.train.label_kind == "class"
     validation = Validation(
         backend, recipe, backend.compile_evaluation(state, recipe, classes, confusion), data.eval_batches()
     )

@@ -79,7 +79,7 @@ class Splits:
             "num_classes": self.num_classes,
             "num_train": self.train.num_examples,
             "num_eval": self.eval.num_examples,
-            "multi_label": self.train.multi_label,
+            "label_kind": self.train.label_kind,
             **tasks.teacher_record(self.recipe),
         }
 
