@@ -78,7 +78,7 @@ def run_of(name: str, directory: str) -> str:
         head.assign(np.random.default_rng(0).normal(size=head.shape) * scale)
         config = recipe.Recipe(data=recipe.Data(source="digits", pp_train=PREPROCESS, pp_eval=PREPROCESS))
         class_names = [str(index) for index in range(1000)]
-        about = {"name": "none", "class_names": class_names, "num_classes": 1000, "multi_label": False}
+        about = {"name": "none", "class_names": class_names, "num_classes": 1000, "label_kind": "class"}
         run_directory.write_config(path, config, about)
         run_directory.save_model(model, path)
     return path

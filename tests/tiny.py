@@ -100,7 +100,7 @@ def write_digits_run(directory, output="softmax", seed=0, **arguments):
         "num_classes": 10,
         "num_train": source.num_examples,
         "num_eval": test.num_examples,
-        "multi_label": False,
+        "label_kind": "class",
     }
     run_directory.write_config(str(directory), recipe_used, description)
     entry = {"step": 5, "split": "test", "eval_accuracy": 0.5, "eval_loss": 1.0, "examples": 360}

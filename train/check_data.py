@@ -4,9 +4,10 @@
     keras-vit check-data folder:/images --sheet=sheet.png \
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
-The program counts the images of each class, measures their sizes, lists unreadable images and duplicates, and draws
-images as the model sees them in training. Of a folder it also lists files, folders and links that are not used, and
-classes without test images. The exit code is 1 if images are unreadable or in several splits.
+The program counts the images of each class or describes the values, measures the sizes of the images, lists
+unreadable images and duplicates, and draws images as the model sees them in training. Of a folder it also lists files,
+folders and links that are not used, and classes without test images. The exit code is 1 if images are unreadable or in
+several splits.
 """
 
 import json
@@ -46,8 +47,7 @@ def main(argv: Sequence[str]) -> int:
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
     for name, source in sources.items():
-        count = f"{source.num_examples:,}"
-        logging.info("Checking %s[%s]: %s images of %d classes", given, name, count, source.num_classes)
+        logging.info("Checking %s", source)
         bar = Progress(name, source.num_examples)
         reports[name] = audit.audit(source, options.threads, bar.update)
         bar.close()
@@ -68,15 +68,17 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
     groups = audit.duplicates(reports)
     as_lists = [[f"{split}: {report.origin}" for split, report in group] for group in groups]
     crossing = [len({split for split, _ in group}) > 1 for group in groups]
-    conflicting = [len({report.classes for _, report in group}) > 1 for group in groups]
+    conflicting = [len({report.label for _, report in group}) > 1 for group in groups]
     return {
         "source": first.name,
         "class_names": list(first.class_names),
+        "value_names": list(first.value_names),
         "notes": list(first.notes),
         "splits": {
             name: {
                 "examples": len(found),
                 "per_class": audit.count_classes(found, first.num_classes),
+                "per_value": audit.describe_values(found, first.value_names),
                 "heights": spread([report.size[0] for report in found if report.size]),
                 "widths": spread([report.size[1] for report in found if report.size]),
             }
@@ -85,7 +87,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
         "unreadable": {p.origin: p.problem for found in reports.values() for p in found if p.problem},
         "in_several_splits": [names for names, crosses in zip(as_lists, crossing, strict=True) if crosses],
         "twice_in_a_split": [names for names, crosses in zip(as_lists, crossing, strict=True) if not crosses],
-        "same_image_other_class": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
+        "same_image_other_label": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
     }
 
 
@@ -97,13 +99,19 @@ def spread(values: Sequence[int]) -> list[int]:
 def as_text(results: dict[str, Any]) -> str:
     splits = results["splits"]
     width = max([len(name) for name in results["class_names"]] + [10])
-    lines = [results["source"], " ".join(["class".ljust(width)] + [name.rjust(12) for name in splits])]
+    title = "" if results["value_names"] else "class"
+    lines = [results["source"], " ".join([title.ljust(width)] + [name.rjust(12) for name in splits])]
     for number, name in enumerate(results["class_names"]):
         counts = [split["per_class"][number] for split in splits.values()]
         mark = "   no example" if not counts[0] else ""
         lines.append(" ".join([name.ljust(width)] + [f"{count:12,}" for count in counts]) + mark)
     lines.append(" ".join(["all".ljust(width)] + [f"{split['examples']:12,}" for split in splits.values()]))
     for name, split in splits.items():
+        lines += [
+            f"{name}: {value} of {found['count']:,} images, mean {found['mean']:.6g}, "
+            f"deviation {found['deviation']:.6g}, minimum {found['min']:.6g}, maximum {found['max']:.6g}"
+            for value, found in split["per_value"].items()
+        ]
         if split["heights"]:
             low, middle, high = (f"{w} x {h}" for w, h in zip(split["widths"], split["heights"], strict=True))
             lines.append(f"{name}: minimum {low}, median {middle}, maximum {high} pixels, each side on its own")
@@ -112,9 +120,9 @@ def as_text(results: dict[str, Any]) -> str:
     lines += listing("unreadable", unreadable)
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
-    lines += listing("same image in another class", [", ".join(names) for names in results["same_image_other_class"]])
+    lines += listing("same image, another label", [", ".join(names) for names in results["same_image_other_label"]])
     if "sheet" in results:
-        lines.append("classes on the sheet, row by row:")
+        lines.append("labels on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]
     return "\n".join(lines) + "\n"
 

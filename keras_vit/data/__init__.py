@@ -3,6 +3,7 @@
 from keras_vit.data import mix, preprocess
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError, explain, image_errors
+from keras_vit.data.labels import values_of
 from keras_vit.data.pipeline import eval_batches, train_batches
 from keras_vit.data.readers import open_source, split_sizes
 from keras_vit.data.sources import IndexedSource, Source
@@ -20,4 +21,5 @@ __all__ = [
     "preprocess",
     "split_sizes",
     "train_batches",
+    "values_of",
 ]

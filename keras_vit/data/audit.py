@@ -1,10 +1,10 @@
-"""Audit of data sets: unreadable images, sizes, classes, and duplicates."""
+"""Audit of data sets: unreadable images, sizes, labels, and duplicates."""
 
 import collections
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +20,14 @@ class ImageReport:
 
     Attributes:
         origin: Path of the image, or another name of it.
-        classes: Class numbers.
+        label: Class numbers, or values.
         size: (height, width). None if the image cannot be read.
         digest: Hash of the pixels.
         problem: Reason why the image cannot be read, or an empty string.
     """
 
     origin: str
-    classes: tuple[int, ...] = ()
+    label: tuple[float, ...] = ()
     size: tuple[int, int] | None = None
     digest: bytes = b""
     problem: str = ""
@@ -54,14 +54,30 @@ def _report(source: Source, origin: str, item: dict[str, tf.Tensor]) -> ImageRep
         return ImageReport(origin, problem=errors.describe(error))
     pixels = image.numpy()
     digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
-    classes = tuple(np.flatnonzero(label).tolist()) if label.ndim else (int(label),)
-    return ImageReport(origin, classes, pixels.shape[:2], digest)
+    if source.label_kind == "classes":
+        label = np.flatnonzero(label)
+    return ImageReport(origin, tuple(label.ravel().tolist()), pixels.shape[:2], digest)
 
 
 def count_classes(reports: list[ImageReport], num_classes: int) -> list[int]:
     """Return the number of readable images per class."""
-    counts = collections.Counter(number for report in reports for number in report.classes)
+    counts = collections.Counter(number for report in reports for number in report.label)
     return [counts[number] for number in range(num_classes)]
+
+
+def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
+    rows = [report.label for report in reports if not report.problem]
+    return {
+        name: {
+            "count": len(column),
+            "mean": float(column.mean()),
+            "deviation": float(column.std()),
+            "min": float(column.min()),
+            "max": float(column.max()),
+        }
+        for name, column in zip(names, np.array(rows, np.float64).T, strict=False)  # without rows there is no column
+    }
 
 
 def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, ImageReport]]]:
@@ -76,7 +92,7 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Return a PNG of the first `count` images as the model sees them in training, and the classes row by row."""
+    """Return a PNG of the first `count` images as the model sees them in training, and their labels row by row."""
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()
     if tiles.dtype != np.uint8:  # a value operation is followed by others, so that the host returns floats
@@ -89,10 +105,12 @@ def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tu
     # [rows * columns, h, w, c] -> [rows, columns, h, w, c] -> [rows * h, columns * w, c]
     sheet = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
     png = tf.io.encode_png(sheet.reshape(rows * height, columns * width, channels)).numpy()
-    names = [_class_names(source, label) for label in batch["label"].numpy()]
+    names = [_label_text(source, label) for label in batch["label"].numpy()]
     return png, [names[start : start + columns] for start in range(0, count, columns)]
 
 
-def _class_names(source: Source, label: np.ndarray) -> str:
+def _label_text(source: Source, label: np.ndarray) -> str:
+    if source.label_kind == "values":
+        return " ".join(f"{name}={value:g}" for name, value in zip(source.value_names, label.tolist(), strict=True))
     numbers = np.flatnonzero(label) if label.ndim else [label]
     return " + ".join(source.class_names[number] for number in numbers) or "-"

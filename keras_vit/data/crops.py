@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import images
-from keras_vit.data.parse import operation
+from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
 from keras_vit.data.scaling import resize
 
 
@@ -39,7 +39,11 @@ def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
 
 
-@operation(random=True, name="inception_crop")
+def _crop_of_masks(**arguments) -> "InceptionCrop":
+    return InceptionCrop(**{**arguments, "method": "nearest", "antialias": False})
+
+
+@operation(GEOMETRIC, random=True, name="inception_crop", mask=_crop_of_masks)
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
     """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
@@ -88,7 +92,11 @@ class InceptionCrop:
         return tf.concat([begin[:2], size[:2]], axis=0)
 
 
-@operation(random=True, name="decode_jpeg_and_inception_crop")
+def _decoded_crop_of_masks(exif, max_pixels, scaled, **arguments) -> InceptionCrop:
+    return _crop_of_masks(**arguments)
+
+
+@operation(GEOMETRIC, random=True, name="decode_jpeg_and_inception_crop", mask=_decoded_crop_of_masks)
 @dataclasses.dataclass(frozen=True)
 class DecodeJpegAndInceptionCrop(InceptionCrop):
     """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole.
@@ -115,7 +123,7 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
         return max(_checks.size_pair("size", self.size)) if self.scaled and self.size else None
 
 
-@operation()
+@operation(GEOMETRIC)
 def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
     """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
@@ -128,14 +136,14 @@ def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.T
     return apply
 
 
-@operation(random=True)
+@operation(GEOMETRIC, random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Cut out a part of `crop_size` (a side or (height, width)) at a random place."""
     size = _checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
-@operation()
+@operation(GEOMETRIC, mask=lambda padding, mode, value: pad(padding, mode, IGNORED))
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
     """Add a border of `padding` pixels or (vertical, horizontal), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
@@ -146,7 +154,7 @@ def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) ->
     return lambda image: tf.pad(image, borders, mode.upper(), constant_values=tf.cast(value, image.dtype))
 
 
-@operation(random=True)
+@operation(GEOMETRIC, random=True)
 def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Mirror left and right at random."""
     if not 0 <= probability <= 1:

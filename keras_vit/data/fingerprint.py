@@ -1,7 +1,7 @@
 """Fingerprints of sources: short descriptions that differ if the examples do.
 
-The fingerprint of files covers their names and sizes, in order, with their classes: a million of them are compared
-without being read. That of arrays in memory covers their content.
+The fingerprint of files covers their names and sizes, in order, with their classes or values: a million of them are
+compared without being read. That of arrays in memory covers their content.
 """
 
 import collections
@@ -27,11 +27,12 @@ def fingerprint(source: Source) -> dict[str, Any]:
         return {"digest": content.hexdigest()}
     files = _files(source)
     slices = source.slices if isinstance(source, RecordSource) else ()
+    values = source.labels().tolist() if isinstance(source, FileSource) and source.value_names else ()
     classes: dict[str, dict[str, int | None]] = collections.defaultdict(dict)
     for class_name, name, size in files:
         classes[class_name][name] = size
     return {
-        "digest": _digest(map(str, [*files, *((item.skip, item.take) for item in slices)])),
+        "digest": _digest(map(str, [*files, *((item.skip, item.take) for item in slices), *values])),
         "classes": {name: _digest(map(str, entry.items())) for name, entry in classes.items()},
         "counts": {name: len(entry) for name, entry in classes.items()},
     }
@@ -79,10 +80,12 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
     place = source.name.partition(":")[2]
     folder = f"{place.rstrip('/')}/" if os.path.isdir(place) else f"{os.path.dirname(place)}/"
     names, labels = source.class_names, source.labels()
-    if labels.ndim == 2:
+    if not names:
+        classes = [""] * len(labels)
+    elif labels.ndim == 2:
         classes = ["+".join(names[index] for index in np.flatnonzero(row)) for row in labels]
     else:
-        classes = [names[label] for label in labels.tolist()] if names else [""] * len(labels)
+        classes = [names[label] for label in labels.tolist()]
     return [
         (class_name, path.removeprefix(folder), _size(path))
         for class_name, path in zip(classes, source.paths, strict=True)

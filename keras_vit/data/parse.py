@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 from keras_vit import _spec
 
-IMAGE, EXAMPLE, VALUE = "image", "example", "value"
+IMAGE, GEOMETRIC, VALUE, EXAMPLE = "image", "geometric", "value", "example"
+# Of pixels of a mask that no pixel of the given mask fills. Tasks leave them out.
+IGNORED = 255
 
 Factory = TypeVar("Factory", bound=Callable[..., Callable])
 OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
@@ -16,14 +18,19 @@ OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
 class Op:
     """An operation of preprocessing strings.
 
-    `kind` is `"image"` for a function of the image, `"value"` for an elementwise one that may run on the device, and
-    `"example"` for a function of the whole dictionary.
+    `kind` is `"image"` for a function of the image, `"geometric"` for one that moves pixels, `"value"` for an
+    elementwise one that may run on the device, and `"example"` for a function of the whole dictionary.
+
+    A geometric operation also acts on the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` makes the
+    function for masks from the same arguments: it takes the nearest pixel and fills with `IGNORED`. It is `factory`
+    unless the two differ.
     """
 
     name: str
     factory: Callable[..., Callable]  # from the arguments in the string to the function that processes images
     kind: str = IMAGE
     random: bool = False  # the function takes a seed as its second argument
+    mask: Callable[..., Callable] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +42,18 @@ class Call:
     function: Callable
     arguments: dict[str, Any]
 
+    def mask_function(self) -> Callable:
+        """Return the function for masks of a geometric operation."""
+        return (self.op.mask or self.op.factory)(**self.arguments)
 
-def operation(kind: str = IMAGE, random: bool = False, name: str = "") -> Callable[[Factory], Factory]:
+
+def operation(
+    kind: str = IMAGE, random: bool = False, name: str = "", mask: Callable[..., Callable] | None = None
+) -> Callable[[Factory], Factory]:
     """Register a factory as an operation of preprocessing strings, by default under the name of the factory."""
 
     def register(factory: Factory) -> Factory:
-        op = Op(name or factory.__name__, factory, kind, random)
+        op = Op(name or factory.__name__, factory, kind, random, mask)
         OPS[op.name] = op
         return factory
 

@@ -118,7 +118,8 @@ def eval_batches(
         num_shards: Number of workers.
         on_bad_image: As in `train_batches`; skipping marks the row of an image as not valid, however many there are.
         draw: As in `train_batches`, with the number of the batch as the step.
-        as_tuples: As in `train_batches`. Rows that are not valid are left out, so that batches may be smaller.
+        as_tuples: As in `train_batches`. Rows that are not valid are left out, so that batches may be smaller. Their
+            number is known unless images are skipped.
 
     Returns:
         Dataset of `{"image", "label", "valid": float32 [b]}`.
@@ -144,8 +145,12 @@ def eval_batches(
     items = source.eval_items(rows, steps)
     reporter = Reporter(source, load, on_bad_image, training=False)
     batches = load_batches(items, load, source, rows.count, reporter, training=False, steps=steps)
-    batches = _add_draws(batches, draw, 0, rows)
-    return _finish(batches.apply(tf.data.experimental.assert_cardinality(steps)), pp if as_tuples else None)
+    batches = _add_draws(batches, draw, 0, rows).apply(tf.data.experimental.assert_cardinality(steps))
+    if not as_tuples:
+        return _finish(batches)
+    # The last batch of a worker may be padding only.
+    batches = batches.take(-(-(source.num_examples - rows.first) // batch_size))
+    return _finish(batches, pp, may_be_empty=reporter.skips)
 
 
 def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> Rows:
@@ -198,14 +203,15 @@ def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
             return images, labels
         return tf.boolean_mask(images, batch["valid"] > 0), tf.boolean_mask(labels, batch["valid"] > 0)
 
-    pairs = batches.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
-    return pairs.filter(lambda images, _: tf.shape(images)[0] > 0) if "valid" in batches.element_spec else pairs
+    return batches.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _finish(batches: tf.data.Dataset, pp: str | None = None) -> tf.data.Dataset:
-    """Set the options of batches, as tuples if there is a preprocessing string."""
+def _finish(batches: tf.data.Dataset, pp: str | None = None, may_be_empty: bool = False) -> tf.data.Dataset:
+    """Set the options of batches, as tuples if there is a preprocessing string, without those that are empty."""
     if pp is not None:
         batches = _tuples(batches, pp)
+    if may_be_empty:  # the number of batches becomes unknown
+        batches = batches.filter(lambda images, _: tf.shape(images)[0] > 0)
     options = tf.data.Options()
     options.deterministic = True
     # The rows of each worker are chosen above; a second division would lose examples.

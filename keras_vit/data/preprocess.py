@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import augment, crops, randaugment, scaling, seeds  # noqa: F401 (they register operations)
-from keras_vit.data.parse import EXAMPLE, VALUE, Call, operation, parse
+from keras_vit.data import augment, crops, images, randaugment, scaling, seeds  # noqa: F401 (some register operations)
+from keras_vit.data.parse import EXAMPLE, GEOMETRIC, VALUE, Call, operation, parse
 
 
 @operation(EXAMPLE)
@@ -100,7 +100,8 @@ def host_function(pp: str) -> Callable[..., dict]:
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
         usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
-        the string, and on `position`, an int64 scalar.
+        the string, and on `position`, an int64 scalar. A "mask", uint8 `[H, W]` or `[H, W, 1]` of one integer per pixel
+        of the upright image, is cropped, resized, turned and mirrored as the image is.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
@@ -118,14 +119,28 @@ def host_function(pp: str) -> Callable[..., dict]:
                     example = call.function(example)
                     continue
                 image = _array(example["image"], call)
-                if call.op.random:
-                    image = call.function(image, seeds.pair(seeds.key(seed, "augment", place), position))
-                else:
-                    image = call.function(image)
-                example = {**example, "image": image}
+                drawn = (seeds.pair(seeds.key(seed, "augment", place), position),) if call.op.random else ()
+                if call.op.kind == GEOMETRIC and "mask" in example:
+                    image, mask = _with_mask(image, example["mask"], call)
+                    example = {**example, "mask": _on_mask(call.mask_function(), mask, drawn)}
+                example = {**example, "image": call.function(image, *drawn)}
         return example
 
     return apply
+
+
+def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the decoded image and its mask; fail if their sizes differ."""
+    if image.dtype == tf.string:  # an operation that decodes would cut the image before it turns it upright
+        image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
+    sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
+    text = "expected a mask of the size of its image, after turning it upright:"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])]):
+        return image, tf.identity(mask)
+
+
+def _on_mask(function: Callable, mask: tf.Tensor, drawn: tuple) -> tf.Tensor:
+    return function(mask, *drawn) if mask.shape.rank == 3 else function(mask[..., None], *drawn)[..., 0]
 
 
 def _array(image: tf.Tensor, call: Call) -> tf.Tensor:

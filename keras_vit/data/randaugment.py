@@ -21,6 +21,7 @@ more at a larger one: factors are 1 +- 0.9 L, Contrast is relative to the mean, 
 the image, and moved images are interpolated.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,20 +30,25 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data.augment import cover
-from keras_vit.data.parse import operation
+from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
 
 REFERENCE, CORRECTED = "reference", "corrected"
 GRAY = 128  # of pixels that become empty
+MOVES = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 
-@operation(random=True)
+def _of_masks(num_layers: int, magnitude: float, mode: str) -> Callable:
+    return _layers(num_layers, operations_of(magnitude, mode, masks=True))
+
+
+@operation(GEOMETRIC, random=True, mask=_of_masks)
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
     """Apply randomly chosen augmentations one after the other, of a `magnitude` that is designed for at most 10."""
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:
         raise ValueError(f"`magnitude` must be in [0, 100]. Received: {magnitude!r}.")
-    operations = list(operations_of(magnitude, mode).values())
+    run = _layers(num_layers, operations_of(magnitude, mode))
 
     def apply(image, seed):
         if image.dtype != tf.uint8 or image.shape[-1] != 3:
@@ -50,11 +56,20 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
                 f"'randaug' needs uint8 images of 3 channels: put it after decode and before value operations. "
                 f"Received: {image.dtype.name} {image.shape}."
             )
+        return run(image, seed)
+
+    return apply
+
+
+def _layers(num_layers: int, operations: dict[str, Callable]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return the function of an image or mask and a seed that applies randomly chosen operations."""
+
+    def apply(image, seed):
         chosen = tf.random.stateless_uniform([num_layers], seed, 0, len(operations), tf.int32)
         shape = image.shape
         for layer in range(num_layers):
             draws = tf.random.stateless_uniform([2], seed + 1 + layer)
-            branches = [lambda image=image, draws=draws, run=run: run(image, draws) for run in operations]
+            branches = [lambda image=image, draws=draws, run=run: run(image, draws) for run in operations.values()]
             image = tf.switch_case(chosen[layer], branches)
             image.set_shape(shape)
         return image
@@ -62,10 +77,16 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
     return apply
 
 
-def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1)."""
+def operations_of(
+    magnitude: float, mode: str, masks: bool = False
+) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
+    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1).
+
+    With `masks` they are functions of a mask `[H, W, 1]`. Those that do not move pixels return it as it is.
+    """
     level = float(magnitude) / 10
     reference = mode == REFERENCE
+    moved = functools.partial(_transform, nearest=reference or masks, fill=IGNORED if masks else GRAY)
 
     def factor(draws):
         return level * 1.8 + 0.1 if reference else 1.0 + _sign(draws[0]) * 0.9 * level
@@ -76,7 +97,7 @@ def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor,
     def translate(image, draws, axis):
         distance = _sign(draws[0]) * length(100.0, tf.shape(image)[1 - axis])
         transform = [1.0, 0.0, distance * (axis == 0), 0.0, 1.0, distance * (axis == 1), 0.0, 0.0]
-        return _transform(image, transform, nearest=reference)
+        return moved(image, transform)
 
     def cutout(image, draws):
         height, width = tf.shape(image)[0], tf.shape(image)[1]
@@ -87,28 +108,31 @@ def operations_of(magnitude: float, mode: str) -> dict[str, Callable[[tf.Tensor,
 
     bits = int(level * 4) if reference else 8 - int(level * 4)
     threshold = int(level * 256) % 256 if reference else 256 - min(int(level * 256), 256)
-    return {
+    operations = {
         "AutoContrast": lambda image, draws: autocontrast(image),
         "Equalize": lambda image, draws: equalize(image),
         "Invert": lambda image, draws: 255 - image,
-        "Rotate": lambda image, draws: rotate(image, _sign(draws[0]) * (level * 30.0), nearest=reference),
+        "Rotate": lambda image, draws: moved(image, _rotation(image, _sign(draws[0]) * (level * 30.0))),
         "Posterize": lambda image, draws: posterize(image, bits),
         "Solarize": lambda image, draws: solarize(image, threshold),
         "Color": lambda image, draws: color(image, factor(draws)),
         "Contrast": lambda image, draws: contrast(image, factor(draws), relative_to_mean=not reference),
         "Brightness": lambda image, draws: blend(tf.zeros_like(image), image, factor(draws)),
         "Sharpness": lambda image, draws: sharpness(image, factor(draws)),
-        "ShearX": lambda image, draws: _transform(
-            image, [1.0, _sign(draws[0]) * (level * 0.3), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], nearest=reference
+        "ShearX": lambda image, draws: moved(
+            image, [1.0, _sign(draws[0]) * (level * 0.3), 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
         ),
-        "ShearY": lambda image, draws: _transform(
-            image, [1.0, 0.0, 0.0, _sign(draws[0]) * (level * 0.3), 1.0, 0.0, 0.0, 0.0], nearest=reference
+        "ShearY": lambda image, draws: moved(
+            image, [1.0, 0.0, 0.0, _sign(draws[0]) * (level * 0.3), 1.0, 0.0, 0.0, 0.0]
         ),
         "TranslateX": lambda image, draws: translate(image, draws, axis=0),
         "TranslateY": lambda image, draws: translate(image, draws, axis=1),
         "Cutout": cutout,
         "SolarizeAdd": lambda image, draws: solarize_add(image, int(level * 110)),
     }
+    if masks:
+        return {name: operations[name] if name in MOVES else lambda mask, draws: mask for name in operations}
+    return operations
 
 
 def _sign(draw: tf.Tensor) -> tf.Tensor:
@@ -201,23 +225,23 @@ def sharpness(image: tf.Tensor, factor: Any) -> tf.Tensor:
     return blend(tf.cond(has_inner_pixels, smoothed, lambda: image), image, factor)
 
 
-def rotate(image: tf.Tensor, degrees: tf.Tensor, nearest: bool) -> tf.Tensor:
-    """Rotate about the center, counterclockwise for positive angles."""
+def _rotation(image: tf.Tensor, degrees: tf.Tensor) -> list:
+    """Return the transform that rotates about the center, counterclockwise for positive angles."""
     angle = degrees * (math.pi / 180.0)
     cos, sin = tf.cos(angle), tf.sin(angle)
     bottom, right = (tf.cast(side, tf.float32) - 1.0 for side in tf.unstack(tf.shape(image)[:2]))
     x_offset = (right - (cos * right - sin * bottom)) / 2.0
     y_offset = (bottom - (sin * right + cos * bottom)) / 2.0
-    return _transform(image, [cos, -sin, x_offset, sin, cos, y_offset, 0.0, 0.0], nearest)
+    return [cos, -sin, x_offset, sin, cos, y_offset, 0.0, 0.0]
 
 
-def _transform(image: tf.Tensor, transform: list, nearest: bool) -> tf.Tensor:
+def _transform(image: tf.Tensor, transform: list, nearest: bool, fill: int) -> tf.Tensor:
     """Take each pixel (x, y) of the result from (a x + b y + c, d x + e y + f)."""
     result = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
         transforms=tf.stack([tf.cast(value, tf.float32) for value in transform])[None],
         output_shape=tf.shape(image)[:2],
-        fill_value=float(GRAY),
+        fill_value=float(fill),
         interpolation="NEAREST" if nearest else "BILINEAR",
         fill_mode="CONSTANT",
     )[0]

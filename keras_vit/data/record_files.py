@@ -7,9 +7,11 @@ the seed and the epoch. To resume within an epoch, records are read and passed o
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import seeds
+from keras_vit.data.errors import describe
 from keras_vit.data.sources import Rows, Source
 
 CYCLE_LENGTH = 16  # files that are read at the same time
@@ -38,17 +40,26 @@ class RecordSource(Source):
         slices: Sequence[Slice],
         num_examples: int,
         parse: Callable[[tf.Tensor], dict],
-        class_names: Sequence[str],
-        multi_label: bool = False,
+        names: Sequence[str],
+        label_kind: str = "class",
         shard_by: str = "rows",
     ):
-        super().__init__(name, split, num_examples, class_names, multi_label)
+        super().__init__(name, split, num_examples, names, label_kind)
         self.slices = list(slices)
         self.parse = parse
         self.shard_by = shard_by
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.parse(item["record"])
+
+    def labels(self) -> np.ndarray:
+        """Return all labels. The records are read and the images are not decoded."""
+        items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
+        labels = items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE).batch(4096)
+        try:
+            return np.concatenate(list(labels.as_numpy_iterator()))
+        except tf.errors.OpError as error:
+            raise ValueError(f"The labels of {self.name} cannot be read: {describe(error)}.") from error
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         for file in range(len(self.slices)):
@@ -145,3 +156,15 @@ class RecordSource(Source):
             return {**rows.of(item), "position": tf.where(position < size, position, -1)}
 
         return items.map(own_rows)
+
+
+def several_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Return the numbers of any classes `[m]` as a vector of zeros and ones, float32 `[num_classes]`."""
+    return tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
+
+
+def finite(values: tf.Tensor) -> tf.Tensor:
+    """Return the values of an example; fail if one is not finite."""
+    text = "value out of range, expected finite numbers:"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(values)), [text, values])]):
+        return tf.identity(values)

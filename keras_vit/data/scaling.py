@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import VALUE, operation
+from keras_vit.data.parse import GEOMETRIC, VALUE, operation
 
 METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 
 
-@operation()
+@operation(GEOMETRIC, mask=lambda size, **_: resize(size, "nearest"))
 def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -29,7 +29,7 @@ def resize(
     return lambda image: _resize(image, size, method, antialias, cast)
 
 
-@operation()
+@operation(GEOMETRIC, mask=lambda smaller_size, **_: resize_small(smaller_size, "nearest"))
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -37,7 +37,7 @@ def resize_small(
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
-@operation()
+@operation(GEOMETRIC, mask=lambda longer_size, **_: resize_long(longer_size, "nearest", antialias=False))
 def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:

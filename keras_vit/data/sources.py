@@ -14,6 +14,8 @@ import tensorflow as tf
 from keras_vit import _checks
 from keras_vit.data import seeds
 
+LABEL_KINDS = ("class", "classes", "values")
+
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -39,8 +41,10 @@ class Source:
         name: Name of the source, e.g. `"folder:/images"`.
         split: Part of the source, e.g. `"train[:98%]"`.
         num_examples: Number of examples in the split.
-        class_names: Names of the classes, in the order of the labels.
-        multi_label: Whether an example may have several labels. A label is then a float32 vector of zeros and ones.
+        label_kind: `"class"`: a label is the number of a class, int32. `"classes"`: any number of classes, a float32
+            vector of zeros and ones. `"values"`: one or several numbers, a float32 vector.
+        class_names: Names of the classes, in the order of the labels. Empty for values.
+        value_names: Names of the values. Empty for classes.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
         keys: Entries of an item that identify its example.
         notes: Files that were not read, and the like.
@@ -57,19 +61,29 @@ class Source:
     keys: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    def __init__(self, name: str, split: str, num_examples: int, class_names: Sequence[str], multi_label: bool = False):
+    def __init__(self, name: str, split: str, num_examples: int, names: Sequence[str], label_kind: str = "class"):
+        """`names` are those of the classes or values."""
         self.name = name
         self.split = split
         self.num_examples = int(num_examples)
-        names = _checks.sequence("class_names", class_names, "names")
-        self.class_names = tuple(map(_checks.composed, names))
-        self.multi_label = multi_label
+        self.label_kind = _checks.choice("label_kind", label_kind, LABEL_KINDS)
+        names = tuple(map(_checks.composed, _checks.sequence("names", names, "names")))
+        self.class_names, self.value_names = ((), names) if label_kind == "values" else (names, ())
         self.encoded = True
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
+        """Number of classes. 0 for values."""
         return len(self.class_names)
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of classes or values."""
+        return len(self.class_names or self.value_names)
+
+    def labels(self) -> np.ndarray:
+        """Return all labels in order: int32 `[n]`, or float32 `[n, num_outputs]` of several classes and of values."""
+        raise NotImplementedError
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yield the name of each example, for messages, and its item, in order."""
@@ -100,7 +114,8 @@ class Source:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {self.num_classes:,} classes>"
+        what = f"values {', '.join(self.value_names)}" if self.value_names else f"{self.num_classes:,} classes"
+        return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {what}>"
 
 
 class IndexedSource(Source):
@@ -155,29 +170,32 @@ class IndexedSource(Source):
         """Return the path of example number `index`, or another name of it, for messages."""
         raise NotImplementedError
 
-    def labels(self) -> np.ndarray:
-        """Return all labels: int32 `[n]`, or float32 `[n, classes]` if `multi_label`."""
-        raise NotImplementedError
-
 
 class StoredSource(IndexedSource):
-    """A source with one value per image in memory, and labels int32 `[n]` or float32 `[n, classes]`."""
+    """A source with one item per image, its array or path, and the labels in memory."""
 
     def __init__(
-        self, name: str, split: str, values: Sequence | np.ndarray, labels: np.ndarray, class_names: Sequence[str]
+        self,
+        name: str,
+        split: str,
+        items: Sequence | np.ndarray,
+        labels: np.ndarray,
+        names: Sequence[str],
+        label_kind: str = "",
     ):
-        super().__init__(name, split, len(values), class_names, multi_label=labels.ndim == 2)
-        self._values, self._labels = values, labels
+        """`label_kind` is by default that of classes which the rank of the labels tells."""
+        super().__init__(name, split, len(items), names, label_kind or ("class", "classes")[labels.ndim - 1])
+        self._items, self._labels = items, labels
 
     @functools.cached_property
     def _tables(self) -> tuple[tf.Tensor, tf.Tensor]:
         # In host memory. Constants made inside of a function would be copied into its graph.
         with tf.init_scope(), tf.device("CPU"):
-            return tf.constant(self._values), tf.constant(self._labels)
+            return tf.constant(self._items), tf.constant(self._labels)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        values, labels = self._tables
-        return {"image": tf.gather(values, index), "label": tf.gather(labels, index)}
+        items, labels = self._tables
+        return {"image": tf.gather(items, index), "label": tf.gather(labels, index)}
 
     def labels(self) -> np.ndarray:
         return self._labels
@@ -186,9 +204,11 @@ class StoredSource(IndexedSource):
 class ArraySource(StoredSource):
     """Images in memory, uint8 `[n, H, W]` or `[n, H, W, C]`."""
 
-    def __init__(self, name: str, split: str, images: np.ndarray, labels: np.ndarray, class_names: Sequence[str]):
+    def __init__(
+        self, name: str, split: str, images: np.ndarray, labels: np.ndarray, names: Sequence[str], label_kind: str = ""
+    ):
         self.images = images[..., None] if images.ndim == 3 else images
-        super().__init__(name, split, self.images, labels, class_names)
+        super().__init__(name, split, self.images, labels, names, label_kind)
         self.encoded = False
 
     def origin(self, index: int) -> str:
@@ -198,9 +218,17 @@ class ArraySource(StoredSource):
 class FileSource(StoredSource):
     """Images in files of their own, local or remote, one path per image."""
 
-    def __init__(self, name: str, split: str, paths: Sequence[str], labels: np.ndarray, class_names: Sequence[str]):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        paths: Sequence[str],
+        labels: np.ndarray,
+        names: Sequence[str],
+        label_kind: str = "",
+    ):
         self.paths = list(paths)
-        super().__init__(name, split, self.paths, labels, class_names)
+        super().__init__(name, split, self.paths, labels, names, label_kind)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
@@ -218,19 +246,6 @@ def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: i
             yield from pool.map(function, chunk)
 
 
-MAX_CLASSES = 2**20
-
-
-def classes_up_to(largest: int, origin: str) -> list[str]:
-    """Return the names of the classes `0` to `largest`, as sources without class names have them."""
-    if largest >= MAX_CLASSES:
-        raise ValueError(
-            f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
-            "Is it an identifier? Write names, or numbers without gaps."
-        )
-    return [str(number) for number in range(largest + 1)]
-
-
 def check_expansion(path: str, packed: int, unpacked: int) -> None:
     """Refuse a compressed file that claims to unpack to far more bytes than data do."""
     if unpacked > 2**28 + 200 * packed:
@@ -238,24 +253,3 @@ def check_expansion(path: str, packed: int, unpacked: int) -> None:
             f"{path} would unpack {packed:,} bytes to {unpacked:,}. Is it what it should be? Write large data without "
             "compression."
         )
-
-
-def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
-    """Return labels as int32 `[n]` or float32 `[n, classes]`; refuse one out of range, and name its `origin`."""
-    if labels.ndim == 2:
-        if labels.shape[1] != num_classes:
-            raise ValueError(
-                f"Labels of several classes must have one column per class, {num_classes}. Received: {labels.shape}."
-            )
-        wrong = np.flatnonzero(((labels != 0) & (labels != 1)).any(axis=1))
-        allowed, result = "zeros and ones", labels.astype(np.float32)
-    else:
-        wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-        allowed, result = f"0 <= label < {num_classes}, the number of classes", labels.astype(np.int32)
-    if len(wrong):
-        first = int(wrong[0])
-        raise ValueError(
-            f"Labels out of range: expected {allowed}. Received: {labels[first]} for {origin(first)}"
-            f"{f' and {len(wrong) - 1:,} more' if len(wrong) > 1 else ''}."
-        )
-    return result

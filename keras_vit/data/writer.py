@@ -69,16 +69,16 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
     """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
-    names, classes = list(source.class_names), source.num_classes
-    info = {"class_names": names, "num_classes": classes, "multi_label": source.multi_label}
+    info = {"label_kind": source.label_kind, "class_names": list(source.class_names)}
+    info |= {"num_classes": source.num_classes, "value_names": list(source.value_names)}
     written = {"source": source.name, "split": source.split, "examples": source.num_examples}
     written |= {"files": num_shards, "seed": seed, "digest": fingerprint.fingerprint(source)["digest"]}
     before = tfrecord.read_info(f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}")
     for key, value in info.items():
         if before and before.get(key) != value:
             raise ValueError(
-                f"{folder} holds a data set with other classes: {key} is {before.get(key)!r} there and {value!r} "
-                f"in {source.name}. Choose another folder."
+                f"{folder} holds a data set with other classes or values: {key} is {before.get(key)!r} there "
+                f"and {value!r} in {source.name}. Choose another folder."
             )
     others = before.get("written", {})
     if others.get(split, written) != written:
@@ -130,16 +130,19 @@ def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[st
 def _serialize(example: dict, origin: str, source: Source) -> bytes:
     image, label = example["image"], example["label"].numpy()
     encoded = image if image.dtype == tf.string else tf.io.encode_png(image)
-    labels = np.flatnonzero(label) if source.multi_label else [label]
-    names = [source.class_names[number].encode() for number in labels]
 
     def strings(values):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
     features = {
         "image/encoded": strings([encoded.numpy()]),
-        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(number) for number in labels])),
-        "image/class/text": strings(names),
         "image/filename": strings([origin.encode(errors="surrogateescape")]),
     }
+    if source.label_kind == "values":
+        for name, number in zip(source.value_names, label.tolist(), strict=True):
+            features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=[number]))
+    else:
+        labels = np.flatnonzero(label).tolist() if label.ndim else [int(label)]
+        features["image/class/label"] = tf.train.Feature(int64_list=tf.train.Int64List(value=labels))
+        features["image/class/text"] = strings([source.class_names[number].encode() for number in labels])
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()

@@ -60,7 +60,7 @@ class Subset(classification.Classification):
         if context.classifier.class_names:
             check_largest(self._classes, len(context.classifier.class_names))
         opened = context.in_model_classes(self.open(context), self._classes)
-        if opened.multi_label:
+        if opened.label_kind != "class":
             raise ValueError(f"A subset needs one class per image. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:

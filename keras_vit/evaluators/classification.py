@@ -36,7 +36,7 @@ class Classification(Evaluator):
 
     def check(self, context: Context) -> None:
         opened = context.in_model_classes(self.open(context))
-        if opened.multi_label and context.output != "sigmoid":
+        if opened.label_kind == "classes" and context.output != "sigmoid":
             raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:

@@ -17,9 +17,10 @@ class Split:
     Attributes:
         batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "valid".
         num_classes: Number of classes of the data set.
-        multi_label: Whether labels are multi-hot rows.
+        label_kind: `"class"`, `"classes"` (labels are multi-hot rows) or `"values"`, as of the source.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
+        value_names: Names of the values.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes.
 
     Example:
@@ -30,10 +31,11 @@ class Split:
 
     batches: Iterable[dict]
     num_classes: int
-    multi_label: bool = False
+    label_kind: str = "class"
     names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     image_shape: tuple[int | None, ...] | None = None
+    value_names: tuple[str, ...] = ()
 
 
 def opener(
@@ -69,7 +71,8 @@ def opener(
         batches = _Batches(dataset, data.preprocess.device_function(pp))
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None
-        return Split(batches, opened.num_classes, opened.multi_label, names, opened.class_names, image_shape)
+        kind, classes, values = opened.label_kind, opened.class_names, opened.value_names
+        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values)
 
     return open_split
 

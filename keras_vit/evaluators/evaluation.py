@@ -110,7 +110,7 @@ class Context:
         whole = list(range(len(known or names)))
         if numbers.tolist() == whole:
             return opened
-        if opened.multi_label and sorted(numbers) != whole:
+        if opened.label_kind == "classes" and sorted(numbers) != whole:
             shown = f"{_some(known)}. Received: {_some(names)}"
             raise ValueError(f"Data of several labels must have all of the model's {len(known)} classes: {shown}.")
         batches = map(functools.partial(renumber, numbers), opened.batches)

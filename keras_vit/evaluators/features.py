@@ -47,7 +47,7 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
     """Open splits; refuse several classes per example, different classes, and images that do not fit the classifier."""
     opened = [context.open_fitting(*split) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
-        if split.multi_label:
+        if split.label_kind != "class":
             raise ValueError(f"One class per example is needed. Received: {source!r}, whose examples have several.")
         if (split.num_classes, split.class_names) != (opened[0].num_classes, opened[0].class_names):
             raise ValueError(

@@ -45,7 +45,7 @@ class Real(Classification):
                     f"{self.labels} names the class {largest}, which a model of {classes} classes does not have."
                 )
             return
-        if not context.in_model_classes(opened).multi_label:
+        if context.in_model_classes(opened).label_kind != "classes":
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:

@@ -23,7 +23,7 @@ class SampleImages(NamedTuple):
 
     Attributes:
         contents: Content of each image file.
-        labels: Classes, `[N]` or multi-hot `[N, classes]`; None if they are not known.
+        labels: Classes, `[N]` or multi-hot `[N, classes]`, or values `[N, k]`; None if they are not known.
         names: Origin of each image.
     """
 
@@ -77,9 +77,9 @@ def from_source(
         names.append(name)
     found = np.stack(labels) if labels else None
     known = tuple(card.data.get("class_names", card.class_names)) if card else ()
-    if found is not None and known not in ((), source.class_names):
+    if found is not None and source.class_names and known not in ((), source.class_names):
         numbers = _checks.class_numbers(source.class_names, known)
-        found = None if source.multi_label or (numbers[found] < 0).any() else numbers[found]
+        found = None if source.label_kind != "class" or (numbers[found] < 0).any() else numbers[found]
         if found is None:
             logging.warning("The labels of %s are not used: its classes are not those of the model.", source.name)
     return SampleImages(contents, found, names)

@@ -11,7 +11,7 @@ from tests.data import pictures
 def test_duplicates_and_sheets():
     source = data.open_source("digits", "test[:9]")
     found = audit.audit(source)
-    assert [picture.classes for picture in found] == [(int(label),) for label in source.labels()]
+    assert [picture.label for picture in found] == [(int(label),) for label in source.labels()]
     groups = audit.duplicates({"a": found, "b": found[:2]})
     assert len(groups) == 2 and {split for split, _ in groups[0]} == {"a", "b"}
     png, rows = audit.contact_sheet(source, "resize(8)|value_range(0, 1)|random_crop(8)", count=4)

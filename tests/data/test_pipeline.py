@@ -204,6 +204,13 @@ def test_tuples_fit_a_model():
         model.fit(data.train_batches(source, pp, 32), steps_per_epoch=1)
 
 
+@pytest.mark.parametrize(("shard", "sizes"), [(0, [4, 4, 4]), (1, [4, 4])])
+def test_tuples_of_an_evaluation_are_counted(shard, sizes):
+    """Keras warns of data that run out when it does not know the number of batches."""
+    batches = data.eval_batches(numbered(20), "resize(4)", 8, shard_index=shard, num_shards=2, as_tuples=True)
+    assert [len(images) for images, _ in batches] == sizes and batches.cardinality() == len(sizes)
+
+
 def test_workers_of_tf_distribute_do_not_divide_again():
     options = data.train_batches(numbered(), "resize(4)", 8).options()
     assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF

@@ -27,7 +27,7 @@ def test_digits():
     train, test = data.open_source("digits", "train"), data.open_source("digits", "test")
     assert (train.num_examples, test.num_examples) == (1437, 360)
     assert train.class_names == tuple("0123456789") and train.num_classes == 10
-    assert not train.multi_label and not train.encoded
+    assert train.label_kind == "class" and not train.encoded
     assert data.split_sizes("digits") == {"train": 1437, "test": 360}
     np.testing.assert_array_equal(np.bincount(test.labels()), np.full(10, 36))  # every digit in proportion
     assert train.images.dtype == np.uint8 and train.images.shape == (1437, 8, 8, 1)
@@ -79,7 +79,7 @@ def test_npz_with_validation_and_several_labels(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, train_images=x, train_labels=labels, val_images=x[:5], val_labels=labels[:5])
     source = data.open_source(f"npz:{path}", "validation")
-    assert source.multi_label and source.num_classes == 5
+    assert source.label_kind == "classes" and source.num_classes == 5
     np.testing.assert_array_equal(source.labels(), labels[:5])
     assert source.labels().dtype == np.float32
 
@@ -418,7 +418,7 @@ def test_csv(tmp_path):
 def test_csv_with_several_labels(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\na.jpg, red; round\nb.jpg,\nc.jpg,red ; \n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
-    assert source.multi_label and source.class_names == ("red", "round")
+    assert source.label_kind == "classes" and source.class_names == ("red", "round")
     rows = dict(zip(source.paths, source.labels().tolist(), strict=True))
     assert rows == {f"{tmp_path}/a.jpg": [1, 1], f"{tmp_path}/b.jpg": [0, 0], f"{tmp_path}/c.jpg": [1, 0]}
 

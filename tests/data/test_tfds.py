@@ -78,7 +78,7 @@ def test_training_and_resuming(builder):
 @pytest.mark.slow
 def test_several_labels(builder):
     source = reader.from_builder(builder, "test", "tfds:numbered", label="tags")
-    assert source.multi_label
+    assert source.label_kind == "classes"
     batch = next(iter(data.eval_batches(source, "decode|resize(4)", 7)))
     for image, label in zip(batch["image"].numpy(), batch["label"].numpy(), strict=True):
         expected = np.zeros(3)

@@ -80,9 +80,9 @@ def test_other_features_and_several_labels(tmp_path):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     records = [example(pictures.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]
     write(tmp_path / "all.tfrecord", records)
-    options = {"image": "pixels", "label": "tags", "multi_label": True, "num_classes": 3}
+    options = {"image": "pixels", "label": "tags", "label_kind": "classes", "num_classes": 3}
     source = data.open_source(f"tfrecord:{tmp_path}/*", "all", **options)
-    assert source.multi_label
+    assert source.label_kind == "classes"
     batch = next(iter(data.eval_batches(source, "decode|resize(4)", 3)))
     np.testing.assert_array_equal(batch["image"][0], image)
     assert batch["label"].numpy().tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
@@ -138,7 +138,7 @@ def test_errors(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"num_classes": "3"}', '{"records": [1]}']
-    + ['{"multi_label": 1}', '{"written": []}'],
+    + ['{"label_kind": 1}', '{"written": []}'],
 )
 def test_a_damaged_description_is_named(tmp_path, content):
     write_numbered(tmp_path, [5])
@@ -196,7 +196,7 @@ def test_several_labels_survive(tmp_path):
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
     writer.write_tfrecords(source, str(tmp_path / "out"), "train", 1)
     written = data.open_source(f"tfrecord:{tmp_path}/out")
-    assert written.multi_label and written.class_names == ("red", "round")
+    assert written.label_kind == "classes" and written.class_names == ("red", "round")
     assert sorted(e["label"].numpy().tolist() for e in written.examples()) == [[0, 0], [1, 0], [1, 1]]
 
 

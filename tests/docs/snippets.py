@@ -155,8 +155,7 @@ def run(page, folder):
             script += "\n" * (block.line - 1 - script.count("\n")) + block.code
     file = pathlib.Path(f"{page.stem}.py")
     file.write_text(script, encoding="utf-8")
-    # Keras warns at the end of validation data whose number of batches it has not counted before.
-    with warnings_are_errors("Your input ran out of data"):
+    with warnings_are_errors():
         names = runpy.run_path(str(file), names, "documentation")
     CHECKS.get(pages.name_of(page), lambda names: None)(names)
 

@@ -42,6 +42,6 @@ def write_run(directory, images, on_bad_image="error"):
     data = recipe.Data(source=f"folder:{images}", pp_train=PP, pp_eval=PP, on_bad_image=on_bad_image)
     description = {"name": data.source, "class_names": list(CLASSES), "num_classes": len(CLASSES), "num_train": 12}
     run_directory.write_config(
-        str(directory), recipe.Recipe(data=data), {**description, "num_eval": 12, "multi_label": False}
+        str(directory), recipe.Recipe(data=data), {**description, "num_eval": 12, "label_kind": "class"}
     )
     (directory / run_directory.METRICS).write_text("")

@@ -14,7 +14,7 @@ DATA = {"name": "digits", "class_names": ["0", "1"], "num_classes": 2, "num_trai
 def write_run(path, accuracy=0.5, rate=1e-3, seed=0, data=(), finished=True, **fields):
     path.mkdir(parents=True)
     given = recipe.replace(recipe.Recipe(total_steps=20, **fields), {"optim.learning_rate": rate, "seed": seed})
-    run_directory.write_config(str(path), given, {**DATA, "multi_label": False, **dict(data)})
+    run_directory.write_config(str(path), given, {**DATA, "label_kind": "class", **dict(data)})
     lines = [
         {"step": 10, "loss": 2.0, "accuracy": 0.2, "learning_rate": rate, "images_per_second": 100.0},
         {"step": 10, "split": "test", "eval_accuracy": accuracy + 0.1, "eval_loss": 1.5, "examples": 4},

@@ -39,7 +39,7 @@ def test_check_data(folder, tmp_path, capsys):
     assert results["splits"]["all"]["heights"] == [20, 25, 30]
     assert list(results["unreadable"]) == [f"{folder}/cat/bad.jpg"]
     assert results["in_several_splits"] == []
-    (pair,) = results["same_image_other_class"]
+    (pair,) = results["same_image_other_label"]
     assert sorted(pair) == [f"all: {folder}/cat/1.png", f"all: {folder}/dog/copy.png"]
     drawn = tf.io.decode_png(sheet.read_bytes())
     assert [len(row) for row in results["sheet"]] == [4, 4, 2] and set(results["sheet"][0]) <= {"cat", "dog", "eel"}

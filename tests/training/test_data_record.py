@@ -37,7 +37,7 @@ def describe(source):
 def about(source):
     train, test = (data.open_source(source, split) for split in ("train", "test"))
     counts = {"num_classes": 10, "num_train": train.num_examples, "num_eval": test.num_examples}
-    return {"name": train.name, "class_names": list(train.class_names), "multi_label": False, **counts}
+    return {"name": train.name, "class_names": list(train.class_names), "label_kind": "class", **counts}
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ DATA = {
     "num_classes": 2,
     "num_train": 10,
     "num_eval": 5,
-    "multi_label": False,
+    "label_kind": "class",
 }
 
 

@@ -23,12 +23,13 @@ def of_files(
     name: str,
     paths: Sequence[str],
     labels: np.ndarray,
-    class_names: Sequence[str],
+    names: Sequence[str],
     indices: Mapping[str, np.ndarray],
     aliases: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
+    label_kind: str = "",
 ) -> DataSet:
-    """Return a data set of one file per image; `indices` are those of each split.
+    """Return a data set of one file per image; `names` are those of the classes or values, `indices` of each split.
 
     `aliases` maps further names of splits to names in `indices`. Each of `notes` is logged once.
     """
@@ -38,7 +39,7 @@ def of_files(
         for note in notes:
             _log_once(f"{name}: {note}")
         chosen = _select(name, split, known)
-        source = FileSource(name, split, [paths[index] for index in chosen], labels[chosen], class_names)
+        source = FileSource(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
         source.notes = notes
         return source
 
@@ -49,8 +50,9 @@ def of_arrays(
     name: str,
     arrays: Sequence[tuple[int, Callable[[], np.ndarray]]],
     labels: np.ndarray,
-    class_names: Sequence[str],
+    names: Sequence[str],
     indices: Mapping[str, np.ndarray],
+    label_kind: str = "",
 ) -> DataSet:
     """Return a data set of images in arrays, each given by its length and a function that reads it.
 
@@ -69,7 +71,7 @@ def of_arrays(
                 images = images if images.size else np.empty((len(chosen), *array.shape[1:]), np.uint8)
                 images[inside] = array[rows[inside]]
             first += length
-        return ArraySource(name, split, images, labels[chosen], class_names)
+        return ArraySource(name, split, images, labels[chosen], names, label_kind)
 
     return DataSet(lambda: _sizes(indices), open_split)
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.labels import check_labels
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
-from keras_vit.data.sources import check_expansion, check_labels
+from keras_vit.data.sources import check_expansion
 
 # fmt: off
 FASHION_MNIST = (

@@ -1,27 +1,36 @@
-"""Lists of image files with their labels, as CSV."""
+"""Lists of image files with their labels, as CSV or as JSON lines."""
 
 import csv
 import io
+import json
+import math
 import posixpath
-from typing import NamedTuple
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks, _io
 from keras_vit.data import holdout
+from keras_vit.data.labels import check_labels, classes_up_to, value_names
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.sources import check_labels, classes_up_to
 
 _MAX_DIGITS = 18  # of a class number
-_MAX_VALUES = 2**32  # of labels as vectors
+_MAX_SIZE = 2**32  # of labels as vectors
+_MAX_VALUE = float(np.finfo(np.float32).max)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class _Entry(NamedTuple):
     line: int
-    path: str
-    labels: list[str]
-    split: str  # empty if the list names none
+    fields: dict[str, Any]  # by column: a text, or of JSON a list of texts
+
+    def text(self, column: str) -> str:
+        """Return the text of a field; empty if there is none."""
+        value = self.fields.get(column)
+        return value if isinstance(value, str) else ""
 
 
 def read(
@@ -30,19 +39,27 @@ def read(
     test_fraction: float = 0.2,
     separator: str = ";",
     class_names: list[str] | None = None,
+    values: str | Sequence[str] | None = None,
 ) -> DataSet:
-    """Return the images of a list in CSV, whose first line names the columns; see `docs/data.md`."""
+    """Return the images of a list in CSV, whose first line names the columns, or in JSON lines; see `docs/data.md`."""
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
-        content = file.read()
-    entries, multi_label = _entries(location, _io.decode_text(content, location), separator)
+        text = _io.decode_text(file.read(), location)
+    columns, entries = (_json_lines if location.lower().endswith(".jsonl") else _csv)(location, text)
+    kind, names = _label_columns(location, columns, values)
     if not entries:
         raise ValueError(f"{location} lists no image.")
-    labels, class_names = _labels(location, entries, class_names, multi_label)
-    keys = [entry.path for entry in entries]
+    for entry in entries:
+        if not entry.text("path"):
+            raise ValueError(f"Line {entry.line} of {location} must have a path. Received: {entry.fields}.")
+    if kind == "values":
+        labels = _values(location, entries, names)
+    else:
+        labels, names = _class_labels(location, entries, class_names, separator if kind == "classes" else None)
+    keys = [entry.text("path") for entry in entries]
     root = posixpath.dirname(location) if root is None else root
-    named_splits = [entry.split for entry in entries]
+    named_splits = [entry.text("split") for entry in entries]
     if any(named_splits):
         if "" in named_splits:
             line = entries[named_splits.index("")].line
@@ -54,42 +71,103 @@ def read(
     else:
         indices = holdout.split_indices(keys, labels, test_fraction)
     paths = [posixpath.join(root, key) for key in keys]
-    return of_files(f"manifest:{location}", paths, labels, class_names, indices)
+    return of_files(f"manifest:{location}", paths, labels, names, indices, label_kind=kind)
 
 
-def _entries(location: str, text: str, separator: str) -> tuple[list[_Entry], bool]:
-    """Return the entries of a list, and whether they have any number of labels, in the column `labels`."""
+def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
+    """Return the columns and entries of a list in CSV."""
     reader = csv.DictReader(io.StringIO(text))
     columns = reader.fieldnames = [column.strip() for column in reader.fieldnames or ()]
-    multi_label, entries = "labels" in columns, []
-    if "path" not in columns or not (multi_label or "label" in columns):
-        raise ValueError(
-            f"The first line of {location} must name the columns 'path' and 'label' (or 'labels'), perhaps 'split'. "
-            f"Received: {', '.join(columns) or 'an empty file'}."
-        )
+    entries = []
     try:
         for row in reader:
-            fields = {key: (value or "").strip() for key, value in row.items() if key}
-            label = _checks.composed(fields["labels" if multi_label else "label"])
-            labels = [part.strip() for part in label.split(separator) if part.strip()] if multi_label else [label]
-            if not fields["path"] or labels == [""] or any(row.get(None, ())):  # None: of fields without a column
+            if any(row.get(None, ())):  # fields without a column
                 raise ValueError(
-                    f"Line {reader.line_num} of {location} must have a path and a label, and not more fields than the "
+                    f"Line {reader.line_num} of {location} must have one field per column, not more fields than the "
                     f'first line (write "a, b" for a text with a comma). Received: {row}.'
                 )
-            entries.append(_Entry(reader.line_num, fields["path"], labels, fields.get("split", "")))
+            entries.append(_Entry(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
-    return entries, multi_label
+    return columns, entries
 
 
-def _labels(
-    location: str, entries: list[_Entry], class_names: list[str] | None, multi_label: bool
+def _json_lines(location: str, text: str) -> tuple[list[str], list[_Entry]]:
+    """Return the keys of the first object and the entries of a list with one JSON object per line."""
+    entries = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"Line {number} of {location} is not valid JSON: {error}.") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"Line {number} of {location} must be a JSON object. Received: {line[:100]}.")
+            entries.append(_Entry(number, {key: _as_text(value) for key, value in row.items()}))
+    return list(entries[0].fields) if entries else [], entries
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value of JSON as the text that CSV has, and a list as a list of texts."""
+    if isinstance(value, list):
+        return [_as_text(item) for item in value]
+    return "" if value is None or isinstance(value, dict) else str(value).strip()
+
+
+def _label_columns(
+    location: str, columns: Sequence[str], values: str | Sequence[str] | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of the labels and the columns that have them."""
+    if values is not None:
+        kind, names = "values", value_names(values)
+    elif "label" not in columns and "labels" not in columns and "value" in columns:
+        kind, names = "values", ("value",)
+    else:
+        kind, names = ("classes", ("labels",)) if "labels" in columns else ("class", ("label",))
+    missing = [name for name in ("path", *names) if name not in columns]
+    if missing:
+        others = " (or 'labels', or 'value')" if kind == "class" else ""
+        raise ValueError(
+            f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
+            f"perhaps 'split'. Received: {', '.join(columns) or 'an empty file'}."
+            f"{_checks.nearest(missing[0], columns)}"
+        )
+    return kind, names
+
+
+def _values(location: str, entries: Sequence[_Entry], names: Sequence[str]) -> np.ndarray:
+    """Return the numbers in some columns, float32 `[n, k]`."""
+    values = np.empty((len(entries), len(names)), np.float32)
+    for row, entry in enumerate(entries):
+        for column, name in enumerate(names):
+            text = entry.text(name)
+            number = float(text) if _NUMBER.fullmatch(text) else math.nan
+            if not abs(number) <= _MAX_VALUE:
+                raise ValueError(
+                    f"Line {entry.line} of {location} must have a finite number in the column {name!r}, such as 1.5. "
+                    f"Received: {str(entry.fields.get(name, 'nothing'))[:100]!r}."
+                )
+            values[row, column] = number
+    return values
+
+
+def _class_labels(
+    location: str, entries: list[_Entry], class_names: list[str] | None, separator: str | None
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the labels of all entries and the names of the classes, which are numbers if all labels are."""
-    named = [(row, name) for row, entry in enumerate(entries) for name in entry.labels]
+    """Return the labels of all entries and the names of the classes, which are numbers if all labels are.
+
+    A `separator` is that of any number of labels in the column `labels`.
+    """
+    named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
     lines = [f"line {entries[row].line} of {location}" for row, _ in named]
     found = sorted({name for _, name in named})
+    if class_names is None and separator is None and all(map(_NUMBER.fullmatch, found)):
+        fraction = next((name for name in found if not name.lstrip("+-").isdecimal()), None)
+        if fraction:
+            raise ValueError(
+                f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
+                f"values=label, as 'manifest:{location}#values=label'. Numbers of classes are whole, from 0."
+            )
     numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
@@ -105,9 +183,9 @@ def _labels(
             raise ValueError(f"L{line[1:]} has the label {name[:100]!r}, not one of {class_names}.")
     labels = np.array([known[name] for _, name in named], np.int64)
     labels = check_labels(labels, len(class_names), lines.__getitem__)
-    if not multi_label:
+    if separator is None:
         return labels, class_names
-    if len(entries) * len(class_names) > _MAX_VALUES:
+    if len(entries) * len(class_names) > _MAX_SIZE:
         raise ValueError(
             f"{location} has {len(entries):,} entries with any number of {len(class_names):,} labels, which would take "
             f"{len(entries) * len(class_names) / 2**28:,.0f} GiB."
@@ -115,3 +193,15 @@ def _labels(
     vectors = np.zeros((len(entries), len(class_names)), np.float32)
     vectors[[row for row, _ in named], labels] = 1.0
     return vectors, class_names
+
+
+def _names(location: str, entry: _Entry, separator: str | None) -> list[str]:
+    """Return the names of the classes of an entry."""
+    if separator is None:
+        names = [entry.text("label")]
+    else:
+        found = entry.fields.get("labels", "")
+        names = found if isinstance(found, list) else list(filter(None, map(str.strip, found.split(separator))))
+    if not all(name and isinstance(name, str) for name in names):
+        raise ValueError(f"Line {entry.line} of {location} must have a path and a label. Received: {entry.fields}.")
+    return list(map(_checks.composed, names))

@@ -6,15 +6,16 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import holdout
+from keras_vit.data.labels import MAX_CLASSES, check_labels, check_values, classes_up_to, value_names
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
-from keras_vit.data.sources import MAX_CLASSES, check_expansion, check_labels, classes_up_to
+from keras_vit.data.sources import check_expansion
 
 IMAGES = ("images", "image", "x")
 LABELS = ("labels", "label", "y")
@@ -31,31 +32,43 @@ class _Header(NamedTuple):
     dtype: np.dtype
 
 
-def read(location: str, test_fraction: float = 0.2, class_names: list[str] | None = None) -> DataSet:
+def read(
+    location: str,
+    test_fraction: float = 0.2,
+    class_names: list[str] | None = None,
+    values: str | Sequence[str] | None = None,
+) -> DataSet:
     """Return an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
-    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones.
+    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones. With `values`, which
+    names them, they are numbers [n] or [n, k].
     """
     name = f"npz:{location}"
     headers = _headers(location)
     pairs = _pairs(location, headers)
     for images_key, labels_key in pairs.values():
-        _check(f"{images_key!r} and {labels_key!r} of {location}", headers[images_key], headers[labels_key])
+        pair = f"{images_key!r} and {labels_key!r} of {location}"
+        _check(pair, headers[images_key], headers[labels_key], numeric=values is not None)
     shapes = {key: headers[key].shape for pair in pairs.values() for key in pair}
     found = [_read(location, key) for _, key in pairs.values()]
     found = [part[:, 0] if part.shape[1:] == (1,) else part for part in found]
     if len({(shapes[key][1:], part.shape[1:]) for (key, _), part in zip(pairs.values(), found, strict=True)}) > 1:
         raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
     labels = np.concatenate(found)
-    class_names = class_names or _class_names(location, headers) or _numbered_classes(name, labels)
-    labels = check_labels(labels, len(class_names), lambda index: f"image {index} of {name}")
+    origin = lambda index: f"image {index} of {name}"  # noqa: E731
+    if values is not None:
+        names, kind = value_names(values), "values"
+        labels = check_values(labels, names, origin)
+    else:
+        names, kind = class_names or _class_names(location, headers) or _numbered_classes(name, labels), ""
+        labels = check_labels(labels, len(names), origin)
     if list(pairs) == ["all"]:
         keys = [str(i) for i in range(len(labels))]
         indices = holdout.split_indices(keys, labels, test_fraction, shuffle=False)
     else:
         indices = in_turn({split: len(part) for split, part in zip(pairs, found, strict=True)})
     images = [(shapes[key][0], functools.partial(_read, location, key)) for key, _ in pairs.values()]
-    return of_arrays(name, images, labels, class_names, indices)
+    return of_arrays(name, images, labels, names, indices, kind)
 
 
 def _headers(location: str) -> dict[str, _Header]:
@@ -118,7 +131,7 @@ def _pairs(location: str, arrays: Iterable[str]) -> dict[str, tuple[str, str]]:
     return pairs if len(pairs) == 1 or "all" not in pairs else {k: v for k, v in pairs.items() if k != "all"}
 
 
-def _check(pair: str, images: _Header, labels: _Header) -> None:
+def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
     """Refuse images or labels of a wrong shape or type."""
     shape, columns = images.shape, labels.shape[1:]
     received = f"Received: {pair} with {images.dtype} {list(shape)} and {labels.dtype} {list(labels.shape)}."
@@ -133,8 +146,9 @@ def _check(pair: str, images: _Header, labels: _Header) -> None:
         raise ValueError(f"There must be one label per image, {shape[0]}. {received}")
     if not 1 <= math.prod(columns) <= MAX_CLASSES:
         raise ValueError(f"Labels must have one column per class, at most {MAX_CLASSES:,}. {received}")
-    if labels.dtype.kind not in ("biu" if columns in ((), (1,)) else "biuf"):  # one-hot labels are often floats
-        raise ValueError(f"Labels must be integers. {received}")
+    # One-hot labels are often floats.
+    if labels.dtype.kind not in ("biu" if columns in ((), (1,)) and not numeric else "biuf"):
+        raise ValueError(f"Labels must be integers, or numbers that values= names. {received}")
 
 
 def _class_names(location: str, headers: dict[str, _Header]) -> list[str] | None:

@@ -1,14 +1,15 @@
 """Data sets of TensorFlow Datasets, by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers.data_set import DataSet
-from keras_vit.data.record_files import RecordSource, Slice
+from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import IndexedSource, Source
 
 
@@ -19,9 +20,13 @@ def read(
     download: bool = True,
     image: str = "image",
     label: str = "label",
+    values: str | Sequence[str] | None = None,
     shard_by: str = "rows",
 ) -> DataSet:
-    """Return a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`."""
+    """Return a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`.
+
+    `values` are features of numbers, scalars or vectors, to use instead of `label`. So is a `label` of floats.
+    """
     name = f"tfds:{location}"
 
     def sizes() -> dict[str, int]:  # which some data sets know only when they are prepared
@@ -30,7 +35,7 @@ def read(
 
     def open_split(split: str) -> Source:
         builder = prepared_builder(location, name, data_dir, manual_dir, download)
-        return from_builder(builder, split, name, image, label, shard_by)
+        return from_builder(builder, split, name, image, label, values, shard_by)
 
     return DataSet(sizes, open_split)
 
@@ -50,32 +55,70 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
 
 
 def from_builder(
-    builder: Any, split: str, name: str, image: str = "image", label: str = "label", shard_by: str = "rows"
+    builder: Any,
+    split: str,
+    name: str,
+    image: str = "image",
+    label: str = "label",
+    values: str | Sequence[str] | None = None,
+    shard_by: str = "rows",
 ) -> Source:
     """Return the source of a prepared `tfds.core.DatasetBuilder`."""
     tfds = _package()
     features = builder.info.features
-    for key in (image, label):
+    labels = (label,) if values is None else value_names(values)
+    for key in (image, *labels):
         if key not in features:
             raise ValueError(
-                f"{name} has no feature {key!r}. It has: {sorted(features)}. Choose with image= and label=."
+                f"{name} has no feature {key!r}. It has: {sorted(features)}. Choose with image=, and label= or values=."
             )
-    label_feature = features[label]
-    multi_label = isinstance(label_feature, tfds.features.Sequence)
-    classes = label_feature.feature if multi_label else label_feature
-    if not isinstance(features[image], tfds.features.Image) or not isinstance(classes, tfds.features.ClassLabel):
-        raise ValueError(
-            f"{name} must have an image and a class in the features {image!r} and {label!r}. Received: {features}."
-        )
-    info = builder.info.splits[split]
-    # Encoded images are kept: they are decoded behind the shuffle buffer, by the preprocessing string.
-    decoders = {image: tfds.decode.SkipDecoding()}
-    parse = _parser(features, decoders, image, label, classes.num_classes, multi_label)
-    names = classes.names
+    if not isinstance(features[image], tfds.features.Image):
+        raise ValueError(f"{name} must have an image and a class. Received: {features[image]} as image={image!r}.")
+    kind, names, label_of = _labels(name, features, labels, values is not None)
+
+    def parse(record):
+        # Encoded images are kept: they are decoded behind the shuffle buffer, by the preprocessing string.
+        example = features.deserialize_example(record, decoders={image: tfds.decode.SkipDecoding()})
+        return {"image": example[image], "label": label_of(example)}
+
     if "array_record" in str(builder.info.file_format).lower():
-        return ArrayRecordSource(name, split, builder.as_data_source(split).data_source, parse, names, multi_label)
+        return ArrayRecordSource(name, split, builder.as_data_source(split).data_source, parse, names, kind)
+    info = builder.info.splits[split]
     slices = [Slice(str(file.filename), file.skip, file.take) for file in info.file_instructions]
-    return RecordSource(name, split, slices, info.num_examples, parse, names, multi_label, shard_by=shard_by)
+    return RecordSource(name, split, slices, info.num_examples, parse, names, kind, shard_by)
+
+
+def _labels(
+    name: str, features: Mapping[str, Any], keys: Sequence[str], numeric: bool
+) -> tuple[str, list[str], Callable[[dict], tf.Tensor]]:
+    """Return kind and names of the labels in some features, and the function from an example to its label."""
+    tfds = _package()
+    feature = features[keys[0]]
+    several = isinstance(feature, tfds.features.Sequence)
+    classes = feature.feature if several else feature
+    if not numeric and isinstance(classes, tfds.features.ClassLabel):
+
+        def class_label(example):
+            labels = tf.cast(example[keys[0]], tf.int32)
+            return several_hot(labels, classes.num_classes) if several else labels
+
+        return "classes" if several else "class", classes.names, class_label
+    infos = {key: features[key].get_tensor_info() for key in keys}
+    for key, info in infos.items():
+        fixed = not isinstance(info, dict) and len(info.shape) <= 1 and None not in info.shape
+        if not fixed or not (info.tf_dtype.is_floating or (numeric and info.tf_dtype.is_integer)):
+            raise ValueError(
+                f"{name} must have an image and a class, or numbers of a fixed count. Received: {features[key]} in the "
+                f"feature {key!r}. Choose with image= and label=, or values= for numbers."
+            )
+    names = []
+    for key, info in infos.items():
+        names += [f"{key}_{i}" for i in range(info.shape[0])] if info.shape else [key]
+
+    def numbers(example):
+        return finite(tf.concat([tf.reshape(tf.cast(example[key], tf.float32), [-1]) for key in keys], axis=0))
+
+    return "values", names, numbers
 
 
 class ArrayRecordSource(IndexedSource):
@@ -87,10 +130,10 @@ class ArrayRecordSource(IndexedSource):
         split: str,
         records: Sequence[bytes],
         parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
-        class_names: Sequence[str],
-        multi_label: bool,
+        names: Sequence[str],
+        label_kind: str,
     ):
-        super().__init__(name, split, len(records), class_names, multi_label)
+        super().__init__(name, split, len(records), names, label_kind)
         self._records = records
         self._parse = parse
 
@@ -103,17 +146,6 @@ class ArrayRecordSource(IndexedSource):
     def labels(self) -> np.ndarray:
         labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
         return next(labels.batch(self.num_examples).as_numpy_iterator())
-
-
-def _parser(features, decoders, image: str, label: str, num_classes: int, multi_label: bool):
-    def parse(record):
-        example = features.deserialize_example(record, decoders=decoders)
-        labels = tf.cast(example[label], tf.int32)
-        if multi_label:
-            labels = tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
-        return {"image": example[image], "label": labels}
-
-    return parse
 
 
 def _package():

@@ -5,19 +5,21 @@ import json
 import os
 import re
 import struct
+from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks, _io
 from keras_vit.data import splits
+from keras_vit.data.labels import MAX_CLASSES, value_names
 from keras_vit.data.readers.data_set import DataSet
-from keras_vit.data.record_files import RecordSource, Slice
-from keras_vit.data.sources import MAX_CLASSES
+from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 
 INFO_FILE = "dataset_info.json"
 _SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?")
-_INFO_TYPES = {"class_names": list, "num_classes": int, "multi_label": bool, "records": dict, "written": dict}
+_INFO_TYPES = {"class_names": list, "value_names": list, "num_classes": int, "label_kind": str}
+_INFO_TYPES |= {"records": dict, "written": dict}
 
 
 def read(
@@ -28,12 +30,14 @@ def read(
     num_classes: int | None = None,
     class_names: list[str] | None = None,
     num_examples: int | None = None,
-    multi_label: bool = False,
+    label_kind: str | None = None,
+    values: str | Sequence[str] | None = None,
     shard_by: str = "rows",
 ) -> DataSet:
     """Return TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
 
     Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
+    `label_kind` is `"class"` or `"classes"`; `values` are the names of features of one number each.
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
@@ -46,12 +50,16 @@ def read(
         }
 
     def open_split(split: str) -> RecordSource:
-        names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
-        several = multi_label or info.get("multi_label", False)
+        kind = "values" if values else label_kind or info.get("label_kind", "class")
+        if kind == "values":
+            names = value_names(values or info.get("value_names", ()))
+            parse = _value_parser(image, names)
+        else:
+            names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
+            parse = _class_parser(image, label, label_offset, len(names), kind == "classes")
         slices = _slices(name, files, info, split, num_examples)
-        parse = _parser(image, label, label_offset, len(names), several)
         count = sum(item.take for item in slices) if num_examples is None else num_examples
-        return RecordSource(name, split, slices, count, parse, names, several, shard_by)
+        return RecordSource(name, split, slices, count, parse, names, kind, shard_by)
 
     return DataSet(sizes, open_split)
 
@@ -96,23 +104,32 @@ def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_
     return slices
 
 
-def _parser(image: str, label: str, label_offset: int, num_classes: int, multi_label: bool):
+def _value_parser(image: str, names: Sequence[str]):
+    features = {image: tf.io.FixedLenFeature([], tf.string)}
+    features |= {name: tf.io.FixedLenFeature([], tf.float32) for name in names}
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, features)
+        return {"image": example[image], "label": finite(tf.stack([example[name] for name in names]))}
+
+    return parse
+
+
+def _class_parser(image: str, label: str, label_offset: int, num_classes: int, several: bool):
     features = {
         image: tf.io.FixedLenFeature([], tf.string),
-        label: tf.io.VarLenFeature(tf.int64) if multi_label else tf.io.FixedLenFeature([], tf.int64),
+        label: tf.io.VarLenFeature(tf.int64) if several else tf.io.FixedLenFeature([], tf.int64),
     }
 
     def parse(record):
         example = tf.io.parse_single_example(record, features)
-        labels = example[label].values if multi_label else example[label]
+        labels = example[label].values if several else example[label]
         labels = tf.cast(labels, tf.int32) + label_offset
         inside = tf.reduce_all((labels >= 0) & (labels < num_classes))
         text = f"label out of range, expected 0 <= label < {num_classes} after adding label_offset={label_offset}:"
         with tf.control_dependencies([tf.debugging.Assert(inside, [text, labels])]):
             labels = tf.identity(labels)
-        if multi_label:
-            labels = tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
-        return {"image": example[image], "label": labels}
+        return {"image": example[image], "label": several_hot(labels, num_classes) if several else labels}
 
     return parse
 

@@ -1,0 +1,95 @@
+"""Labels of examples: their checks, and the statistics of those that are values."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from keras_vit import _checks
+from keras_vit._values import Values
+from keras_vit.data.sources import Source
+
+MAX_CLASSES = 2**20
+
+
+def classes_up_to(largest: int, origin: str) -> list[str]:
+    """Return the names of the classes `0` to `largest`, as sources without class names have them."""
+    if largest >= MAX_CLASSES:
+        raise ValueError(
+            f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
+            "Is it an identifier? Write names, or numbers without gaps."
+        )
+    return [str(number) for number in range(largest + 1)]
+
+
+def value_names(values: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the option `values` of a source, one name or several, as a tuple."""
+    names = (values,) if isinstance(values, str) else tuple(map(str, _checks.sequence("values", values, "names")))
+    if not all(names) or not 0 < len(names) == len(set(names)):
+        raise ValueError(f"`values` must name one or several different values. Received: values={values!r}.")
+    return names
+
+
+def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
+    """Return labels as int32 `[n]` or float32 `[n, classes]`; refuse one out of range, and name its `origin`."""
+    if labels.ndim == 1:
+        right = (labels >= 0) & (labels < num_classes)
+        return _checked(labels, right, f"0 <= label < {num_classes}, the number of classes", origin).astype(np.int32)
+    if labels.shape[1] != num_classes:
+        raise ValueError(
+            f"Labels of several classes must have one column per class, {num_classes}. Received: {labels.shape}."
+        )
+    right = ((labels == 0) | (labels == 1)).all(axis=1)
+    return _checked(labels, right, "zeros and ones", origin).astype(np.float32)
+
+
+def check_values(values: np.ndarray, names: Sequence[str], origin: Callable[[int], str]) -> np.ndarray:
+    """Return values `[n]` or `[n, k]` as float32 `[n, k]`; refuse one that is not finite, and name its `origin`."""
+    values = values.reshape(len(values), -1)
+    if values.shape[1] != len(names):
+        raise ValueError(f"There must be a name for each value, {values.shape[1]}. Received: {', '.join(names)}.")
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    return _checked(values, np.isfinite(values).all(axis=1), "finite numbers", origin)
+
+
+def _checked(labels: np.ndarray, right: np.ndarray, expected: str, origin: Callable[[int], str]) -> np.ndarray:
+    wrong = np.flatnonzero(~right)
+    if len(wrong):
+        first = int(wrong[0])
+        raise ValueError(
+            f"Labels out of range: expected {expected}. Received: {labels[first]} for {origin(first)}"
+            f"{f' and {len(wrong) - 1:,} more' if len(wrong) > 1 else ''}."
+        )
+    return labels
+
+
+def values_of(source: Source) -> Values:
+    """Return the names of a source's values with their mean and deviation, in float64 from one pass over its labels.
+
+    No image is decoded. The result depends neither on the order of the examples nor on the number of files.
+
+    Args:
+        source: Result of `open_source` whose labels are values, usually the training split.
+
+    Raises:
+        ValueError: If the labels are classes, or a value is the same for all examples.
+
+    Example:
+    >>> values_of(open_source("manifest:ages.csv", values="age"))
+    Values(names=('age',), mean=(38.5,), deviation=(11.25,))
+    """
+    if source.label_kind != "values":
+        raise ValueError(
+            f"Labels must be values. Received: {source}, whose labels are of the kind {source.label_kind!r}."
+        )
+    columns = source.labels().astype(np.float64).T  # [k, n]
+    for name, column in zip(source.value_names, columns, strict=True):
+        if column.min() == column.max():
+            raise ValueError(
+                f"A value must differ between examples to be learned. Received: {name!r} is {column[0]:g} for all "
+                f"{len(column):,} examples of {source.name}[{source.split}]. Leave it out of values=."
+            )
+    mean = [math.fsum(column) / len(column) for column in columns]
+    variance = [math.fsum((column - center) ** 2) / len(column) for column, center in zip(columns, mean, strict=True)]
+    return Values(source.value_names, tuple(mean), tuple(map(math.sqrt, variance)))
