@@ -17,7 +17,7 @@ from keras_vit.recipe.task import Classification
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
-DERIVED = ("classes", "channels", "include_top", "classifier_activation", "name", "dtype")
+DERIVED = ("classes", "channels", "include_top", "head", "classifier_activation", "name", "dtype")
 # Arguments that say how a model is trained, not what it computes: a checkpoint's own do not matter.
 _OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
 
