@@ -51,10 +51,8 @@ class Match:
         self.config = model.config.to_dict()
         # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are, like a given head.
         self._given = () if model.config.head is None else heads.variable_prefixes(model.config.head)
-        kept = {
-            name for name, v in weights_of(model).items() if "lora_kernel" in v.name or name.startswith(self._given)
-        }
-        self.variables = {name: v for name, v in weights_of(model).items() if name not in kept}
+        found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
+        self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
         self.report = LoadReport(checkpoint.layout.family)
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
         # By variable that is filled: the function from the file's array to the model's.

@@ -1,6 +1,5 @@
 """Heads: callables from the tokens of the encoder and their grid to the output of a Vision Transformer."""
 
-import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,14 +10,14 @@ from keras_vit.models import parts
 from keras_vit.models.base import batch_norm, head_layer, predictions
 from keras_vit.models.vit_config import ViTConfig
 
-_LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # of `ClassHead`, with weights
+_LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # of `Head`, with weights
 
 
-class Head(abc.ABC):
-    """Head that a configuration describes.
+class Head:
+    """Pooling and classification. The output is the pooled vector without `include_top`, all tokens without pooling.
 
     Attributes:
-        blocks: Numbers of the blocks whose tokens the head reads; None for the last block.
+        blocks: Numbers of the blocks whose tokens the head reads, as a list; None for the last block.
     """
 
     blocks: Sequence[int] | None = None
@@ -26,41 +25,14 @@ class Head(abc.ABC):
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
         self.config, self.policy = config, policy
 
-    @abc.abstractmethod
     def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
-        """Return the output for tokens `[B, T, D]` (with `blocks`, a list of them) on the grid of `[B, h, w, ...]`."""
-
-    @abc.abstractmethod
-    def count(self, tally: Any, tokens: int) -> None:
-        """Add the cost of the head on a number of tokens to a `planning.cost.Tally`."""
-
-
-def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
-    """Return the head that a configuration describes."""
-    return (ClassHead if config.head is None else GivenHead)(config, policy)
-
-
-def variable_prefixes(given: keras.layers.Layer | None = None) -> tuple[str, ...]:
-    """Return the beginnings of the paths of the variables of a given head, or of those of this module."""
-    return tuple(f"{name}/" for name in (_LAYERS if given is None else (given.name,)))
-
-
-class ClassHead(Head):
-    """Pooling and classification; without `include_top`, the pooled features, and without pooling all tokens."""
-
-    def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
+        """Return the output for tokens `[B, T, D]` on the grid of `[B, h, w, ...]`."""
         config, vectors = self.config, self._pooled(tokens)
         if config.norm_after_pooling:
-            norm = parts.norm_layer(config, self.policy, "fc_norm")
-            vectors = [norm(x) for x in vectors]
+            vectors = [parts.norm_layer(config, self.policy, "fc_norm")(x) for x in vectors]
         if config.representation_size is not None:
-            pre_logits = Dense(
-                config.representation_size,
-                activation="tanh",
-                kernel_initializer="lecun_normal",
-                dtype=self.policy,
-                name="pre_logits",
-            )
+            shared = {"kernel_initializer": "lecun_normal", "dtype": self.policy, "name": "pre_logits"}
+            pre_logits = Dense(config.representation_size, activation="tanh", **shared)
             vectors = [pre_logits(x) for x in vectors]
         if not config.include_top:
             return self._average(vectors)
@@ -96,6 +68,7 @@ class ClassHead(Head):
         return tensors[0] if len(tensors) == 1 else keras.layers.Average(name="average", dtype=self.policy)(tensors)
 
     def count(self, tally: Any, tokens: int) -> None:
+        """Add the cost of the head on a number of tokens to a `planning.cost.Tally`."""
         config, heads = self.config, 2 if self.config.distillation_token is True else 1
         rows = tokens if config.pooling is None else 1
         if config.pooling == "map":
@@ -128,3 +101,13 @@ class GivenHead(Head):
     def count(self, tally: Any, tokens: int) -> None:
         if hasattr(self.layer, "count"):
             self.layer.count(tally, tokens, self.config.hidden_size, grid=self.config.grid)
+
+
+def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
+    """Return the head that a configuration describes."""
+    return (Head if config.head is None else GivenHead)(config, policy)
+
+
+def variable_prefixes(given: keras.layers.Layer | None = None) -> tuple[str, ...]:
+    """Return the beginnings of the paths of the variables of a given head, or of those of this module."""
+    return tuple(f"{name}/" for name in (_LAYERS if given is None else (given.name,)))

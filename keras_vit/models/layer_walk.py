@@ -57,7 +57,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     def visit(layer, *args, **kwargs):
         if _is_walkable(layer):
             return walk(layer, args[0] if args else next(iter(kwargs.values())), call)
-        if not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
+        if not is_symbolic and not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
             raise ValueError(_opaque(layer))
         if isinstance(layer, EncoderBlock) and (all_tokens := kwargs.pop("context", None)) is not None:
             args = (all_tokens,)  # the last block computes all tokens here, whatever the output depends on

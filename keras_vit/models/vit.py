@@ -173,11 +173,9 @@ class Builder:
                 add_positions = self._add_positions(f"posembed_layer_{index}", config.num_registers)
             if add_positions is not None:
                 x = add_positions(x, *self.position_arguments)
-            relative_positions = config.num_tokens if config.position_embedding == "relative" else None
-            drop_path_rate = config.drop_path_rates[index]
-            block = parts.encoder_block(
-                config, self.policy, f"encoderblock_{index}", drop_path_rate, relative_positions
-            )
+            relative = config.num_tokens if config.position_embedding == "relative" else None
+            name, drop_path_rate = f"encoderblock_{index}", config.drop_path_rates[index]
+            block = parts.encoder_block(config, self.policy, name, drop_path_rate, relative)
             last_input = x
             x = block(x, **self.block_arguments)
             outputs.append(x)

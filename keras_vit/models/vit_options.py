@@ -180,16 +180,11 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             kept = name in ("classes", "classifier_activation", "head")
             replaced = not kept and getattr(self, name) not in (getattr(type(self), name), None)
             self._refuse(replaced, f"`head` replaces the argument `{name}`: leave it out.", name)
-        if self.class_token is None:
-            self._set("class_token", True)
         self._set("pooling", None)
         self._set("classes", None)
-        for number in getattr(self.head, "blocks", None) or ():
-            self._refuse(
-                number not in range(-self.num_layers, self.num_layers),
-                f"The blocks of `head` must be numbers of the model's blocks, not {number!r}.",
-                "num_layers",
-            )
+        for block in getattr(self.head, "blocks", None) or ():
+            wrong = block not in range(-self.num_layers, self.num_layers)
+            self._refuse(wrong, f"The model has no block {block!r}, which `head` reads.", "num_layers")
 
     def _resolve(self):
         """Replace values that depend on other arguments, so that equal models have equal configurations."""

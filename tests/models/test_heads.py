@@ -42,11 +42,11 @@ def test_dense_head_by_hand(blocks, image_size):
 
 
 def test_tokens_are_those_after_the_final_norm():
-    class Tokens(keras.layers.Layer):
+    class AllTokens(keras.layers.Layer):
         def call(self, tokens, grid):
             return tokens
 
-    model = make(head=Tokens(), num_registers=2)
+    model = make(head=AllTokens(), num_registers=2)
     images = variants.images(model)
     norm = keras.Model(model.input, model.get_layer("encoder_norm").output)
     np.testing.assert_allclose(model(images), norm(images), rtol=1e-5, atol=1e-5)
@@ -162,7 +162,7 @@ def test_encoder_of_a_pretraining_model():
         ({"include_top": False}, "include_top"),
         ({"representation_size": 4}, "representation_size"),
         ({"distillation_token": True}, "distillation_token"),
-        ({"head": DenseHead(3, (2,))}, "blocks"),
+        ({"head": DenseHead(3, (2,))}, "head"),
     ],
 )
 def test_refused(arguments, name):
