@@ -212,9 +212,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             "class_token",
         )
         self._refuse(
-            self.distillation_token
-            and self.pooling != "token"
-            and (self.head is None or self.distillation_token is True),
+            self.distillation_token in ((True,) if self.head else (True, "unused")) and self.pooling != "token",
             "`distillation_token` needs pooling='token': DeiT reads both tokens.",
             "pooling",
         )

@@ -51,6 +51,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         return recipe
     kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
     ignored = (*FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
+    found = ViTConfig.of_encoder(found) if found.get("head") is not None else found
     found = {name: value for name, value in found.items() if name not in ignored}
     variants = models.VIT if kind == "vit" else models.BIT
     variant = model.variant if model.variant in variants else next(iter(variants))
