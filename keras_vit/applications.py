@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from keras_vit import zoo
-from keras_vit.models import BiTResNet, VisionTransformer, constructor_name, create_model
+from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name, create_model
 from keras_vit.models.arguments import bind, with_arguments
 from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
@@ -80,11 +80,14 @@ def _constructor(
         zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
         published = zoo.find(variant, os.fspath(weights))
         if published is not None:
-            if published.head is None:
+            options = published.arguments
+            if arguments.get("head") is not None:
+                options = ViTConfig.of_encoder(options)
+            elif published.head is None:
                 arguments.setdefault("include_top", "classes" in arguments)
             else:
                 arguments.setdefault("classes", published.classes)
-            arguments = {**published.arguments, "image_size": published.resolution, **arguments}
+            arguments = {**options, "image_size": published.resolution, **arguments}
             if published.pool_padding is not None:
                 arguments.setdefault("pool_padding", published.pool_padding)
         model = create_model(variant, **arguments)

@@ -101,8 +101,9 @@ class Checkpoint:
         self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
 
     def name_classes(self, names: Any) -> None:
-        """Take the names of the classes, if they are a list of a name for each class."""
-        if isinstance(names, list) and len(names) == self.arguments.get("classes"):
+        """Take the names of the classes, if they are a list of a name for each class. A given head has any number."""
+        is_given = self.arguments.get("head") is not None
+        if isinstance(names, list) and (is_given or len(names) == self.arguments.get("classes")):
             self.class_names = tuple(map(str, names))
 
     @property

@@ -104,6 +104,8 @@ def _check_arguments(
     config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
 ) -> None:
     """Refuse arguments of a model of this package that has more blocks or weights than the file."""
+    if arguments.get("head") is not None:  # whose sizes are looked at like those of other layers
+        arguments = {**arguments, "head": None, "include_top": False}
     config = resolve_arguments(config_class, arguments, path)
     values = config.to_dict()
     stages = values.get("resnet_blocks") or values.get("block_sizes") or ()

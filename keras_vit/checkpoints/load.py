@@ -10,6 +10,7 @@ from keras_vit import _checks
 from keras_vit.checkpoints import recognition, resize
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
@@ -87,7 +88,7 @@ def model_from_checkpoint(
     path: Path,
     *,
     decoder: bool = False,
-    head: str = "auto",
+    head: str | keras.layers.Layer = "auto",
     method: str | None = None,
     grid: Sequence[int] | None = None,
     resize_patch: bool = False,
@@ -105,7 +106,7 @@ def model_from_checkpoint(
     Args:
         path: See `load_checkpoint`, also for the other arguments.
         decoder: Whether to build a `MaskedAutoencoder` with the decoder in the file, instead of the encoder alone.
-        head: Whether to keep or reset the head.
+        head: Whether to keep or reset the head, or a Keras layer to build as the head; see `VisionTransformer`.
         method: Resizing of position embeddings, now and by a model for images of any size.
         grid: (height, width) of the file's position table in patches.
         resize_patch: Whether to resize a patch kernel of another size.
@@ -130,6 +131,8 @@ def model_from_checkpoint(
     >>> keras_vit.model_from_checkpoint(path, classes=3).output_shape
     (None, 3)
     """
+    if isinstance(head, keras.layers.Layer):
+        overrides, head = {**overrides, "head": head}, "reset"
     _checks.choice("head", head, ("auto", "keep", "reset"))
     with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         if decoder and checkpoint.kind != "mae":
@@ -207,7 +210,13 @@ def _load(
     report = match.decide()
     if strict and report.problems():
         raise CheckpointError(explain(report, checkpoint, match.config))
+    given = _weights_of_given_head(model, checkpoint, options.head)
     match.fill(allow_nonfinite)
+    if given is not None:
+        model.config.head.set_weights(given)
+        report.loaded += [variable.path for variable in model.config.head.variables]
+    elif model.config.head is not None:
+        report.notes.append("the head keeps its values")
     for text in report.notes:
         logging.info("%s: %s.", checkpoint.path, text)
     for name, text in checkpoint.doubtful.items():
@@ -221,9 +230,23 @@ def _load(
     if model.input_normalization is None:
         report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
-    if "head/kernel" in report.loaded:
+    if "head/kernel" in report.loaded or given is not None:
         model.class_names = checkpoint.class_names
     return report
+
+
+def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode: str) -> list[Any] | None:
+    """Return the weights of a given head, from a `.keras` file with the same head; None if it keeps its values."""
+    head = model.config.head
+    if head is None or mode == "reset":
+        return None
+    if checkpoint.arguments.get("head") is not None:
+        found = load_keras_file(checkpoint.path).config.head
+        if type(found) is type(head) and [v.shape for v in found.variables] == [v.shape for v in head.variables]:
+            return found.get_weights()
+    if mode == "keep":
+        raise CheckpointError(f"{checkpoint.path} does not have the model's head. Received: head='keep'. Leave it out.")
+    return None
 
 
 def _compare_resizing(model: ConfiguredModel, checkpoint: Checkpoint, options: Options, report: LoadReport) -> None:

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.checkpoint import Checkpoint, Grid, Shape
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.rules import Binding
+from keras_vit.models import ViTConfig, heads
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.config import plain
 
@@ -48,8 +49,10 @@ class Match:
     def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
         self.model, self.checkpoint, self.options = model, checkpoint, options
         self.config = model.config.to_dict()
-        # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are.
-        self.variables = {name: v for name, v in weights_of(model).items() if "lora_kernel" not in v.name}
+        # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are, like a given head.
+        self._given = () if model.config.head is None else heads.variable_prefixes(model.config.head)
+        found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
+        self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
         self.report = LoadReport(checkpoint.layout.family)
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
         # By variable that is filled: the function from the file's array to the model's.
@@ -69,6 +72,9 @@ class Match:
 
     def _decide_head(self) -> None:
         """Decide whether the head is loaded, reset, or left out."""
+        if self._given:
+            self._drop("the model has a head of another kind", *heads.variable_prefixes(), *self._given)
+            return
         path, mode = self.checkpoint.path, self.options.head
         ours = [name for name in self._named(self.variables, *_HEAD) if name.endswith(_HEAD_LEAVES)]
         classes = self.checkpoint.shapes.get("head/bias", (0,))[-1]
@@ -185,8 +191,9 @@ class Match:
     def _compare_arguments(self) -> None:
         """Report the arguments that change the weights or their effect, and have another value in the model."""
         found, config = self.checkpoint.arguments, self.config
+        left_out = (*self.model.config.FREE, *_ADAPTED, *(ViTConfig.OF_HEAD if self._given else ()))
         for name in config:
-            if name not in found or name in (*self.model.config.FREE, *_ADAPTED):
+            if name not in found or name in left_out:
                 continue
             if name == "pooling" and config[name] is None and found[name] != "map":
                 continue  # all tokens, unpooled: the same weights

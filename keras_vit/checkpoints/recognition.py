@@ -15,7 +15,7 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_size
-from keras_vit.models import normalization
+from keras_vit.models import ViTConfig, normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 
@@ -152,6 +152,8 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
         if missing:
             raise CheckpointError(f"{path} has no encoder blocks to show {', '.join(missing)}.")
         _check_size(arguments, path, _MAX_TABLE if "image_size" in overrides else _MAX_STATED_TABLE)
+    if overrides.get("head") is not None:
+        return ViTConfig.of_encoder(arguments) | overrides
     if not found.get("include_top", True) and "classes" in overrides:
         arguments["include_top"] = overrides.get("include_top", True)
     if not arguments.get("include_top", True):

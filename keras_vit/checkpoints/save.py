@@ -119,7 +119,7 @@ def save_checkpoint(
 
 def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
     """Return the metadata of a model that tensors and `config.json`, `document`, do not hold."""
-    left_out = set(config.FREE)
+    left_out = {*config.FREE, "head"}
     if isinstance(config, MAEConfig):  # its encoder suits any head
         left_out |= set(config.OF_HEAD)
     arguments = {name: value for name, value in config.to_dict().items() if name not in left_out}

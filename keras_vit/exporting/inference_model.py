@@ -7,8 +7,8 @@ import keras
 from keras_vit.inference.keras_model import KerasClassifier, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION
-from keras_vit.inspection import _layer_walk
 from keras_vit.layers.base import BaseLayer
+from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
 
@@ -42,7 +42,7 @@ def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasCl
 
 def is_half(model: keras.Model) -> bool:
     """Return whether a layer computes in 16 bits."""
-    return any(layer.compute_dtype in ("bfloat16", "float16") for layer in _layer_walk.layers_of(model))
+    return any(layer.compute_dtype in ("bfloat16", "float16") for layer in layer_walk.layers_of(model))
 
 
 def check_model(model: Any) -> None:

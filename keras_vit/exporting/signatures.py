@@ -126,9 +126,10 @@ def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, 
 
 def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function from images `[B, H, W, C]` to the features of `models.representation`, float32 `[B, D]`."""
-    if "head" not in {layer.name for layer in model.layers}:
+    features = head_input(model)
+    if features is None:
         raise ValueError(f"The model must have a layer 'head', whose input are the features. Received: {model.name!r}.")
-    body = keras.Model(model.inputs, head_input(model))
+    body = keras.Model(model.inputs, features)
     return lambda images: tf.cast(body(images, training=False), tf.float32)
 
 

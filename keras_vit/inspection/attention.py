@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _layer_walk, token_layout
+from keras_vit.inspection import _inputs, token_layout
 from keras_vit.layers import EncoderBlock, MAPHead
+from keras_vit.models import layer_walk
 
 _MAPS = "arrays [B, H, N, N], one per layer, as attention_maps returns them"
 _FUSIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -91,16 +92,16 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
     {'encoderblock_0': (4, 2, 17, 17), 'encoderblock_1': (4, 2, 17, 17)}
     """
     require_attention(model)
-    images = _layer_walk.check_images(model, images)
+    images = _inputs.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
     poolings: set[str] = set()
-    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
         count: collections.Counter = collections.Counter()
 
         def keep(layer, weights, _, count=count):
             count[layer.name] += 1  # two models inside of one can have layers of the same name
             name = layer.name if count[layer.name] == 1 else f"{layer.name}#{count[layer.name]}"
-            parts.setdefault(name, []).append(_layer_walk.to_numpy(weights))
+            parts.setdefault(name, []).append(_inputs.to_numpy(weights))
             if isinstance(layer, MAPHead):
                 poolings.add(name)
 
@@ -130,13 +131,13 @@ def run(
         recorder.see(layer, args[0] if args else None, output)
         return output
 
-    return _layer_walk.walk(model, images, call), recorder
+    return layer_walk.walk(model, images, call), recorder
 
 
 def require_attention(model: keras.Model) -> None:
     """Raise a ValueError if a model has no attention to look at."""
-    _layer_walk.check_model(model)
-    if not _layer_walk.has_attention(model):
+    _inputs.check_model(model)
+    if not layer_walk.has_attention(model):
         raise ValueError(
             f"The model must have attention layers. Received: {model.name!r} of class {type(model).__name__}, "
             "which has none (BiT is a ResNet). layer_features, cka and occlusion_sensitivity work with any model."

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit._progress import Progress
-from keras_vit.inspection import _layer_walk, attention
+from keras_vit.inspection import _inputs, attention
 from keras_vit.layers import EncoderBlock
 
 
@@ -59,15 +59,15 @@ def attention_distance(
     count = 0
     length = len(images) if hasattr(images, "__len__") else None
     with contextlib.closing(Progress("Attention distance", length, progress)) as bar:
-        for batch in _layer_walk.batches(images, batch_size):
-            batch = _layer_walk.check_images(model, batch)
+        for batch in _inputs.batches(images, batch_size):
+            batch = _inputs.check_images(model, batch)
             sums: list[np.ndarray] = []
 
             def reduce(layer, weights, recorder, sums=sums, size=batch.shape[1:3]):
                 if isinstance(layer, EncoderBlock):
                     grid = recorder.layout().grid
                     table = patch_distances(grid, (size[0] / grid[0], size[1] / grid[1]))
-                    sums.append(_layer_walk.to_numpy(_summed_distance(weights, table, normalize)))
+                    sums.append(_inputs.to_numpy(_summed_distance(weights, table, normalize)))
 
             attention.run(model, batch, reduce)
             totals = [a + b for a, b in zip(totals, sums, strict=True)] if totals else sums

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _layer_walk
+from keras_vit.inspection import _inputs
 from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
+from keras_vit.models import layer_walk
 
 
 def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
@@ -39,7 +40,7 @@ def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
 
 
 def _first_layer(model: keras.Model) -> keras.layers.Layer:
-    layers = [layer for layer in _layer_walk.layers_of(model) if isinstance(layer, (StdConv2D, PatchEncoder))]
+    layers = [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (StdConv2D, PatchEncoder))]
     roots = [layer for layer in layers if layer.name == "conv_root"]
     embeddings = [layer for layer in layers if isinstance(layer, PatchEncoder)]
     if not roots and not embeddings:
@@ -67,7 +68,7 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
     >>> position_similarity(model).shape
     (4, 4, 4, 4)
     """
-    layers = [part for part in _layer_walk.layers_of(model) if isinstance(part, AddPositionEmbs)]
+    layers = [part for part in layer_walk.layers_of(model) if isinstance(part, AddPositionEmbs)]
     if not layers:
         raise ValueError(
             f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative', 'rope2d' and "
@@ -77,6 +78,6 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
         raise ValueError(
             f"`layer` must be in 0..{len(layers) - 1}, the model's position tables. Received: layer={layer!r}."
         )
-    table = _layer_walk.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
+    table = _inputs.to_numpy(layers[layer].table())[0].astype(np.float64)  # [h, w, D]
     table = table / np.maximum(np.linalg.norm(table, axis=-1, keepdims=True), 1e-12)
     return np.einsum("hwd,yxd->hwyx", table, table).astype(np.float32)

@@ -7,10 +7,9 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.inspection import _layer_walk
-from keras_vit.layers import BiTStage, EncoderBlock, ResNetStage
+from keras_vit.inspection import _inputs
+from keras_vit.models import layer_walk
 
-_BLOCKS = (EncoderBlock, ResNetStage, BiTStage)
 _SMALLEST_BATCH = 4  # the unbiased estimate is undefined below
 
 
@@ -37,33 +36,17 @@ def layer_features(
     >>> {name: array.shape for name, array in features.items()}
     {'encoderblock_1': (4, 17, 32), 'encoder_norm': (4, 17, 32)}
     """
-    images = _layer_walk.check_images(model, images)
+    images = _inputs.check_images(model, images)
     layers = [layers] if isinstance(layers, str) else layers
     parts: dict[str, list[np.ndarray]] = {}
-    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
         for name, output in _features(model, batch, layers).items():
             parts.setdefault(name, []).append(output)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def _features(model: keras.Model, images: np.ndarray, layers: Sequence[str] | None) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    seen = []
-
-    def call(layer, *args, **kwargs):
-        output = layer(*args, **kwargs)
-        seen.append(layer.name)
-        if layer.name in layers if layers is not None else isinstance(layer, _BLOCKS):
-            found[layer.name] = _layer_walk.to_numpy(output)
-        return output
-
-    _layer_walk.walk(model, images, call)
-    for name in layers or ():
-        if name not in found:
-            raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
-    if not found:
-        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Name the `layers` you mean.")
-    return found
+    return {name: _inputs.to_numpy(x) for name, x in layer_walk.outputs(model, images, layers).items()}
 
 
 def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
@@ -143,11 +126,11 @@ def layer_similarity(
     ((2, 2), 1.0)
     """
     _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
-    first = _layer_walk.batches(images, batch_size)
+    first = _inputs.batches(images, batch_size)
     pairs: Iterator[tuple[np.ndarray, np.ndarray]] = (
         ((batch, batch) for batch in first)
         if other_images is None
-        else zip(first, _layer_walk.batches(other_images, batch_size), strict=True)
+        else zip(first, _inputs.batches(other_images, batch_size), strict=True)
     )
     totals: list[Any] = []
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -159,9 +142,9 @@ def layer_similarity(
             )
         if len(batch) < _SMALLEST_BATCH:
             continue
-        features = _features(model, _layer_walk.check_images(model, batch), None)
+        features = _features(model, _inputs.check_images(model, batch), None)
         same = other is model and other_images is None
-        others = features if same else _features(other, _layer_walk.check_images(other, other_batch, "other"), None)
+        others = features if same else _features(other, _inputs.check_images(other, other_batch, "other"), None)
         names = tuple(features), tuple(others)
         grams, other_grams = ([_gram(value) for value in found.values()] for found in (features, others))
         sums = [

@@ -8,8 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _checks
-from keras_vit.inspection import _layer_walk, attention
+from keras_vit.inspection import _inputs, attention
 from keras_vit.layers import EncoderBlock, MAPHead
+from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
 
@@ -44,13 +45,13 @@ def gradient_attention(
     (4, 4, 4)
     """
     attention.require_attention(model)
-    images = _layer_walk.check_images(model, images)
+    images = _inputs.check_images(model, images)
     if isinstance(model, ConfiguredModel) and not model.config.include_top:
         raise ValueError(
             "gradient_attention needs a model that ends in classes. Received: include_top=False. Build it with a head."
         )
     parts, start = [], 0
-    for batch in _layer_walk.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
         parts.append(_relevance(model, batch, class_index, slice(start, start + len(batch)), len(images)))
         start += len(batch)
     return np.concatenate(parts)
@@ -66,7 +67,7 @@ def _relevance(
         maps.append(weights)
 
     output, recorder = attention.run(model, images, keep)
-    logits = _layer_walk.to_numpy(output)
+    logits = _inputs.to_numpy(output)
     if logits.ndim != 2:
         raise ValueError(
             f"gradient_attention needs a model that ends in classes, [B, classes]. Received: outputs of shape "
@@ -86,7 +87,7 @@ def _relevance(
     relevance, probe = own, None
     for layer, weights, slope in zip(layers, maps, slopes, strict=True):
         # [B, N, N], or [B, 1, N] for attention pooling
-        positive = np.maximum(_layer_walk.to_numpy(weights) * _layer_walk.to_numpy(slope), 0.0).mean(axis=1)
+        positive = np.maximum(_inputs.to_numpy(weights) * _inputs.to_numpy(slope), 0.0).mean(axis=1)
         if isinstance(layer, MAPHead):
             probe = positive[:, 0]  # [B, N]
         else:
@@ -115,7 +116,7 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
             return layer(*args, edit_scores=lambda scores: scores + next(remaining), **kwargs)
         return layer(*args, **kwargs)
 
-    return _layer_walk.walk(model, images, call)
+    return layer_walk.walk(model, images, call)
 
 
 def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:

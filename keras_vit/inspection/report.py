@@ -10,12 +10,13 @@ from absl import logging
 
 from keras_vit import _io, _numbers
 from keras_vit._metrics import Metric
-from keras_vit.inspection import _layer_walk, page, plots
+from keras_vit.inspection import page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
 from keras_vit.inspection.examples import Example
 from keras_vit.inspection.headings import stamp
 from keras_vit.inspection.report_cards import image_cards
+from keras_vit.models import layer_walk
 
 FIGURES = "figures"
 _HELP = {
@@ -63,7 +64,7 @@ def write_report(
         progress: Whether to show progress bars.
     """
     plots.require_matplotlib()
-    with_attention = model is not None and _layer_walk.has_attention(model)
+    with_attention = model is not None and layer_walk.has_attention(model)
     cards, views = image_cards(examples, predict, class_names, model if with_attention else None)
     figures: dict[str, dict[str, Any]] = {}  # heading -> file name -> figure
     if reconstructions is not None:

@@ -72,19 +72,20 @@ class ConfiguredModel(ImageModel):
         A checkpoint that states them sets them. The head has them, so a saved model, a copy, a clone and a model around
         this model keep them. `save_weights` does not write them. There must be one for each class.
         """
-        return next((head.class_names for head in self._heads()), None)
+        return next((getattr(head, "class_names", None) for head in self._heads()), None)
 
     @class_names.setter
     def class_names(self, value: Iterable[str] | None) -> None:
         names = None if value is None else tuple(map(str, _checks.sequence("class_names", value, "names")))
-        count = self.config.classes if self._heads() else 0
+        count = self.output_shape[-1] if self._heads() else 0
         if names is not None and len(names) != count:
             raise ValueError(f"`class_names` must name the {count} classes of the head. Received: {len(names)} names.")
         for head in self._heads():
             head.class_names = names
 
     def _heads(self) -> list[Any]:
-        return [layer for layer in self.layers if layer.name in ("head", "head_dist")]
+        given = self.config.head
+        return [layer for layer in self.layers if layer.name in ("head", "head_dist")] if given is None else [given]
 
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
@@ -147,7 +148,7 @@ class ConfiguredModel(ImageModel):
         changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
         model.input_normalization = input_normalization
-        if model.config.include_top and len(class_names) == model.config.classes:  # another head has other classes
+        if model.config.include_top and len(class_names) == model.output_shape[-1]:  # another head has other classes
             model.class_names = class_names
         if not trainable:
             model.trainable = False

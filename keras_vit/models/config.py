@@ -85,7 +85,10 @@ class Config(Options, Sizes):
     Attributes:
         COMMON: Arguments that the models of every project have.
         FREE: Arguments on which neither the weights nor the outputs depend.
+        head: Layer that a user gave as the head; None for the model's own. A field of `ViTConfig`.
     """
+
+    head = None  # type: Any
 
     COMMON: ClassVar[tuple[str, ...]] = ("channels", "classes", "include_top")
     FREE: ClassVar[tuple[str, ...]] = (
@@ -106,11 +109,11 @@ class Config(Options, Sizes):
         if self.classifier_activation is not None:
             get_activation(self.classifier_activation, "classifier_activation")
         self._refuse(
-            self.include_top and self.classes is None,
+            self.include_top and self.classes is None and self.head is None,
             "`classes` must be a number of classes, or include_top=False for a model without a head.",
             "classes",
         )
-        if self.include_top:
+        if self.include_top and self.head is None:
             self._set("classes", _checks.positive_int("classes", self.classes))
 
     def _refuse(self, wrong: Any, expected: str, *names: str) -> None:
@@ -144,6 +147,9 @@ class Config(Options, Sizes):
     def to_dict(self) -> dict[str, Any]:
         """Return the resolved arguments in values that JSON keeps."""
         values = {name: getattr(self, name) for name in self.names()}
+        if self.head is not None:
+            values["head"] = keras.saving.serialize_keras_object(self.head)
+            values["head"].pop("build_config", None)  # of one size of images
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property

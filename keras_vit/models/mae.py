@@ -7,11 +7,18 @@ import keras
 
 from keras_vit import _checks
 from keras_vit.layers import Dense, FixedPositionEmbs, RestoredPatches, VisiblePatches
+from keras_vit.models import parts
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import images_input
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
+
+# Arguments of the encoder that the blocks of the decoder do not have; they have all others.
+_NOT_OF_DECODER = (
+    *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_scale", "head_dim", "output_projection"),
+    *("attention_chunk_size", "hidden_size", "num_layers", "num_heads", "mlp_dim"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +63,9 @@ class MAEConfig(MaskedConfig):
 
     @property
     def decoder(self) -> ViTConfig:
-        """Arguments of the decoder's blocks, as those of an encoder without dropout and other options."""
-        shared = (
-            *("patch_size", "image_size", "channels", "activation", "layer_norm_epsilon", "qkv_bias", "remat"),
-            *("mlp", "norm", "qk_norm"),
-        )
+        """Arguments of the decoder's blocks."""
         return ViTConfig(
-            **{name: getattr(self, name) for name in shared},
+            **{name: getattr(self, name) for name in ViTConfig.names() if name not in _NOT_OF_DECODER},
             hidden_size=self.decoder_hidden_size,
             num_layers=self.decoder_num_layers,
             num_heads=self.decoder_num_heads,
@@ -106,7 +109,7 @@ class _Builder(Builder):
         x = RestoredPatches(self._prefix, name="mask_token", **shared)(x, self.order)  # [B, prefix + N, decoder's D]
         x = FixedPositionEmbs(config.grid, self._prefix, name="decoder_posembed", **shared)(x)
         for index in range(decoder.num_layers):
-            x = self._block(decoder, f"decoder_block_{index}")(x)
+            x = parts.encoder_block(decoder, self.policy, f"decoder_block_{index}")(x)
         x = self._norm("decoder_norm")(x)
         x = Dense(config.num_pixels, name="decoder_pred", **shared)(x)
         return x[:, self._prefix :]

@@ -1,10 +1,13 @@
 """Base class of the models that learn from images without labels, a part of whose patches is hidden."""
 
 import dataclasses
-import re
 from typing import Any, ClassVar
 
+import keras
+
 from keras_vit import _checks
+from keras_vit.layers import CorruptedPatches, VisiblePatches
+from keras_vit.models import heads
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vit import VisionTransformer
@@ -106,23 +109,31 @@ class MaskedModel(ConfiguredModel):
             )
         super()._check_images(inputs[0])
 
+    @property
+    def encoder_layers(self) -> list[keras.layers.Layer]:
+        """Layers of the encoder in their order. Each takes the output of the one before; no patches are hidden."""
+        end = [layer.name for layer in self.layers].index("encoder_norm") + 1
+        hiding = (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)
+        return [layer for layer in self.layers[:end] if not isinstance(layer, hiding)]
+
     def encoder(self, **arguments: Any) -> VisionTransformer:
         """Return the encoder as a model of its own, with a copy of the weights.
 
         Args:
             **arguments: Arguments of `VisionTransformer` in place of the encoder's, which change no shape of a weight:
-                `pooling`, `classes` with `include_top=True`, `drop_path_rate`.
+                `pooling`, `classes` with `include_top=True`, `head`, `drop_path_rate`.
 
         Raises:
             ValueError: If the encoder's weights do not fit the arguments.
         """
-        policy = self.dtype_policy
-        model = VisionTransformer(**{**self.config.encoder_arguments(), "dtype": policy, **arguments})
+        own = {**self.config.encoder_arguments(), "dtype": self.dtype_policy}
+        model = VisionTransformer(**{**(ViTConfig.of_encoder(own) if "head" in arguments else own), **arguments})
         model.input_normalization = self.input_normalization
         own = {weight.path: weight for weight in self.variables}
+        of_head = heads.variable_prefixes(model.config.head)
         for weight in model.variables:
             if weight.path in own and weight.shape == own[weight.path].shape:
                 weight.assign(own[weight.path])
-            elif not re.match("(head|fc_norm|pre_logits|MAPHead)|.*seed_generator_state$", weight.path):
+            elif not weight.path.startswith(of_head) and not weight.path.endswith("seed_generator_state"):
                 raise ValueError(f"The encoder has no weight {weight.path} of shape {tuple(weight.shape)}.")
         return model

@@ -1,12 +1,37 @@
-"""Parts of a block, as a configuration describes them."""
+"""Blocks and their parts, as a configuration describes them."""
+
+import contextlib
 
 import keras
 
-from keras_vit.layers import MlpBlock, SelfAttention, SwiGLU
+from keras_vit.layers import EncoderBlock, MlpBlock, SelfAttention, SwiGLU
 from keras_vit.layers.normalization import NORMS
 from keras_vit.models.vit_config import ViTConfig
 
 ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
+
+
+def encoder_block(
+    config: ViTConfig,
+    policy: keras.DTypePolicy | None = None,
+    name: str = "block",
+    drop_path_rate: float = 0.0,
+    relative_positions: int | None = None,
+) -> EncoderBlock:
+    """Return a block of the encoder, or of a decoder with a configuration of its own."""
+    remat = keras.RematScope("list_of_layers", layer_names=[name])
+    with remat if config.remat == "blocks" else contextlib.nullcontext():
+        return EncoderBlock(
+            attention_layer(config, policy, relative_positions),
+            mlp_layer(config, policy, config.dropout_rate),
+            config.dropout_rate,
+            drop_path_rate,
+            config.layer_norm_epsilon,
+            config.layer_scale,
+            config.norm,
+            dtype=policy,
+            name=name,
+        )
 
 
 def attention_layer(

@@ -6,33 +6,39 @@ from typing import Any
 import keras
 
 from keras_vit import _checks
-from keras_vit.layers import CorruptedPatches, PatchMeanPooling, TokenPooling, UnflattenGrid, VisiblePatches
+from keras_vit.layers import PatchMeanPooling, TokenPooling, UnflattenGrid
+from keras_vit.models import layer_walk
 from keras_vit.models.base import check_own
 from keras_vit.models.masked import MaskedModel
 from keras_vit.models.vit_config import ViTConfig
 
 
-def encoder_outputs(model: keras.Model) -> dict[str, keras.KerasTensor]:
-    """Return the symbolic output of each layer by its name; those of a pre-training model for whole images."""
-    if not isinstance(model, MaskedModel):
-        return {layer.name: layer.output for layer in model.layers}
-    x, outputs = model.inputs[0], {}
-    for layer in model.layers:  # a chain up to the last norm of the encoder
-        if not isinstance(layer, (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)):
-            outputs[layer.name] = x = layer(x)
-        if layer.name == "encoder_norm":
-            break
-    return outputs
+def head_input(model: keras.Model) -> keras.KerasTensor | None:
+    """Return the symbolic features of a model, `[B, D]`: what its head reads; None if there is no head.
+
+    They are the mean of the inputs of two heads. For a head that reads all tokens and for a pre-training model, they
+    are the class token, or the mean of the patches if there is none.
+    """
+    config = getattr(model, "config", None)
+    layers = {layer.name: layer for layer in model.layers}
+    if isinstance(model, MaskedModel):
+        return _pooled(model, layer_walk.outputs(model, model.inputs[0], ["encoder_norm"])["encoder_norm"])
+    head: Any = config.head if isinstance(config, ViTConfig) else None
+    if head is not None:
+        inputs = keras.tree.flatten(head.input)  # tokens of one or several blocks, then as many grids
+        return _pooled(model, inputs[len(inputs) // 2 - 1])
+    inputs = [layers[name].input for name in ("head", "head_dist") if name in layers]
+    inputs = [x for x in inputs if isinstance(x, keras.KerasTensor)]  # and not a list of tokens and patches
+    if len(inputs) < 2:
+        return inputs[0] if inputs else None
+    return keras.layers.Average(dtype=layers["head"].compute_dtype, name="features")(inputs)
 
 
-def head_input(model: keras.Model) -> keras.KerasTensor:
-    """Return the symbolic input of the layer `head`, or the mean of both inputs where there is a `head_dist`."""
-    names = [name for name in ("head", "head_dist") if name in {layer.name for layer in model.layers}]
-    heads = [model.get_layer(name) for name in names]
-    inputs = [head.input for head in heads]
-    return (
-        inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=heads[0].compute_dtype, name="features")(inputs)
-    )
+def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    config, policy = model.config, model.dtype_policy
+    if config.class_token:
+        return TokenPooling(0, dtype=policy)(tokens)
+    return PatchMeanPooling(config.num_prefix_tokens + config.num_registers, dtype=policy)(tokens)
 
 
 def endings(model: keras.Model) -> list[Any]:
@@ -76,14 +82,9 @@ def representation(model: keras.Model) -> keras.Model:
     >>> [tuple(output.shape) for output in both.outputs]
     [(None, 192), (None, 10)]
     """
-    if isinstance(model, MaskedModel):
-        config, tokens = model.config, encoder_outputs(model)["encoder_norm"]  # [B, prefix + N, D]
-        pool = TokenPooling if config.class_token else PatchMeanPooling
-        features = pool(0 if config.class_token else config.num_registers, dtype=model.dtype_policy)(tokens)
-        return keras.Model(model.inputs[0], [features, features], name=f"{model.name}_representation")
-    names = [layer.name for layer in model.layers]
-    output = model.outputs[0]
-    features = head_input(model) if "head" in names else output
+    features = head_input(model)
+    output = features if isinstance(model, MaskedModel) else model.outputs[0]
+    features = output if features is None else features
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")
 
 
@@ -115,16 +116,14 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
     numbers = _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
     if not numbers or not all(number in range(-config.num_layers, config.num_layers) for number in numbers):
         raise ValueError(f"`blocks` must be numbers of the {config.num_layers} blocks. Received: blocks={blocks!r}.")
-    outputs, shared = encoder_outputs(model), {"dtype": model.dtype_policy}
-    final_norm = model.get_layer("encoder_norm") if norm and "encoder_norm" in outputs else None
+    names = [f"encoderblock_{number % config.num_layers}" for number in numbers]
+    outputs, shared = layer_walk.outputs(model, model.inputs[0], ["embedding", *names]), {"dtype": model.dtype_policy}
+    has_norm = config.final_norm and not config.norm_after_pooling
+    final_norm = model.get_layer("encoder_norm") if norm and has_norm else lambda x: x
     patch_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", **shared)
     class_token = TokenPooling(0, name="class_token", **shared)
-    found: dict[str, list[keras.KerasTensor]] = {"maps": [], "tokens": []}
-    for number in numbers:
-        tokens = outputs[f"encoderblock_{number % config.num_layers}"]  # [B, prefix + registers + h*w, D]
-        tokens = tokens if final_norm is None else final_norm(tokens)
-        found["maps"].append(patch_map(tokens, outputs["embedding"]))  # [B, h, w, D]
-        if config.class_token:
-            found["tokens"].append(class_token(tokens))  # [B, D]
-    outputs = {name: tensors for name, tensors in found.items() if tensors}
-    return keras.Model(model.inputs[0], outputs, name=f"{model.name}_features")
+    tokens = [final_norm(outputs[name]) for name in names]  # [B, prefix + registers + h*w, D] each
+    found = {"maps": [patch_map(x, outputs["embedding"]) for x in tokens]}  # [B, h, w, D] each
+    if config.class_token:
+        found["tokens"] = [class_token(x) for x in tokens]  # [B, D] each
+    return keras.Model(model.inputs[0], found, name=f"{model.name}_features")

@@ -1,6 +1,5 @@
 """The Vision Transformer and its hybrids."""
 
-import contextlib
 from typing import Any
 
 import keras
@@ -8,32 +7,18 @@ import keras
 from keras_vit.layers import (
     AddPositionEmbs,
     ClassToken,
-    Dense,
     Dropout,
-    EncoderBlock,
     FirstTokens,
     FlattenGrid,
-    MAPHead,
     PatchEncoder,
-    PatchMeanPooling,
     RegisterTokens,
     ResNetStage,
     RotaryPositions,
-    SelfAttention,
-    TokenPooling,
     resnet,
 )
-from keras_vit.models import parts
+from keras_vit.models import heads, parts
 from keras_vit.models.arguments import configured_by, with_arguments
-from keras_vit.models.base import (
-    ConfiguredModel,
-    batch_norm,
-    head_layer,
-    images_input,
-    normalized,
-    predictions,
-    resolve_policy,
-)
+from keras_vit.models.base import ConfiguredModel, images_input, normalized, resolve_policy
 from keras_vit.models.vit_config import ViTConfig
 
 
@@ -80,6 +65,7 @@ class Builder:
 
     def __init__(self, config: ViTConfig):
         self.config, self.policy = config, resolve_policy(config.dtype)
+        self.grid: keras.KerasTensor | None = None  # the embeddings of the patches, [B, h, w, D]
         # The map whose grid the positions are resized to, for images of any size.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
         self.block_arguments: dict[str, keras.KerasTensor] = {}  # of each call of a block
@@ -89,7 +75,9 @@ class Builder:
         images = images_input(self.config, self.policy)
         x = normalized(self.config, images)
         x = x if self.config.resnet_blocks is None else self._resnet(x)
-        return images, self._head(self._blocks(self._tokens(x)))
+        head = heads.create(self.config, self.policy)
+        tokens = self._blocks(self._tokens(x), head.blocks)
+        return images, head(tokens, self.grid)
 
     def _norm(self, name):
         return parts.norm_layer(self.config, self.policy, name)
@@ -114,7 +102,7 @@ class Builder:
     def _tokens(self, x):
         """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
         config, shared = self.config, {"dtype": self.policy}
-        grid = PatchEncoder(
+        self.grid = grid = PatchEncoder(
             config.patch_size,
             config.hidden_size,
             flatten=False,
@@ -168,11 +156,15 @@ class Builder:
             name="rope",
         )
 
-    def _blocks(self, x):
-        """Return the tokens after the blocks and the final norm, as many as the output depends on."""
+    def _blocks(self, x, numbers=None):
+        """Return the tokens after the last block and the final norm, as many as the output depends on.
+
+        With `numbers` of blocks, return a list of the tokens after each of them and the norm.
+        """
         config = self.config
         if config.norm_before_blocks:
             x = self._norm("pre_norm")(x)
+        outputs = []
         add_positions = block = None
         for index in range(config.num_layers):
             if config.position_embedding_at == "every_layer_shared":
@@ -181,92 +173,20 @@ class Builder:
                 add_positions = self._add_positions(f"posembed_layer_{index}", config.num_registers)
             if add_positions is not None:
                 x = add_positions(x, *self.position_arguments)
-            block = self._block(
-                config,
-                f"encoderblock_{index}",
-                drop_path_rate=config.drop_path_rates[index],
-                relative_positions=config.num_tokens if config.position_embedding == "relative" else None,
-            )
+            relative = config.num_tokens if config.position_embedding == "relative" else None
+            name, drop_path_rate = f"encoderblock_{index}", config.drop_path_rates[index]
+            block = parts.encoder_block(config, self.policy, name, drop_path_rate, relative)
             last_input = x
             x = block(x, **self.block_arguments)
+            outputs.append(x)
         has_norm = config.final_norm and not config.norm_after_pooling
         norm = self._norm("encoder_norm") if has_norm else lambda x: x
         tokens = norm(x)  # [B, N, D]
+        if numbers is not None:
+            return [norm(outputs[number]) for number in numbers]
         if block is None or config.num_output_tokens is None:
             return tokens
         # The first call of the last block, above, is that of `get_layer(...).output` and has all tokens. The model's
         # output depends on this second call, so that the other tokens of the last block are not computed.
         queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
         return norm(block(queries, context=last_input, **self.block_arguments))
-
-    def _block(self, config, name, drop_path_rate=0.0, relative_positions=None):
-        """Return a block of the encoder, or of a decoder with a configuration of its own."""
-        remat = keras.RematScope("list_of_layers", layer_names=[name])
-        with remat if config.remat == "blocks" else contextlib.nullcontext():
-            return EncoderBlock(
-                parts.attention_layer(config, self.policy, relative_positions),
-                parts.mlp_layer(config, self.policy, config.dropout_rate),
-                config.dropout_rate,
-                drop_path_rate,
-                config.layer_norm_epsilon,
-                config.layer_scale,
-                config.norm,
-                dtype=self.policy,
-                name=name,
-            )
-
-    def _head(self, x):
-        config = self.config
-        if config.distillation_token is True:
-            return self._two_heads(x)
-        x = self._pool(x)
-        if config.norm_after_pooling:
-            x = self._norm("fc_norm")(x)
-        if config.representation_size is not None:
-            x = self._pre_logits()(x)
-        if not config.include_top:
-            return x
-        if config.head_norm:
-            x = batch_norm(self.policy, "head_norm")(x)
-        return predictions(config, head_layer(config, self.policy)(x))
-
-    def _pool(self, x):
-        config, shared = self.config, {"dtype": self.policy}
-        if config.pooling == "token":
-            return TokenPooling(0, name="pool", **shared)(x)  # [B, D]
-        if config.pooling == "gap":
-            left_out = 0 if config.pool_prefix_tokens else config.num_prefix_tokens + config.num_registers
-            return PatchMeanPooling(left_out, name="pool", **shared)(x)
-        if config.pooling == "token+gap":
-            left_out = config.num_prefix_tokens + config.num_registers
-            token = TokenPooling(0, name="pool_token", **shared)(x)
-            mean = PatchMeanPooling(left_out, name="pool_patches", **shared)(x)
-            return keras.layers.Concatenate(name="pool", **shared)([token, mean])  # [B, 2 D]
-        if config.pooling == "map":
-            attention = SelfAttention(config.num_heads, name=parts.ATTENTION, **shared)
-            mlp = parts.mlp_layer(config, self.policy)
-            epsilon, norm = config.layer_norm_epsilon, config.norm
-            return MAPHead(attention, mlp, epsilon, norm, name="MAPHead_0", **shared)(x)  # [B, D]
-        return x  # [B, N, D]
-
-    def _pre_logits(self):
-        return Dense(
-            self.config.representation_size,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            dtype=self.policy,
-            name="pre_logits",
-        )
-
-    def _two_heads(self, x):
-        """Return the mean of the logits of the class token and of DeiT's distillation token, which have a head each."""
-        config, shared = self.config, {"dtype": self.policy}
-        both = [TokenPooling(0, name="pool", **shared)(x), TokenPooling(1, name="pool_dist", **shared)(x)]
-        if config.representation_size is not None:
-            pre_logits = self._pre_logits()
-            both = [pre_logits(token) for token in both]
-        average = keras.layers.Average(name="average", **shared)
-        if not config.include_top:
-            return average(both)
-        heads = [head_layer(config, self.policy, name) for name in ("head", "head_dist")]
-        return predictions(config, average([head(token) for head, token in zip(heads, both, strict=True)]))

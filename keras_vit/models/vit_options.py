@@ -1,7 +1,10 @@
 """Options of Vision Transformers: names, types, defaults, documentation and checks."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import keras
 
 from keras_vit import _checks
 from keras_vit.layers import get_activation, position
@@ -64,6 +67,10 @@ class ViTOptions(Options):
         rope_shift: Largest random shift of the coordinates of `"rope2d"` in training, or None.
         rope_jitter: Largest random factor of each of its coordinates in training, or None.
         rope_rescale: Largest random factor of both of its coordinates in training, or None. DINOv3 has 2.
+        head: Keras layer in place of pooling and classification, or None. It is called as `head(tokens, grid=patches)`,
+            with the tokens after the final norm, `[B, prefix tokens + registers + h*w, D]`, and the patches among them
+            on their grid, `[B, h, w, D]`. An attribute `blocks`, such as `(5, 11)`, asks for lists of the tokens and
+            patches after each of these blocks. `classes` is ignored: the layer has its own.
     """
 
     pooling: Literal["token", "gap", "token+gap", "map"] | None = "token"
@@ -103,6 +110,7 @@ class ViTOptions(Options):
     rope_shift: float | None = None
     rope_jitter: float | None = None
     rope_rescale: float | None = None
+    head: keras.layers.Layer | dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +134,15 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
     # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
     OF_HEAD: ClassVar[tuple[str, ...]] = (
         *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
-        *("norm_after_pooling", "pool_prefix_tokens", "head_norm"),
+        *("norm_after_pooling", "pool_prefix_tokens", "head_norm", "head"),
     )
 
     def __post_init__(self):
         use = dict.fromkeys(("avg", "average", "mean"), "'gap' for the mean of the patches")
         use["max"] = "None, and keras.layers.GlobalMaxPooling1D() on the output of a model with include_top=False"
         self._refuse(self.pooling in use, f"`pooling` must be {use.get(str(self.pooling))}.", "pooling")
+        if self.head is not None:
+            self._resolve_head()
         super().__post_init__()
         self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):
@@ -155,6 +165,26 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         if self.head_dim is None or self.pooling == "map":
             _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
         self._check_combinations()
+
+    @classmethod
+    def of_encoder(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that are not those of the head."""
+        return {name: value for name, value in arguments.items() if name not in cls.OF_HEAD}
+
+    def _resolve_head(self):
+        """Restore a serialized head, and refuse the arguments that it replaces."""
+        if isinstance(self.head, dict):
+            self._set("head", keras.saving.deserialize_keras_object(self.head))
+        _checks.instance("head", self.head, keras.layers.Layer, "a layer that is called as head(tokens, grid=patches)")
+        for name in self.OF_HEAD:
+            kept = name in ("classes", "classifier_activation", "head")
+            replaced = not kept and getattr(self, name) not in (getattr(type(self), name), None)
+            self._refuse(replaced, f"`head` replaces the argument `{name}`: leave it out.", name)
+        self._set("pooling", None)
+        self._set("classes", None)
+        for block in getattr(self.head, "blocks", None) or ():
+            wrong = block not in range(-self.num_layers, self.num_layers)
+            self._refuse(wrong, f"The model has no block {block!r}, which `head` reads.", "num_layers")
 
     def _resolve(self):
         """Replace values that depend on other arguments, so that equal models have equal configurations."""
@@ -182,7 +212,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             "class_token",
         )
         self._refuse(
-            self.distillation_token and self.pooling != "token",
+            self.distillation_token in ((True,) if self.head else (True, "unused")) and self.pooling != "token",
             "`distillation_token` needs pooling='token': DeiT reads both tokens.",
             "pooling",
         )

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit import layers, models
-from keras_vit.models import parts
+from keras_vit import models
+from keras_vit.models import heads, parts
 from keras_vit.models.config import pair
 
 # Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
@@ -105,13 +105,11 @@ class Tally:
 
 def _vit(config: models.ViTConfig) -> Cost:
     tally, tokens = _encoder(config, config.num_tokens), config.num_tokens
-    if config.pooling == "map":
-        _map_head(tally, config, tokens)
     if isinstance(config, models.MaskedPatchConfig):
         tally.parameters += config.hidden_size  # the mask token
         tally.dense(config.num_patches, config.hidden_size, math.prod(config.output_shape))
     else:
-        _vit_head(tally, config, 1 if config.pooling is not None else tokens)
+        heads.create(config).count(tally, tokens)
     return tally.cost(tokens)
 
 
@@ -149,57 +147,23 @@ def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
     if config.norm_before_blocks:
         norm.count(tally, tokens, width)
     _blocks(tally, config, tokens)
-    if config.final_norm:
-        norm.count(tally, 1 if config.norm_after_pooling else tokens, width)
+    if config.final_norm and not config.norm_after_pooling:
+        norm.count(tally, tokens, width)
     return tally
 
 
 def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
     """Count all encoder blocks on a number of tokens."""
     width, blocks = config.hidden_size, Tally()
+    relative = tokens if config.position_embedding == "relative" else None
+    block = parts.encoder_block(config, relative_positions=relative)
     for _ in range(config.num_layers):
-        _block(blocks, config, tokens)
+        block.count(blocks, tokens, width)
     if config.remat == "blocks" and config.num_layers:  # the input of each block, and one recomputed block at a time
         blocks.activations = config.num_layers * tokens * width + blocks.activations // config.num_layers
     if config.num_layers and (queries := parts.attention_layer(config).queries_at_once(tokens)):
         blocks.activations += config.num_heads * queries * tokens  # the weights of one chunk at a time
     tally.add(blocks)
-
-
-def _block(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
-    """Count a block, which saves 8 vectors of `D` and 2 of the MLP's width per token, and the attention weights."""
-    width, norm = config.hidden_size, parts.norm_layer(config)
-    norm.count(tally, tokens, width)
-    relative = tokens if config.position_embedding == "relative" else None
-    parts.attention_layer(config, relative_positions=relative).count(tally, tokens, width)
-    norm.count(tally, tokens, width)
-    parts.mlp_layer(config, dropout_rate=config.dropout_rate).count(tally, tokens, width)
-    if config.dropout_rate:
-        tally.dropout(tokens * width)
-    if config.layer_scale is not None:
-        tally.parameters += 2 * width
-        tally.elementwise(2 * tokens * width)
-
-
-def _map_head(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
-    width = config.hidden_size
-    tally.parameters += width
-    layers.SelfAttention(config.num_heads).count(tally, tokens, width, queries=1)
-    parts.norm_layer(config).count(tally, 1, width)
-    parts.mlp_layer(config).count(tally, 1, width)
-
-
-def _vit_head(tally: Tally, config: models.ViTConfig, rows: int) -> None:
-    width, heads = config.pooled_size, 2 if config.distillation_token is True else 1
-    if config.representation_size is not None:
-        for head in range(heads):
-            tally.dense(rows, width, config.representation_size, parameters=head == 0)
-        width = config.representation_size
-    if config.include_top:
-        if config.head_norm:
-            tally.elementwise(rows * width)  # its statistics are no parameters
-        for _ in range(heads):
-            tally.dense(rows, width, config.classes or 0)
 
 
 def _positions(config: models.ViTConfig) -> int:

@@ -16,7 +16,7 @@ from keras_vit.recipe.fields import Recipe
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
-DERIVED = ("classes", "channels", "include_top", "classifier_activation", "name", "dtype")
+DERIVED = ("classes", "channels", "include_top", "head", "classifier_activation", "name", "dtype")
 # Arguments that say how a model is trained, not what it computes: a checkpoint's own do not matter.
 _OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
 
@@ -50,6 +50,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         return recipe
     kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
     ignored = (*FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
+    found = ViTConfig.of_encoder(found) if found.get("head") is not None else found
     found = {name: value for name, value in found.items() if name not in ignored}
     variants = models.VIT if kind == "vit" else models.BIT
     variant = model.variant if model.variant in variants else next(iter(variants))

@@ -202,7 +202,7 @@ def _siglip():
                 path, suffix = f"{_HUB}google/{name}-{stem}-{size}", "" if size == sizes[0] else f"-{size}"
                 # 384 pixels are 27 patches of 14, and a rest.
                 pixels = size // 14 * 14 if model.endswith("/14") else size
-                arguments = {"pooling": "map"}
+                arguments = {"pooling": "map", "class_token": False}
                 yield PublishedWeights(f"{name}{suffix}", model, path, "webli", None, pixels, arguments=arguments)
 
 

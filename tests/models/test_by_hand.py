@@ -69,6 +69,21 @@ def test_the_decoder_of_a_masked_autoencoder():
     assert config.decoder.layer_norm_epsilon == 1e-3
 
 
+def test_the_decoder_has_every_option_that_is_not_listed():
+    options = {
+        "mlp": "swiglu",
+        "norm": "rms",
+        "qk_norm": True,
+        "qkv_bias": False,
+        "remat": "blocks",
+        "patch_norm": True,
+    }
+    sizes = {"decoder_hidden_size": 24, "decoder_num_heads": 4}
+    config = models.MAEConfig(**MASKED, **options, layer_scale=0.1, dropout_rate=0.1, **sizes)
+    different = {name for name in models.ViTConfig.names() if getattr(config, name) != getattr(config.decoder, name)}
+    assert different == {"hidden_size", "num_layers", "num_heads", "mlp_dim", "layer_scale", "dropout_rate"}
+
+
 def test_an_encoder_keeps_the_normalization_of_the_images():
     model = models.MaskedPatchPredictor(**MASKED)
     model.input_normalization = normalization.IMAGENET

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.inspection._layer_walk import walk
 from keras_vit.layers import kernels
 from keras_vit.models import MaskedAutoencoder, ViTConfig
+from keras_vit.models.layer_walk import walk
 from keras_vit.planning import cost, plan
 from keras_vit.training import run_directory
 from tests import selection, tiny

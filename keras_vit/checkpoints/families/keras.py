@@ -49,6 +49,8 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
             heads = query[1] if len(query) == 3 else None
             checkpoint.arguments |= architecture.infer_decoder(shapes, heads, source.path) | {"activation": "gelu"}
         checkpoint.assumed["activation"] = "weights alone do not show it; this is the model's"
+    if checkpoint.arguments.get("head") is not None:
+        checkpoint.allow_any_head()
     if decoder or ignored:
         checkpoint.allow_any_head()
         checkpoint.arguments["pooling"] = "token" if checkpoint.arguments.get("class_token") else "gap"

@@ -6,6 +6,7 @@ process. So another process, of bounded memory and time, looks at every object f
 """
 
 import collections
+import functools
 import os
 import subprocess
 import sys
@@ -159,8 +160,18 @@ class KerasFile(TensorSource):
 class KerasSource(KerasFile):
     """Open file of a keras_vit model, whose tensors have the names of its variables."""
 
+    @functools.cached_property
+    def _given_head(self) -> Any:
+        """Name of the head that a user gave to the model, whose variables only Keras can name; None without one."""
+        value: Any = self.config
+        for key in ("config", "head", "config", "name"):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
     def _name(self, layers: list[str], index: str, count: int) -> str | None:
         if "seed_generator" in layers[-1] or index.startswith(PREFIX):  # the kernel in the file contains LoRA already
+            return None
+        if layers[0] == self._given_head:
             return None
         names = _variable_names(layers[-1], count)
         position = int(index) if index.isdigit() and len(index) < 4 else -1

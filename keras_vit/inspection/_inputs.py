@@ -1,0 +1,55 @@
+"""Models and images as users pass them to the functions of this package."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.models.base import ConfiguredModel
+
+
+def check_model(model: Any, name: str = "model") -> None:
+    """Raise a ValueError if something is not a model."""
+    example = "open a file with keras.models.load_model, such as 'runs/digits/model.keras'"
+    _checks.instance(name, model, keras.Model, example)
+
+
+def check_images(model: keras.Model, images: Any, name: str = "model") -> np.ndarray:
+    """Return a batch of images as the array that a model takes; refuse whole numbers where it expects [-1, 1]."""
+    check_model(model, name)
+    images = _checks.numbers_of("images", images, "a batch [B, height, width, channels]")
+    if images.ndim != 4 or not len(images):
+        raise ValueError(f"`images` must be a batch [B, height, width, channels]. Received: shape {images.shape}.")
+    if isinstance(model, ConfiguredModel):
+        if model.config.input_range is None and images.dtype.kind in "biu":
+            raise ValueError(
+                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
+                "them as for the training, for example images / 127.5 - 1."
+            )
+        model._check_images(images)
+    return images
+
+
+def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
+    """Yield `[b, height, width, channels]` with b up to `batch_size`.
+
+    `images` is an array, or an iterable of batches or of images, which is read one element at a time.
+    """
+    for element in [images] if hasattr(images, "shape") else images:
+        batch = np.asarray(element)
+        batch = batch[None] if batch.ndim == 3 else batch
+        if batch.ndim != 4:
+            raise ValueError(
+                "Each element of `images` must be an image [height, width, channels] or a batch of them. "
+                f"Received: shape {batch.shape}."
+            )
+        for start in range(0, len(batch), batch_size):
+            yield batch[start : start + batch_size]
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """Return a tensor as an array, float32 where it is of lower precision."""
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))

@@ -1,0 +1,113 @@
+"""Heads: callables from the tokens of the encoder and their grid to the output of a Vision Transformer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_vit.layers import Dense, MAPHead, PatchMeanPooling, SelfAttention, TokenPooling, UnflattenGrid
+from keras_vit.models import parts
+from keras_vit.models.base import batch_norm, head_layer, predictions
+from keras_vit.models.vit_config import ViTConfig
+
+_LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # of `Head`, with weights
+
+
+class Head:
+    """Pooling and classification. The output is the pooled vector without `include_top`, all tokens without pooling.
+
+    Attributes:
+        blocks: Numbers of the blocks whose tokens the head reads, as a list; None for the last block.
+    """
+
+    blocks: Sequence[int] | None = None
+
+    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
+        self.config, self.policy = config, policy
+
+    def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
+        """Return the output for tokens `[B, T, D]` on the grid of `[B, h, w, ...]`."""
+        config, vectors = self.config, self._pooled(tokens)
+        if config.norm_after_pooling:
+            vectors = [parts.norm_layer(config, self.policy, "fc_norm")(x) for x in vectors]
+        if config.representation_size is not None:
+            shared = {"kernel_initializer": "lecun_normal", "dtype": self.policy, "name": "pre_logits"}
+            pre_logits = Dense(config.representation_size, activation="tanh", **shared)
+            vectors = [pre_logits(x) for x in vectors]
+        if not config.include_top:
+            return self._average(vectors)
+        if config.head_norm:
+            vectors = [batch_norm(self.policy, "head_norm")(x) for x in vectors]
+        names = ("head", "head_dist")[: len(vectors)]
+        logits = [head_layer(config, self.policy, name)(x) for name, x in zip(names, vectors, strict=True)]
+        return predictions(config, self._average(logits))
+
+    def _pooled(self, x):
+        """Return the vector `[B, D]` that the head reads; of a distilled model, the two vectors."""
+        config, shared = self.config, {"dtype": self.policy}
+        others = config.num_prefix_tokens + config.num_registers
+        if config.distillation_token is True:  # a head for the class token, and another for the distillation token
+            return [TokenPooling(0, name="pool", **shared)(x), TokenPooling(1, name="pool_dist", **shared)(x)]
+        if config.pooling == "token":
+            return [TokenPooling(0, name="pool", **shared)(x)]
+        if config.pooling == "gap":
+            return [PatchMeanPooling(0 if config.pool_prefix_tokens else others, name="pool", **shared)(x)]
+        if config.pooling == "token+gap":
+            token = TokenPooling(0, name="pool_token", **shared)(x)
+            mean = PatchMeanPooling(others, name="pool_patches", **shared)(x)
+            return [keras.layers.Concatenate(name="pool", **shared)([token, mean])]  # [B, 2 D]
+        return [self._attention_pooling()(x) if config.pooling == "map" else x]
+
+    def _attention_pooling(self):
+        config, policy = self.config, self.policy
+        attention = SelfAttention(config.num_heads, dtype=policy, name=parts.ATTENTION)
+        mlp = parts.mlp_layer(config, policy)
+        return MAPHead(attention, mlp, config.layer_norm_epsilon, config.norm, dtype=policy, name="MAPHead_0")
+
+    def _average(self, tensors):
+        return tensors[0] if len(tensors) == 1 else keras.layers.Average(name="average", dtype=self.policy)(tensors)
+
+    def count(self, tally: Any, tokens: int) -> None:
+        """Add the cost of the head on a number of tokens to a `planning.cost.Tally`."""
+        config, heads = self.config, 2 if self.config.distillation_token is True else 1
+        rows = tokens if config.pooling is None else 1
+        if config.pooling == "map":
+            self._attention_pooling().count(tally, tokens, config.hidden_size)
+        if config.norm_after_pooling:
+            parts.norm_layer(config).count(tally, 1, config.hidden_size)
+        if config.representation_size is not None:
+            for head in range(heads):
+                tally.dense(rows, config.pooled_size, config.representation_size, parameters=head == 0)
+        if config.include_top and config.head_norm:
+            tally.elementwise(rows * config.num_features)  # its statistics are no parameters
+        for _ in range(heads if config.include_top else 0):
+            tally.dense(rows, config.num_features, config.classes or 0)
+
+
+class GivenHead(Head):
+    """The Keras layer that is the argument `head` of a model."""
+
+    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
+        super().__init__(config, policy)
+        self.layer: Any = config.head
+        self.blocks = getattr(self.layer, "blocks", None)
+
+    def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
+        config = self.config
+        to_map = UnflattenGrid(config.num_prefix_tokens + config.num_registers, name="patch_map", dtype=self.policy)
+        patches = keras.tree.map_structure(lambda x: to_map(x, grid), tokens)  # [B, h, w, D]
+        return predictions(config, self.layer(tokens, grid=patches))
+
+    def count(self, tally: Any, tokens: int) -> None:
+        if hasattr(self.layer, "count"):
+            self.layer.count(tally, tokens, self.config.hidden_size, grid=self.config.grid)
+
+
+def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
+    """Return the head that a configuration describes."""
+    return (Head if config.head is None else GivenHead)(config, policy)
+
+
+def variable_prefixes(given: keras.layers.Layer | None = None) -> tuple[str, ...]:
+    """Return the beginnings of the paths of the variables of a given head, or of those of this module."""
+    return tuple(f"{name}/" for name in (_LAYERS if given is None else (given.name,)))
