@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.inputs import check_shape
 
 
 def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
@@ -93,7 +94,7 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
                 f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
                 "them as for the training, for example images / 127.5 - 1."
             )
-        model._check_images(images)
+        check_shape(model, images)
     return images
 
 
