@@ -49,7 +49,7 @@ BACKEND_SWITCHES = {
     "keras_vit.layers.kernels.fused_attention",
     "keras_vit.layers.kernels.gelu",
     "keras_vit.layers.kernels.recompute",
-    "keras_vit.models.image_model",
+    "keras_vit.models.inputs",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"

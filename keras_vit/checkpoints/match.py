@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.checkpoints import resize
 from keras_vit.checkpoints.architecture import DECODER_TABLE, TABLE
-from keras_vit.checkpoints.checkpoint import Checkpoint, Grid, Shape
+from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.rules import Binding
@@ -54,6 +54,8 @@ class Match:
         found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
         self.report = LoadReport(checkpoint.layout.family)
+        grids = (checkpoint.grid, getattr(model.config, "grid", None))
+        self._grids = grids if None not in grids and grids[0] != grids[1] else None  # of position tables to resize
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
         # By variable that is filled: the function from the file's array to the model's.
         self._adapted: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
@@ -145,8 +147,8 @@ class Match:
     def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
         """Return the function from the file's array to the model's, after noting it; None if there is none."""
         notes, method = self.report.notes, self._method
-        if (grids := self._grids(name)) is not None:
-            (old, new), slots = grids, wanted[1] - math.prod(grids[1])
+        if self._grids and name in (TABLE, DECODER_TABLE):
+            (old, new), slots = self._grids, wanted[1] - math.prod(self._grids[1])
             if shape[::2] != wanted[::2] or slots != shape[1] - math.prod(old):
                 return None
             sizes = f"{old[0]}x{old[1]} to {new[0]}x{new[1]}"
@@ -181,12 +183,6 @@ class Match:
             return kernel if shape[:2] == wanted[:2] else resize.resize_patch_kernel(kernel, (wanted[0], wanted[1]))
 
         return adapt
-
-    def _grids(self, name: str) -> tuple[Grid, Grid] | None:
-        """Return the grids of a position table in the file and in the model; None if it stays as it is."""
-        old, new = self.checkpoint.grid, getattr(self.model.config, "grid", None)
-        changes = name in (TABLE, DECODER_TABLE) and old is not None and new is not None and old != new
-        return (old, new) if changes else None  # type: ignore[return-value]
 
     def _compare_arguments(self) -> None:
         """Report the arguments that change the weights or their effect, and have another value in the model."""

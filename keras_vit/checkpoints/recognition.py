@@ -158,10 +158,6 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
         arguments["include_top"] = overrides.get("include_top", True)
     if not arguments.get("include_top", True):
         arguments.pop("classes", None)
-    for name, reason in checkpoint.assumed.items():
-        if name not in overrides:
-            value = arguments.get(name, kind.config.options().get(name))
-            logging.info("%s: %s=%r is assumed: %s.", path, name, value, reason)
     return arguments
 
 

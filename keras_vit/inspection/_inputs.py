@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import _checks
 from keras_vit.models.base import ConfiguredModel
+from keras_vit.models.inputs import check_shape
 
 
 def check_model(model: Any, name: str = "model") -> None:
@@ -29,7 +30,7 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
                 f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
                 "them as for the training, for example images / 127.5 - 1."
             )
-        model._check_images(images)
+        check_shape(model, images)
     return images
 
 

@@ -11,16 +11,17 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
-from keras_vit.layers import Dense
+from keras_vit.layers import Dense, kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models import normalization
 from keras_vit.models.config import Config
-from keras_vit.models.image_model import ImageModel
+from keras_vit.models.inputs import checked_images
+from keras_vit.models.onnx_erfc import register_erfc
 
 Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
 
 
-class ConfiguredModel(ImageModel):
+class ConfiguredModel(keras.Model):
     """Functional model that serializes as the arguments of its constructor.
 
     `type(model).from_config({**model.get_config(), "image_size": 384})` builds the same architecture with one argument
@@ -32,9 +33,17 @@ class ConfiguredModel(ImageModel):
 
     def __init__(self, inputs: Any, outputs: keras.KerasTensor, config: Config, name: str):
         super().__init__(inputs=inputs, outputs=outputs, name=config.name or name)
+        self._has_seen_images = False
         self.dtype_policy = resolve_policy(config.dtype)
         self.config = config
         self._input_normalization: normalization.Normalization | None = None
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Check the images, and run the model."""
+        return super().__call__(self._checked(inputs), *args, **kwargs)
+
+    def _checked(self, inputs):
+        return checked_images(self, inputs)
 
     @property
     def input_normalization(self) -> normalization.Normalization | None:
@@ -106,6 +115,13 @@ class ConfiguredModel(ImageModel):
                         stacklevel=3,
                     )
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
+
+    def export(self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any) -> None:  # noqa: A002
+        """Write the model for serving, without the backward passes of kernels; see `keras.Model.export`."""
+        if format == "onnx":
+            register_erfc()
+        with kernels.plain():
+            super().export(filepath, format, *args, **kwargs)
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **kwargs: Any) -> None:
         """Save the model; see `keras.Model.save`. `keras.models.load_model` finds the class in HDF5 files, too."""

@@ -1,4 +1,4 @@
-"""Images as users pass them: their preparation, and a warning about images that were not prepared."""
+"""Images as users pass them: their preparation, their shape, and a warning about images that were not prepared."""
 
 import warnings
 from typing import Any
@@ -75,40 +75,42 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
     return (scale[0], offset[0]) if is_one else (scale, offset)
 
 
-def only_tensor(inputs: Any) -> Any:
-    """Return the tensor of a dict or list that holds one tensor, as Keras takes it; anything else as it is."""
-    values = list(inputs.values()) if isinstance(inputs, dict) else inputs
+def checked_images(model: keras.Model, images: Any) -> Any:
+    """Return the images that a model was called with; a dict or list of one tensor is that tensor.
+
+    Images of another shape raise a ValueError. Values that were not prepared cause a warning, once, if they are known.
+    """
+    values = list(images.values()) if isinstance(images, dict) else images
     if isinstance(values, (list, tuple)) and len(values) == 1 and hasattr(values[0], "shape"):
-        return values[0]
-    return inputs
+        images = values[0]
+    check_shape(model, images)
+    if not model._has_seen_images:
+        model._has_seen_images = warn_about_values(model, images)
+    is_tensor = keras.backend.backend() == "tensorflow" and keras.ops.is_tensor(images)
+    if is_tensor and not images.shape[1:].is_fully_defined():
+        import tensorflow as tf
+
+        return tf.ensure_shape(images, model.inputs[0].shape)  # their size is known at run time only
+    return images
 
 
-def first_images(x: Any) -> Any:
-    """Return the first images of an argument of `fit`: an array, a `tf.data.Dataset` or a `keras.utils.PyDataset`.
-
-    None for generators and other objects whose first batch could not be read again.
-    """
-    if hasattr(only_tensor(x), "shape"):
-        return only_tensor(x)
-    if hasattr(x, "element_spec") and hasattr(x, "take"):
-        return _images_of(next(iter(x.take(1)), None))
-    if isinstance(x, keras.utils.PyDataset):
-        return _images_of(x[0])
-    return None
-
-
-def images_spec(x: Any) -> Any:
-    """Return an argument of `fit` as far as its shape is known: an array, or the images in a data set's `element_spec`.
-
-    None for a generator and the like.
-    """
-    images = _images_of(x.element_spec) if hasattr(x, "element_spec") else only_tensor(x)
-    return images if isinstance(images, (dict, list, tuple, str)) or hasattr(images, "shape") else None
-
-
-def _images_of(element):
-    """Return the images of one element `images` or `(images, labels, ...)` of a data set."""
-    return only_tensor(element[0] if isinstance(element, (list, tuple)) and element else element)
+def check_shape(model: keras.Model, images: Any) -> None:
+    """Raise a ValueError if images do not have the shape that a model takes."""
+    shape = getattr(images, "shape", ())
+    if getattr(shape, "rank", 0) is None:  # of a data set that does not know it
+        return
+    shape, expected = tuple(shape), tuple(model.inputs[0].shape)
+    agrees = len(shape) == len(expected) and all(
+        got is None or want is None or got == want for got, want in zip(shape, expected, strict=True)
+    )
+    if not agrees:
+        own = isinstance(images, dict) and {"image", "label"} <= images.keys()
+        hint = " Pass as_tuples=True to keras_vit.data.train_batches." if own else ""
+        raise ValueError(
+            f"{type(model).__name__} {model.name!r} takes images of shape {expected} "
+            f"[batch, height, width, channels]. Received: {shape or _checks.described(images)}.{hint} Resize them, or "
+            "build the model with `image_size` (None for any size) and `channels` as your images have them."
+        )
 
 
 def kind_of_values(images: Any) -> str | None:
@@ -133,7 +135,7 @@ def kind_of_values(images: Any) -> str | None:
     return FRACTIONS if low < high <= 1 else None
 
 
-def warn_about_values(model: keras.Model, images: Any, stacklevel: int) -> bool:
+def warn_about_values(model: keras.Model, images: Any) -> bool:
     """Warn about images whose values a model does not take, and return whether the values could be seen."""
     found, expected = kind_of_values(images), black_and_white(of_images(model) or SYMMETRIC)
     if found not in (None, kind_of_values(np.asarray(expected))):
@@ -141,6 +143,6 @@ def warn_about_values(model: keras.Model, images: Any, stacklevel: int) -> bool:
         warnings.warn(
             f"The model {model.name!r} takes float images in [{expected[0]:.3g}, {expected[1]:.3g}]. "
             f"Received: {found}. Prepare pixels in [0, 255] with keras_vit.preprocess_input({arguments}).",
-            stacklevel=stacklevel,
+            stacklevel=2,
         )
     return found is not None

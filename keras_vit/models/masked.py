@@ -9,7 +9,6 @@ from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches, VisiblePatches
 from keras_vit.models import heads
 from keras_vit.models.base import ConfiguredModel
-from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
@@ -97,17 +96,13 @@ class MaskedModel(ConfiguredModel):
 
     config: MaskedConfig
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
-        # The base class looks at the shape of its only input.
-        return super(ImageModel, self).call(inputs, training=training, mask=mask, **kwargs)
-
-    def _check_images(self, inputs):
+    def _checked(self, inputs):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
             raise ValueError(
                 f"{type(self).__name__} takes [images, places of the patches]. Received: {type(inputs).__name__}. For "
                 "an image alone, call the model that `encoder()` returns."
             )
-        super()._check_images(inputs[0])
+        return [super()._checked(inputs[0]), inputs[1]]
 
     @property
     def encoder_layers(self) -> list[keras.layers.Layer]:

@@ -8,7 +8,10 @@ import numpy as np
 @functools.cache
 def register_erfc() -> None:
     """Let tf2onnx convert `Erfc`, which ONNX lacks: tf2onnx would write a file that no runtime opens."""
-    from tf2onnx.handler import tf_op
+    try:
+        from tf2onnx.handler import tf_op
+    except ImportError:
+        return  # Keras says what to install
 
     def erfc(graph, node, **_):
         shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])

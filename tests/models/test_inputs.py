@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import inspect
 import pathlib
 import warnings
 
@@ -83,75 +82,10 @@ SCALED = keras_vit.preprocess_input(PIXELS)
 LABELS = np.zeros(2)
 
 
-class Batches(keras.utils.PyDataset):
-    """The same batch, three times."""
-
-    def __init__(self, images):
-        super().__init__()
-        self.images = images
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return self.images, LABELS
-
-
-def data_set(images):
-    return tf.data.Dataset.from_tensors((images, LABELS))
-
-
-def as_arrays(images):
-    return images, LABELS
-
-
-def as_dict(images):
-    return {"images": images}, LABELS
-
-
-@pytest.mark.parametrize(
-    ("method", "form", "found"),
-    selection.cases(
-        [
-            (method, form, found)
-            for method in ("predict", "evaluate", "fit")
-            for form in (as_arrays, data_set, Batches, as_dict)
-            for found in ("[0, 255]", "[0, 1]")
-        ],
-        # Each method with two forms, each form with two methods, both ranges with each method.
-        lambda method, form, found: (
-            (form.__name__, found)
-            in {
-                "predict": [("as_arrays", "[0, 1]"), ("as_dict", "[0, 255]")],
-                "evaluate": [("data_set", "[0, 255]"), ("Batches", "[0, 1]")],
-                "fit": [
-                    ("as_arrays", "[0, 255]"),
-                    ("data_set", "[0, 1]"),
-                    ("Batches", "[0, 255]"),
-                    ("as_dict", "[0, 1]"),
-                ],
-            }[method]
-        ),
-        selection.EXHAUSTIVE,
-    ),
-)
-def test_a_warning_before_the_graph_is_traced(method, form, found):
-    network, images = model(), FRACTIONS if found == "[0, 1]" else PIXELS.astype("float32")
-    network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
-    arguments = form(images) if isinstance(form(images), tuple) else (form(images),)
-    with pytest.warns(UserWarning, match="preprocess_input") as record:
-        getattr(network, method)(*arguments[: 1 if method == "predict" else 2], verbose=0)
-    (warning,) = (w for w in record if "preprocess_input" in str(w.message))
-    assert found in str(warning.message)
-    assert warning.filename == __file__
-
-
-@pytest.mark.parametrize("method", ["predict_on_batch", "test_on_batch", "train_on_batch"])
-def test_a_warning_of_single_batches(method):
-    network = model()
-    network.compile("sgd", "mse", run_eagerly=True)
+@pytest.mark.parametrize("method", ["predict", "predict_on_batch"])
+def test_whole_numbers_are_noticed_when_keras_traces_the_model(method):
     with pytest.warns(UserWarning, match="preprocess_input"):
-        getattr(network, method)(FRACTIONS, *(() if method == "predict_on_batch" else (np.zeros((2, 2)),)))
+        getattr(model(), method)(PIXELS)
 
 
 def test_black_images_neither_warn_nor_end_the_look():
@@ -227,19 +161,23 @@ def test_a_dict_or_list_of_one_tensor_is_that_tensor():
 
 
 @pytest.mark.parametrize("method", ["predict", "evaluate", "fit", "train_on_batch", "predict_on_batch"])
-@pytest.mark.parametrize(
-    "images",
-    [
-        SCALED[:, :8],
-        {"images": SCALED[:, :8]},
-        tf.data.Dataset.from_tensors(SCALED[:, :8]),
-        tf.data.Dataset.from_tensors((SCALED[:, :8], LABELS)),
-    ],
-)
-def test_a_wrong_size_is_refused_before_keras_begins(method, images, monkeypatch):
-    monkeypatch.setattr(keras.Model, method, lambda *args, **kwargs: pytest.fail("Keras has begun"))
+@pytest.mark.parametrize("images", [SCALED[:, :8], {"images": SCALED[:, :8]}], ids=["array", "dict"])
+def test_a_wrong_size_is_refused(method, images):
+    network = model()
+    network.compile("sgd", "mse", run_eagerly=True)
+    labels = () if method.startswith("predict") else (LABELS,)
     with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
-        getattr(shared(), method)(images)
+        getattr(network, method)(images, *labels)
+
+
+def test_a_wrong_size_in_a_data_set_is_refused():
+    with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
+        model().predict(tf.data.Dataset.from_tensors(SCALED[:, :8]), verbose=0)
+
+
+def test_models_of_symbolic_images_check_their_shape():
+    with pytest.raises(ValueError, match=r"Received: \(None, 8, 32, 3\)"):  # of as many patches
+        shared()(keras.Input((8, 32, 3)))
 
 
 def test_data_sets_of_unknown_shapes_are_left_to_keras():
@@ -314,16 +252,6 @@ def test_an_export_of_pixels_does_not_normalize_twice():
     card = keras_model.card_of_model(model_with_range(), "model.keras", None, ())
     pixels = preprocess.single_image(card.preprocess)(tf.io.encode_png(PIXELS[0]))
     np.testing.assert_allclose(pixels, PIXELS[0], rtol=1e-5)
-
-
-METHODS = ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "export"]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_methods_have_the_signatures_of_keras(method):
-    """Written out, for type checkers: Keras' own methods have no types."""
-    own, of_keras = (inspect.signature(getattr(kind, method)) for kind in (keras_vit.VisionTransformer, keras.Model))
-    assert [p.replace(annotation=p.empty) for p in own.parameters.values()] == list(of_keras.parameters.values())
 
 
 def test_prepared_images_are_taken_without_a_word():

@@ -67,45 +67,17 @@ for name in ("dropout", "dinov3"):
         assert variable.path.endswith("key/bias") or np.abs(gradient).max() > 0, variable.path
     print("gradient", name)
 
-# Keras takes the values out of the variables while it runs: images of a wrong size must not leave the model without.
 model = variants.make("token")
 model.compile("sgd", "mse")
 images = variants.images(model, batch=4)
-outputs = model.predict(images, verbose=0)
-wrong = np.zeros((4, 40, 40, 3), "float32")
-
-
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return (images, wrong)[index], np.zeros_like(outputs)
-
-
-labels = np.zeros_like(outputs)
-cases = {
-    "predict": [(wrong,), ({"images": wrong},), (Batches(),)],
-    "evaluate": [(wrong, labels), (Batches(),)],
-    "fit": [(wrong, labels)],
-    "train_on_batch": [(wrong, labels)],
-}
-model.fit({"images": images}, outputs, verbose=0)
-outputs = model.predict(images, verbose=0)
-for method, all_arguments in cases.items():
-    for arguments in all_arguments:
-        try:
-            getattr(model, method)(*arguments, **({} if method == "train_on_batch" else {"verbose": 0}))
-        except ValueError as error:
-            assert arguments[0].__class__ is Batches or "(4, 40, 40, 3)" in str(error), error
-        else:
-            raise AssertionError(method)
-        np.testing.assert_array_equal(model.predict(images, verbose=0), outputs)
-try:  # the first step changes the weights
-    model.fit(Batches(), shuffle=False, verbose=0)
-except ValueError:
-    assert np.isfinite(model.predict(images, verbose=0)).all()
-print("alive")
+try:
+    model.fit(np.zeros((4, 40, 40, 3), "float32"), np.zeros((4, *model.output_shape[1:])), verbose=0)
+except ValueError as error:
+    assert "(4, 40, 40, 3)" in str(error), error
+else:
+    raise AssertionError("fit")
+model.fit({"images": images}, np.zeros((4, *model.output_shape[1:])), verbose=0)
+print("refused")
 """
 
 
@@ -124,4 +96,4 @@ def test_models_on_the_jax_backend():
     pytest.importorskip("jax")
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=ON_JAX, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert result.stdout.split("\n")[-2] == "alive"
+    assert result.stdout.split("\n")[-2] == "refused"

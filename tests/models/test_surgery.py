@@ -289,7 +289,7 @@ def test_images_of_another_size_are_refused(name):
     model = variants.make(name)
     images = np.zeros((2, 32, 32, 3), "float32")
     model.predict(variants.images(model), verbose=0)  # later shapes are traced with unknown sides
-    with pytest.raises(ValueError, match=r"Received: \(2, 32, 32, 3\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="32,32,3"):
         model.predict(images, verbose=0)
     compiled = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, None, None, 3))])
     assert compiled(variants.images(model)).shape == (2, 3)

@@ -48,7 +48,10 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
             query = shapes.get("decoder_block_0/MultiHeadDotProductAttention_0/query/kernel", ())
             heads = query[1] if len(query) == 3 else None
             checkpoint.arguments |= architecture.infer_decoder(shapes, heads, source.path) | {"activation": "gelu"}
-        checkpoint.assumed["activation"] = "weights alone do not show it; this is the model's"
+        if checkpoint.arguments.get("mlp") == "swiglu":
+            checkpoint.arguments["activation"] = "silu"
+        else:
+            checkpoint.assumed["activation"] = "weights alone do not show it; this is the model's"
     if checkpoint.arguments.get("head") is not None:
         checkpoint.allow_any_head()
     if decoder or ignored:
