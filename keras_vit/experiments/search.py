@@ -23,12 +23,13 @@ def expand(recipe: recipes.Recipe, grid: Grid | Sequence[Grid]) -> dict[str, Set
         if empty := [field for field, choices in values.items() if not choices]:
             raise ValueError(f"grid must have at least one value per field. Received none for {', '.join(empty)}.")
         for combination in itertools.product(*values.values()):
-            name = _name(dict(zip(values, combination, strict=True)))
+            settings = dict(zip(values, combination, strict=True))
+            name = _name(settings)
             try:
-                changed = recipes.check(recipes.replace(recipe, dict(zip(values, combination, strict=True))))
+                changed = recipes.check(recipes.replace(recipe, settings))
             except ValueError as error:
                 raise ValueError(f"The run {name} has no valid recipe: {error}") from error
-            runs[name] = {field: recipes.get(changed, field) for field in values}
+            runs[name] = {field: recipes.get(changed, field) for field in settings}
     return runs
 
 

@@ -37,7 +37,7 @@ TRAIN = (sys.executable, "-m", "keras_vit", "train")
 
 def sweep(
     recipe: recipes.Recipe,
-    space: Grid | Sequence[Grid],
+    space: Mapping[str, Any] | Sequence[Grid],
     workdir: str,
     *,
     trials: int = 0,
@@ -52,8 +52,8 @@ def sweep(
 
     Args:
         recipe: Recipe for all other fields.
-        space: Values by dotted field, or several such grids. With `trials`, a tuple is a range, (low, high), and may
-            be a distribution of Optuna.
+        space: Values by dotted field, or several such grids. With `trials`, a tuple is the range (low, high), and a
+            distribution of Optuna may stand for the values.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
         metric: Metric of `metrics.jsonl` that decides, with its last value; by default that of the recipe's task.
@@ -116,8 +116,8 @@ class _Sweep:
             except ValueError as error:
                 logging.info("%s is left out: %s", name, error)
                 return
-            outcome = last.user_attrs.get("outcome") if last else None
-            again = outcome and outcome.startswith("failed") and last.number < self.earlier  # it failed in another call
+            outcome = last.user_attrs.get("outcome", "") if last else ""
+            again = outcome.startswith("failed") and last.number < self.earlier  # it failed in an earlier call
             if self.stop or (outcome and not again):
                 return
             trial = self._ask(last)
@@ -130,9 +130,9 @@ class _Sweep:
             trial.set_user_attr("outcome", outcome)
             if outcome == "finished":
                 self.study.tell(trial, final_metrics(path)[self.metric.name])
-            else:  # the sampler learns from a trial that is pruned, not from one that has failed
-                early = outcome.startswith(("pruned", "diverged"))
-                self.study.tell(trial, state=_optuna().trial.TrialState["PRUNED" if early else "FAIL"])
+            else:  # the sampler learns from trials that were pruned, but not from those that failed
+                state = "PRUNED" if outcome.startswith(("pruned", "diverged")) else "FAIL"
+                self.study.tell(trial, state=_optuna().trial.TrialState[state])
 
     def _ask(self, last: Any) -> Any:
         """Return a new trial, with the parameters of the last one of the run."""
