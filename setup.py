@@ -57,6 +57,7 @@ EXTRAS = {
     "plots": ["matplotlib>=3.9"],
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
+    "sweep": ["optuna>=4.3"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
@@ -86,6 +87,7 @@ EXTRAS["dev"] = [
     *EXTRAS["plots"],
     *EXTRAS["parquet"],
     *EXTRAS["hub"],
+    *EXTRAS["sweep"],
     *EXTRAS["jax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
     *EXTRAS["serving"],

@@ -83,6 +83,7 @@ OPTIONAL = {
     "tqdm",
     "requests",
     "psutil",
+    "optuna",
 }
 
 

@@ -4,10 +4,11 @@
     keras-vit compare runs/adamw runs/sweep --json
 
 Each argument is the directory of a run, finished or not, or of a sweep, which stands for all of its runs. Other paths
-and damaged runs are skipped, so that runs/* is fine. The tables are written to standard output as Markdown.
+and damaged runs are skipped, so that runs/* is fine. The table is written to standard output as Markdown.
 TensorBoard draws the curves.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -17,16 +18,20 @@ from absl import flags
 from keras_vit import program
 from keras_vit.program import common_flags
 
-common_flags.define_json_flag("tables")
+common_flags.define_json_flag("table")
 
 with program.imports(__name__):
     from keras_vit import experiments
 
+LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
+
 
 def main(argv: Sequence[str]) -> int:
-    comparison = experiments.compare(argv[1:])
-    as_json = flags.FLAGS.json
-    sys.stdout.write(json.dumps(comparison.to_dict(), indent=2) + "\n" if as_json else comparison.markdown())
+    table = experiments.compare(argv[1:])
+    if flags.FLAGS.json:
+        sys.stdout.write(json.dumps([dataclasses.asdict(row) for row in table.rows], indent=2) + "\n")
+    else:
+        sys.stdout.write(table.markdown(across=len(table.rows) <= LONGEST_TABLE))
     return 0
 
 

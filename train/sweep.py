@@ -1,18 +1,20 @@
-"""Train a recipe with all combinations of the values of some fields, and compare the results.
+"""Train a recipe with many settings of some fields, and compare the results.
 
     keras-vit sweep --config=digits --grid=optim.learning_rate=1e-3,3e-4 --seeds=3 --workdir=runs/rates
-    keras-vit sweep folder:images --grid=optim.learning_rate=1e-3,3e-4 --workdir=runs/mine
+    keras-vit sweep folder:images --range=optim.learning_rate=1e-5,1e-2 --trials=20 --workdir=runs/mine
     keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
 Each run is a process of `keras-vit train` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it.
-The results are in DIR/table.md, written again after every run: mean and standard deviation over the seeds. Run the
-same command again to resume. A larger grid adds runs. A run that fails does not stop the others; the exit code is then
-1.
+The results are in DIR/table.md, written again after every run. Run the same command again to resume; run it on several
+machines that share DIR to divide the work. A larger grid or more trials add runs. A run whose validations are clearly
+worse than those of others is stopped. A run that fails does not stop the others; the exit code is then 1.
 """
 
 import itertools
+import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -21,14 +23,19 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May be repeated: all combinations are run.")
+flags.DEFINE_multi_string("range", [], "FIELD=LOW,HIGH of the recipe, for --trials.")
+flags.DEFINE_integer("trials", 0, "Number of settings that Optuna chooses from --grid and --range.", 0)
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
 common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.")
-flags.DEFINE_string("metric", "eval_accuracy", "Metric that decides which setting is best; the lowest of a loss.")
+flags.DEFINE_string("metric", "", "Metric that decides which setting is best, such as eval_loss.")
+flags.DEFINE_bool("prune", True, "Stop runs that are among the worst quarter.")
 flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
-flags.DEFINE_bool("list", False, "List the runs and their states, and run nothing.")
+flags.DEFINE_bool("list", False, "List the runs of --grid, and run nothing.")
 
 with program.imports(__name__):
     from keras_vit import experiments
+    from keras_vit.experiments import search
+    from keras_vit.experiments.sweep import RECIPE, RUNS, TRAIN
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,24 +44,35 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--workdir is missing: the directory for all runs.")
     data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
     recipe = program.with_normalization(program.recipe_from_flags(data), options.workdir)
-    grid = experiments.parse_grid(options.grid, recipe)
+    space: dict[str, Any] = {**search.parse_grid(options.grid, recipe)}
+    space |= {field: tuple(ends) for field, ends in search.parse_grid(options.range, recipe).items()}
     if options.seeds:
-        if "seed" in grid:
-            raise ValueError("--seeds and --grid=seed=... exclude each other.")
-        grid["seed"] = list(range(recipe.seed, recipe.seed + options.seeds))
-    if not grid:
+        if "seed" in space or options.trials:
+            raise ValueError("--seeds excludes --grid=seed=... and --trials.")
+        space["seed"] = list(range(recipe.seed, recipe.seed + options.seeds))
+    if not space:
         raise ValueError("--grid is missing: the fields of the recipe to sweep over, such as --grid=seed=0,1,2")
+    if options.range and not options.trials:
+        raise ValueError("--trials is missing: how many settings to choose from --range.")
     if options.list:
-        states = experiments.pending(recipe, grid, options.workdir)
-        sys.stdout.write("".join(f"{state:9} {name}\n" for name, state in states.items()))
+        sys.stdout.write("".join(f"{name}\n" for name in search.expand(recipe, space)))
         return 0
 
-    further = argv[1 + len(data) :]
     table = experiments.sweep(
-        recipe, grid, options.workdir, metric=options.metric, parallel=options.parallel, flags=further
+        recipe,
+        space,
+        options.workdir,
+        trials=options.trials,
+        metric=options.metric,
+        prune=options.prune,
+        parallel=options.parallel,
+        command=[*TRAIN, *argv[1 + len(data) :]],
     )
     sys.stdout.write(table.markdown())
-    return 1 if table.failed or table.left else 0
+    if table.rows and table.rows[0].results:
+        best = os.path.join(options.workdir, RUNS, next(iter(table.rows[0].runs)), RECIPE)
+        sys.stdout.write(f"\nThe first row is the best: keras-vit train --config={best} --workdir=...\n")
+    return 1 if any(state.startswith("failed") for row in table.rows for state in row.runs.values()) else 0
 
 
 if __name__ == "__main__":

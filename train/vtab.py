@@ -32,7 +32,7 @@ with program.imports(__name__):
     from keras_vit import _io, data, evaluators
     from keras_vit.evaluators import vtab
     from keras_vit.experiments import processes, runs
-    from keras_vit.training import errors, run_directory
+    from keras_vit.training import errors, preemption, run_directory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,7 +87,7 @@ def fine_tune(task: str) -> float:
         _io.write_json(record_path, record)
         logging.info("keras-vit train %s", " ".join(arguments))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments], os.path.join(directory, "output.txt"))
-    return runs.final_metrics(run_directory.read_metrics(directory))["eval_accuracy"]
+    return runs.final_metrics(directory)["eval_accuracy"]
 
 
 def weights_sha256(weights: str) -> str | None:
@@ -98,10 +98,11 @@ def weights_sha256(weights: str) -> str | None:
 
 def run_program(command: Sequence[str], output: str) -> None:
     """Run a program, append its output to a file, and raise an error with its last line if it fails."""
-    job = processes.Job(os.path.dirname(output), command, output)
-    ((_, exit_code),) = processes.run_all([job], parallel=1)
+    with preemption.StopRequest() as stop:
+        stop.defer()
+        exit_code = processes.run(command, output, lambda: stop)
     last = processes.last_line(output)
-    if exit_code == errors.Interrupted.exit_code:
+    if stop or exit_code == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
     if exit_code == program.WRONG_USAGE:  # the same for every task
         raise ValueError(f"The training program cannot be run so: {last}")

@@ -64,7 +64,7 @@ def curves(study: Study) -> dict[str, dict[float, list[float]]]:
     found: dict[str, dict[float, list[float]]] = {}
     for name in RATES:
         stage = stage_of(name, study)
-        costs = {_steps(point.recipe): operations(point.recipe) for point in stage.points}
+        costs = {_steps(recipe): operations(recipe) for recipe in stage.runs.values()}
         found[name] = {costs[steps]: values for steps, values in study.scores(stage, _steps).items()}
     return found
 

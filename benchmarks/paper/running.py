@@ -6,7 +6,7 @@ from absl import logging
 
 from benchmarks.paper.panel import Panel
 from benchmarks.paper.study import Study, is_finished, operations
-from keras_vit.experiments.sweep import sweep
+from keras_vit.experiments.sweep import TRAIN, sweep
 from keras_vit.recipe import Recipe
 
 # On a core of an AMD EPYC. Training steps of 128 images take 1.6e10 (a ViT of width 32) to 5.7e10 (BiT) operations per
@@ -31,14 +31,14 @@ def hours_left(runs: Mapping[str, Recipe]) -> float:
     return (total_operations(left) / OPERATIONS_PER_SECOND + len(left) * SECONDS_PER_RUN) / 3600
 
 
-def run(study: Study, panel: Panel, parallel: int = 1, command: Sequence[str] = ()) -> bool:
+def run(study: Study, panel: Panel, parallel: int = 1, command: Sequence[str] = TRAIN) -> bool:
     """Make the runs of a panel that are left.
 
     Args:
         study: The study.
         panel: The panel.
         parallel: Number of runs at a time.
-        command: Command that trains instead of `keras-vit train`.
+        command: Command that trains, with `--config` and `--workdir`.
 
     Returns:
         Whether all runs are finished. If some have failed, the stages that depend on them are not begun.
@@ -57,7 +57,8 @@ def run(study: Study, panel: Panel, parallel: int = 1, command: Sequence[str] = 
         stage = make(study)
         if all(map(is_finished, study.runs(stage))):
             continue
-        sweep(stage.recipe, stage.grid, study.directory(stage), parallel=parallel, command=command)
+        directory = study.directory(stage)
+        sweep(stage.recipe, stage.grid, directory, prune=False, parallel=parallel, command=command)
         done, total = count(study.runs(stage))
         if done < total:
             logging.error("%s: %d of %d runs failed", stage.name, total - done, total)

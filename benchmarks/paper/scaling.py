@@ -42,7 +42,7 @@ def curves(study: Study) -> dict[str, dict[float, list[float]]]:
     """Return the accuracies by operations per image, for each dimension that is scaled."""
     stage = train(study)
     scores = study.scores(stage, name_of)
-    macs = {name_of(point.recipe): operations(point.recipe) / point.recipe.total_steps for point in stage.points}
+    macs = {name_of(recipe): operations(recipe) / recipe.total_steps for recipe in stage.runs.values()}
     base = next(iter(scores))
     found = {}
     for index, title in enumerate(FIELDS.values()):
@@ -53,10 +53,10 @@ def curves(study: Study) -> dict[str, dict[float, list[float]]]:
 
 def _table(study: Study) -> Rows:
     stage = train(study)
-    points = {name_of(point.recipe): point.recipe for point in stage.points}
+    models = {name_of(recipe): recipe for recipe in stage.runs.values()}
     rows = []
     for name, values in study.scores(stage, name_of).items():
-        cost = plan.model_cost(points[name], classes=10, channels=1)
+        cost = plan.model_cost(models[name], classes=10, channels=1)
         rows.append([*name, f"{cost.parameters:,}", f"{cost.macs / 1e6:.1f}", percent(values)])
     return [*(f"{title}:" for title in FIELDS.values()), "parameters:", "multiply-adds (M):", "accuracy:"], rows
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit import recipe as recipes
-from keras_vit.experiments.runs import RUNS, final_metrics
-from keras_vit.experiments.search import Grid, Point, expand
+from keras_vit.experiments.runs import RUNS, final_metrics, is_finished
+from keras_vit.experiments.search import Grid, expand
 from keras_vit.planning import plan
-from keras_vit.training import run_directory
 
 BATCH = 128
 VALIDATION = "validation/accuracy"  # on training images that are held back, to choose settings by
@@ -53,9 +52,10 @@ class Stage:
     grid: Sequence[Grid]
 
     @functools.cached_property
-    def points(self) -> list[Point]:
-        """The runs."""
-        return expand(self.recipe, self.grid)
+    def runs(self) -> dict[str, recipes.Recipe]:
+        """The recipes of the runs, by name."""
+        settings = expand(self.recipe, self.grid)
+        return {name: recipes.replace(self.recipe, values) for name, values in settings.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,13 +145,9 @@ class Study:
         """Return the directory of a stage's sweep."""
         return os.path.join(self.workdir, stage.name)
 
-    def path(self, stage: Stage, point: Point) -> str:
-        """Return the run directory of a point."""
-        return os.path.join(self.directory(stage), RUNS, point.name)
-
     def runs(self, stage: Stage) -> dict[str, recipes.Recipe]:
         """Return the recipes of a stage by run directory."""
-        return {self.path(stage, point): point.recipe for point in stage.points}
+        return {os.path.join(self.directory(stage), RUNS, name): recipe for name, recipe in stage.runs.items()}
 
     def scores(self, stage: Stage, key: Callable[[recipes.Recipe], Any], metric: str = TEST) -> dict[Any, list[float]]:
         """Return the values of a metric, by seed, for each setting.
@@ -162,13 +158,13 @@ class Study:
             metric: Metric of the evaluations; its last value counts.
 
         Returns:
-            Values by key, in the order of the points. They are missing of runs that are not finished.
+            Values by key, in the order of the runs. They are missing of runs that are not finished.
         """
         found: dict[Any, list[float]] = {}
         for path, recipe in self.runs(stage).items():
             values = found.setdefault(key(recipe), [])
             if is_finished(path):
-                values.append(final_metrics(run_directory.read_metrics(path))[metric])
+                values.append(final_metrics(path)[metric])
         return found
 
     def best_rates(self, stage: Stage, setting_of: Callable[[recipes.Recipe], tuple[str, float]]) -> dict[str, float]:
@@ -182,11 +178,6 @@ class Study:
         for (name, rate), values in self.scores(stage, setting_of, VALIDATION).items():
             by_name.setdefault(name, {})[rate] = values
         return {name: best(scores) for name, scores in by_name.items()}
-
-
-def is_finished(path: str) -> bool:
-    """Return whether a run has written its model."""
-    return os.path.exists(os.path.join(path, run_directory.MODEL))
 
 
 def operations(recipe: recipes.Recipe) -> int:

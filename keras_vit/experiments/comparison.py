@@ -1,93 +1,29 @@
-"""Comparison of runs: recipes, data, versions, curves and results."""
+"""Comparison of runs: results, and the fields, data and versions that differ."""
 
-import dataclasses
+import glob
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from keras_vit import _io, _numbers, _passed_on
-from keras_vit.experiments.runs import Run, read_runs
-from keras_vit.experiments.table import shorten
+from absl import logging
 
-_LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Runs side by side.
-
-    Attributes:
-        runs: The runs.
-    """
-
-    runs: list[Run]
-
-    @property
-    def differences(self) -> dict[str, list[Any]]:
-        """Values per run of the fields, data and versions that differ between the runs."""
-        tables = [
-            {**run.fields, **{f"version of {name}": text for name, text in run.versions.items()}} for run in self.runs
-        ]
-        names = dict.fromkeys(name for table in tables for name in table)
-        values = {name: [table.get(name) for table in tables] for name in names}
-        return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
-
-    @property
-    def metrics(self) -> list[str]:
-        """Metrics of the evaluations, in order of appearance."""
-        return list(dict.fromkeys(name for run in self.runs for name in run.final()))
-
-    def results(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the table of results."""
-        header = ["run", "steps:", *(f"{name}:" for name in self.metrics)]
-        header += ["best eval_accuracy:", "training loss:", "images per second:"]
-        return header, [self._result(run) for run in self.runs]
-
-    def difference_table(self) -> tuple[list[str], list[list[str]]]:
-        """Return header and rows of the table of differences: a column per run, or a row if there are many."""
-        # Without the folders of paths: the tables may be passed on to others.
-        found = {
-            name: [shorten(_passed_on.without_folders(value)) for value in values]
-            for name, values in self.differences.items()
-        }
-        if len(self.runs) <= _LONGEST_TABLE:
-            return ["field", *(run.name for run in self.runs)], [[name, *cells] for name, cells in found.items()]
-        rows = [[run.name, *(cells[index] for cells in found.values())] for index, run in enumerate(self.runs)]
-        return ["run", *found], rows
-
-    def markdown(self) -> str:
-        """Return both tables as Markdown."""
-        same = "The runs have the same recipe, data and versions."
-        differences = _io.markdown_table(*self.difference_table()) if self.differences else same
-        return f"## Results\n\n{_io.markdown_table(*self.results())}\n\n## Differences\n\n{differences}\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain dictionaries, ready for JSON."""
-        return {
-            "runs": [
-                {"name": run.name, "step": run.step, "finished": run.finished, "metrics": run.final()}
-                for run in self.runs
-            ],
-            "differences": self.differences,
-        }
-
-    def _result(self, run: Run) -> list[str]:
-        final, accuracies = run.final(), run.curve("eval_accuracy")
-        losses, speeds = run.curve("loss"), run.curve("images_per_second")
-        best = max(accuracies, key=lambda step: accuracies[step], default=None)
-        return [
-            run.name,
-            f"{run.step:,}" if run.finished else f"{run.step:,} of {run.fields.get('total_steps'):,}",
-            *(_numbers.metric(name, final.get(name)) for name in self.metrics),
-            _numbers.NONE if best is None else f"{_numbers.metric('accuracy', accuracies[best])} (step {best:,})",
-            _numbers.metric("loss", losses[max(losses)] if losses else None),
-            f"{statistics.median(speeds.values()):,.0f}" if speeds else _numbers.NONE,
-        ]
+from keras_vit import recipe as recipes
+from keras_vit._metrics import Metric
+from keras_vit.experiments.runs import RUNS, final_metrics, is_finished, metric_of
+from keras_vit.experiments.table import Row, Table
+from keras_vit.training import run_directory, run_fields
 
 
-def compare(paths: Sequence[str]) -> Comparison:
-    """Compare runs.
+class _Run(NamedTuple):
+    fields: dict[str, Any]  # of the recipe and the data, with dotted names, and versions of packages
+    state: str
+    results: dict[str, float]
+    metrics: dict[str, Metric]  # of the results
+
+
+def compare(paths: Sequence[str]) -> Table:
+    """Return a table with a row per run: its results, and the fields, data and versions in which the runs differ.
 
     Args:
         paths: Run directories, and directories of sweeps, which stand for all of their runs. Other paths and damaged
@@ -100,7 +36,47 @@ def compare(paths: Sequence[str]) -> Comparison:
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
     """
-    runs = read_runs(paths)
+    runs, errors = dict[str, _Run](), list[Exception]()
+    for path in paths:
+        of_sweep = sorted(glob.glob(os.path.join(glob.escape(path), RUNS, "*", run_directory.CONFIG)))
+        for run in map(os.path.normpath, map(os.path.dirname, of_sweep) if of_sweep else [path]):
+            try:
+                runs[run] = runs.get(run) or _read(run)
+            except (OSError, ValueError) as error:
+                logging.warning("%s is skipped: %s", run, error)
+                errors.append(error)
+    if errors and not runs:
+        raise errors[0]
     if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
-    return Comparison(runs)
+    common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in runs])
+    values = {name: [run.fields.get(name) for run in runs.values()] for each in runs.values() for name in each.fields}
+    different = [name for name, found in values.items() if any(value != found[0] for value in found)]
+    rows = [
+        Row(
+            {name: run.fields.get(name) for name in different},
+            {os.path.relpath(path, common): run.state},
+            [run.results],
+        )
+        for path, run in runs.items()
+    ]
+    metrics = {name: metric for run in runs.values() for name, metric in run.metrics.items()}
+    return Table(rows, list(metrics.values()))
+
+
+def _read(path: str) -> _Run:
+    config, lines = run_directory.read_config(path), run_directory.read_metrics(path)
+    recipe = recipes.from_dict(run_directory.recipe_of(config))
+    versions = {f"version of {name}": text for name, text in config.get("versions", {}).items()}
+    step = max((line["step"] for line in lines), default=0)
+    state = "finished" if is_finished(path) else f"step {step:,} of {recipe.total_steps:,}"
+    results, score = final_metrics(path), metric_of(recipe)
+    metrics = {name: metric_of(recipe, name) for name in results}
+    for metric, name, choose in (
+        (Metric(f"best {score.name}", unit=score.unit), score.name, lambda values: max(values, key=score.goodness)),
+        (Metric("training loss"), "loss", lambda values: values[-1]),
+        (Metric("images per second"), "images_per_second", lambda values: round(statistics.median(values))),
+    ):
+        if values := [line[name] for line in lines if name in line]:
+            results[metric.name], metrics[metric.name] = choose(values), metric
+    return _Run(run_fields.fields(config) | versions, state, results, metrics)

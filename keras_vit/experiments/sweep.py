@@ -1,183 +1,243 @@
-"""Sweeps: a run per combination of recipe fields, each in a process and a directory of its own.
+"""Sweeps: a run per setting of recipe fields, each in a process of its own, recorded in a study of Optuna.
 
-DIR/sweep.json    the recipe, and all runs with their settings, commands and exit codes
-DIR/table.md      the results, written again after every run
-DIR/runs/NAME/    a run directory, with `recipe.py`, the recipe of the run, and `output.txt`, what it printed
+DIR/study.journal   the study: a trial per start of a run, with its setting, validations and outcome
+DIR/table.md        the results, written again after every run
+DIR/runs/NAME/      a run directory, with `recipe.py`, the recipe of the run, and `output.txt`, what it printed
+
+Sweeps that share DIR divide the runs: each holds the lock of DIR/locks/NAME while it trains a run. A killed sweep
+holds none, so that its runs are continued.
 """
 
+import contextlib
 import dataclasses
 import os
 import pprint
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
+import filelock
 from absl import logging
 
 from keras_vit import _io, _lock
 from keras_vit import recipe as recipes
-from keras_vit.experiments.processes import Job, last_line, run_all
-from keras_vit.experiments.runs import RUNS, final_metrics
-from keras_vit.experiments.search import Grid, Point, expand
-from keras_vit.experiments.table import SEED, Row, Table
+from keras_vit._metrics import Metric
+from keras_vit.experiments import processes
+from keras_vit.experiments.runs import RUNS, final_metrics, is_finished, metric_of
+from keras_vit.experiments.search import Grid, Settings, expand
+from keras_vit.experiments.table import Row, Table
 from keras_vit.training import run_directory, run_fields
-from keras_vit.training.errors import Interrupted
+from keras_vit.training.errors import Diverged, Interrupted
+from keras_vit.training.preemption import StopRequest
 
-SWEEP, TABLE = "sweep.json", "table.md"
-RECIPE, OUTPUT = "recipe.py", "output.txt"
+STUDY, TABLE, LOCKS, RECIPE, OUTPUT = "study.journal", "table.md", "locks", "recipe.py", "output.txt"
 TRAIN = (sys.executable, "-m", "keras_vit", "train")
 
 
 def sweep(
     recipe: recipes.Recipe,
-    grid: Grid | Sequence[Grid],
+    space: Mapping[str, Any] | Sequence[Grid],
     workdir: str,
     *,
-    metric: str = "eval_accuracy",
+    trials: int = 0,
+    metric: str = "",
+    prune: bool = True,
     parallel: int = 1,
-    flags: Sequence[str] = (),
-    command: Sequence[str] = (),
+    command: Sequence[str] = TRAIN,
 ) -> Table:
-    """Train a recipe with all combinations of the values of some fields.
+    """Train a recipe with many settings of some fields, and return all results in the directory, the best first.
 
-    Each run is a process of `keras-vit train`. Called again, finished runs are kept, a stopped one resumes and a failed
-    one is tried again. Another grid adds its runs. A run that fails does not end the sweep.
+    Called again, it keeps finished runs, resumes those that were stopped, tries failed ones again and adds new ones.
 
     Args:
         recipe: Recipe for all other fields.
-        grid: Values by dotted field, or several such grids, whose points are joined.
-        workdir: Directory of the sweep.
-        metric: Metric of `metrics.jsonl` that decides which setting is best. The last value of each run counts.
+        space: Values by dotted field, or several such grids. With `trials`, a tuple is the range (low, high), and a
+            distribution of Optuna may stand for the values.
+        workdir: Directory of the sweep. Several processes and machines may share it.
+        trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
+        metric: Metric of `metrics.jsonl` that decides, with its last value; by default that of the recipe's task.
+        prune: Whether to stop a run whose best validation is among the worst quarter at its step.
         parallel: Number of runs at a time.
-        flags: Further flags of `keras-vit train`, such as `--distribute=mirrored`.
-        command: Command that trains instead of `keras-vit train`. It receives `--config` and `--workdir`.
-
-    Returns:
-        The table of all runs in the directory, which is also written there as `table.md`.
+        command: Program that trains. It receives `--config` and `--workdir`.
 
     Raises:
-        ValueError: If the grid is wrong, or the directory holds a sweep of another recipe. Names the fields.
+        ImportError: If Optuna is not installed.
+        ValueError: If the space is wrong, or the directory holds a sweep of another recipe or metric. Names the fields.
         Interrupted: After all runs have saved, if SIGTERM or Ctrl-C came.
 
     Example:
     >>> sweep(recipe, {"optim.learning_rate": [1e-3, 3e-4], "seed": range(3)}, "runs/rates")  # doctest: +SKIP
     """
-    points = expand(recipe, grid)
-    with _lock.locked(workdir):
-        state = _Sweep.open(workdir, recipe, points, [*(command or TRAIN), *flags])
-        state.metric = metric
-        state.report()
-        for job, exit_code in run_all(state.jobs(), parallel):
-            state.runs[job.name]["exit_code"] = exit_code
-            if state.status(job.name) == "failed":
-                logging.error("%s failed: %s", job.name, state.reason(job.name))
-            state.report()
-        return state.table()
-
-
-def pending(recipe: recipes.Recipe, grid: Grid | Sequence[Grid], workdir: str) -> dict[str, str]:
-    """Return the runs of a sweep and their states (`"finished"`, `"failed"`, `"started"`, `"waiting"`); run nothing."""
-    state = _Sweep.open(workdir, recipe, expand(recipe, grid), TRAIN)
-    return {name: state.status(name) for name in state.points}
+    chosen, runs = dict[str, Any](), dict[str, Settings]()
+    if not trials:
+        runs = expand(recipe, space)
+    elif isinstance(space, Mapping):
+        chosen = {field: _distribution(choices) for field, choices in space.items()}
+        recipes.replace(recipe, {field: recipes.get(recipe, field) for field in chosen})  # refuses unknown fields
+        runs = {f"{number:03}": {} for number in range(trials)}
+    else:
+        raise ValueError("With trials, space must be one mapping. Received: several grids.")
+    decides = metric_of(recipe, metric)
+    swept = set.intersection(*({*chosen, *settings} for settings in runs.values()))
+    study = _open_study(workdir, recipe, swept, decides, prune)
+    with StopRequest() as stop, futures.ThreadPoolExecutor(parallel) as pool:
+        stop.defer()
+        state = _Sweep(workdir, recipe, decides, chosen, command, study, len(study.get_trials(deepcopy=False)), stop)
+        for number, _ in enumerate(pool.map(state.train, runs, runs.values()), 1):
+            _io.write_text(os.path.join(workdir, TABLE), state.table().markdown())
+            logging.info("%d of %d runs", number, len(runs))
+        if stop:
+            raise Interrupted(f"Stopped by {stop.signal}. Start the same command again to resume.")
+    return state.table()
 
 
 @dataclasses.dataclass
 class _Sweep:
-    """The content of `sweep.json`, and the runs of one call."""
+    """The runs of one call. A trial of the study has the attributes "run", "settings", and at its end "outcome"."""
 
     directory: str
-    recipe: dict[str, Any]
-    runs: dict[str, dict[str, Any]]  # of this and earlier calls, by name
-    points: dict[str, Point]  # of this call, by name
-    metric: str = "eval_accuracy"
+    recipe: recipes.Recipe
+    metric: Metric
+    chosen: dict[str, Any]  # distributions of the fields that Optuna chooses
+    command: Sequence[str]
+    study: Any
+    earlier: int  # number of trials of earlier calls
+    stop: StopRequest
 
-    @classmethod
-    def open(cls, directory: str, recipe: recipes.Recipe, points: Sequence[Point], command: Sequence[str]) -> "_Sweep":
-        """Return the sweep of a directory with the runs of a call added."""
-        path = os.path.join(directory, SWEEP)
-        before = _io.read_json(path) if os.path.exists(path) else {"recipe": recipes.to_dict(recipe), "runs": {}}
-        state = cls(directory, recipes.to_dict(recipe), dict(before["runs"]), {point.name: point for point in points})
-        state._check_recipe(before["recipe"], recipe)
-        for name, point in state.points.items():
-            place = state.path(name)
-            full = [*command, f"--config={os.path.join(place, RECIPE)}", f"--workdir={place}"]
-            exit_code = state.runs.get(name, {}).get("exit_code")
-            state.runs[name] = {"settings": point.settings, "exit_code": exit_code, "command": shlex.join(full)}
-        return state
+    def train(self, name: str, settings: Settings) -> None:
+        """Train a run to its end, unless it is done or another process trains it."""
+        path = os.path.join(self.directory, RUNS, name)
+        with contextlib.ExitStack() as claim:
+            try:
+                claim.enter_context(_lock.locked(os.path.join(self.directory, LOCKS, name)))
+                with _lock.locked(path):  # by a training that has outlived its sweep
+                    last: Any = _last_trials(self.study).get(name)
+            except ValueError as error:
+                logging.info("%s is left out: %s", name, error)
+                return
+            outcome = last.user_attrs.get("outcome", "") if last else ""
+            again = outcome.startswith("failed") and last.number < self.earlier  # it failed in an earlier call
+            if self.stop or (outcome and not again):
+                return
+            trial = self._ask(last)
+            settings = run_directory.as_json(settings | trial.params)
+            _io.write_text(os.path.join(path, RECIPE), recipe_file(recipes.replace(self.recipe, settings)))
+            trial.set_user_attr("settings", settings)
+            trial.set_user_attr("run", name)
+            outcome = self._train(trial, path)
+            logging.info("%s: %s", name, outcome or "stopped")
+            trial.set_user_attr("outcome", outcome)
+            if outcome == "finished":
+                self.study.tell(trial, final_metrics(path)[self.metric.name])
+            else:  # the sampler learns from trials that were pruned, but not from those that failed
+                state = "PRUNED" if outcome.startswith(("pruned", "diverged")) else "FAIL"
+                self.study.tell(trial, state=_optuna().trial.TrialState[state])
 
-    def _check_recipe(self, before: dict[str, Any], recipe: recipes.Recipe) -> None:
-        """Refuse a recipe that gives other results in the fields that are not swept."""
-        settings = [run["settings"] for run in self.runs.values()] + [point.settings for point in self.points.values()]
-        swept = set.intersection(*(set(fields) for fields in settings))
-        found = run_fields.differences({"recipe": before, "data": {}}, recipe, {})
-        other = {field: values for field, values in found.items() if field not in swept | set(run_fields.HARMLESS)}
-        if other and self.runs:
-            listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
-            raise ValueError(
-                f"{self.directory} holds a sweep of another recipe. There -> here: {listed}. Give another --workdir, "
-                "or sweep over these fields."
-            )
+    def _ask(self, last: Any) -> Any:
+        """Return a new trial, with the parameters of the last one of the run."""
+        with filelock.FileLock(os.path.join(self.directory, f"{STUDY}.asking")):
+            if last:
+                self.study.tell(last.number, state=_optuna().trial.TrialState.FAIL, skip_if_finished=True)
+                self.study.enqueue_trial(last.params)
+            return self.study.ask(self.chosen)
 
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, RUNS, name)
+    def _train(self, trial: Any, path: str) -> str:
+        """Run the program that trains, report its validations, and return the outcome; empty if it was stopped."""
+        name, output, reported, pruned = self.metric.name, os.path.join(path, OUTPUT), set[int](), False
 
-    def status(self, name: str) -> str:
-        """Return the state of a run. A run with a model is finished, whoever trained it."""
-        if os.path.exists(os.path.join(self.path(name), run_directory.MODEL)):
-            return "finished"
-        if self.runs[name]["exit_code"] not in (None, 0, Interrupted.exit_code):
-            return "failed"
-        return "started" if os.path.exists(os.path.join(self.path(name), OUTPUT)) else "waiting"
+        def should_stop() -> bool:
+            nonlocal pruned
+            for line in run_directory.read_metrics(path):
+                if name in line and line["step"] not in reported:
+                    reported.add(line["step"])
+                    trial.report(line[name], line["step"])
+            pruned = trial.should_prune()
+            return pruned or bool(self.stop)
+
+        command = [*self.command, f"--config={os.path.join(path, RECIPE)}", f"--workdir={path}"]
+        code = 0 if is_finished(path) else processes.run(command, output, should_stop)
+        if is_finished(path):
+            should_stop()  # reports the last validations
+            final = final_metrics(path)
+            return "finished" if name in final else f"failed: it has no {name}, but {', '.join(final)}"
+        if code == Interrupted.exit_code:
+            return "pruned" if pruned else ""
+        reason = f"exit code {code}, {processes.last_line(output)} ({output})"
+        return f"{'diverged' if code == Diverged.exit_code else 'failed'}: {reason}"
 
     def table(self) -> Table:
-        """Return the table of the runs of all calls."""
-        fields = list(dict.fromkeys(field for run in self.runs.values() for field in run["settings"] if field != SEED))
-        base = recipes.from_dict(self.recipe)
-        groups: dict[str, Row] = {}
-        failed, left = {}, 0
-        for name, run in self.runs.items():
-            settings = {field: run["settings"].get(field, recipes.get(base, field)) for field in fields}
-            row = groups.setdefault(_io.one_line(settings), Row(settings))
-            row.runs += 1
-            status = self.status(name)
-            left += status in ("started", "waiting")
-            if status == "failed":
-                failed[name] = self.reason(name)
-            if status == "finished":
-                for key, value in final_metrics(run_directory.read_metrics(self.path(name))).items():
-                    row.metrics.setdefault(key, []).append(value)
-        return Table(list(groups.values()), self.metric, failed, left)
-
-    def reason(self, name: str) -> str:
-        """Return why a run failed: its exit code, and the last line that it printed."""
-        path = os.path.join(self.path(name), OUTPUT)
-        return f"exit code {self.runs[name]['exit_code']}, {last_line(path) or 'no output'} ({path})"
-
-    def jobs(self) -> list[Job]:
-        """Return the processes to run, of the runs that are not finished. The recipe of each is written."""
-        jobs = []
-        for name, point in self.points.items():
-            if self.status(name) != "finished":
-                place = self.path(name)
-                _io.write_text(os.path.join(place, RECIPE), recipe_file(point.recipe))
-                jobs.append(Job(name, shlex.split(self.runs[name]["command"]), os.path.join(place, OUTPUT)))
-        return jobs
-
-    def report(self) -> None:
-        """Write the record and the table, and log how many runs are finished."""
-        _io.write_json(os.path.join(self.directory, SWEEP), {"recipe": self.recipe, "runs": self.runs})
-        _io.write_text(os.path.join(self.directory, TABLE), self.table().markdown())
-        finished = sum(self.status(name) == "finished" for name in self.points)
-        logging.info("%d of %d runs finished", finished, len(self.points))
+        """Return the results of all calls, the best setting first."""
+        runs = {name: trial.user_attrs for name, trial in _last_trials(self.study).items()}
+        fields = dict.fromkeys(field for run in runs.values() for field in run["settings"] if field != "seed")
+        rows, metrics = dict[str, Row](), {self.metric.name: self.metric}
+        for name, run in runs.items():
+            settings = {field: run["settings"].get(field, recipes.get(self.recipe, field)) for field in fields}
+            row = rows.setdefault(str(settings), Row(settings))
+            row.runs[name] = run.get("outcome") or "not finished"
+            if row.runs[name] == "finished":
+                row.results.append(final_metrics(os.path.join(self.directory, RUNS, name)))
+                metrics |= {key: metric_of(self.recipe, key) for key in row.results[-1]}
+        best_first = sorted(rows.values(), key=lambda row: row.goodness(self.metric), reverse=True)
+        return Table(best_first, list(metrics.values()))
 
 
 def recipe_file(recipe: recipes.Recipe) -> str:
     """Return a recipe as a file for `--config`."""
     text = pprint.pformat(recipe, width=110, sort_dicts=False).replace("\n", "\n    ")
-    return (
-        '"""A run of a sweep."""\n\n'
-        "from keras_vit.recipe import MAE, Classification, Data, Distillation, MaskedPatch, Model, Optim, Recipe, "
-        "Schedule\n\n\n"
-        f'def get_config() -> Recipe:\n    """Return the recipe."""\n    return {text}\n'
+    start = '"""A run of a sweep."""\n\nfrom keras_vit.recipe import *  # noqa: F403'
+    return f'{start}\n\n\ndef get_config() -> Recipe:\n    """Return the recipe."""\n    return {text}\n'
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError("A sweep needs Optuna: pip install 'keras-vision-transformers[sweep]'") from error
+    return optuna
+
+
+def _distribution(choices: Any) -> Any:
+    """Return the distribution of some values, or of a range: logarithmic if its ends differ by a factor of ten."""
+    known = _optuna().distributions
+    if isinstance(choices, known.BaseDistribution):
+        return choices
+    if not isinstance(choices, tuple):
+        return known.CategoricalDistribution(list(choices))
+    if len(choices) != 2:
+        raise ValueError(f"A range must be two numbers, LOW,HIGH. Received: {choices}")
+    low, high = choices
+    kind = known.IntDistribution if isinstance(low, int) and isinstance(high, int) else known.FloatDistribution
+    return kind(low, high, log=0 < 10 * low <= high)
+
+
+def _last_trials(study: Any) -> dict[str, Any]:
+    """Return the last trial of each run."""
+    return {trial.user_attrs["run"]: trial for trial in study.get_trials(deepcopy=False) if "run" in trial.user_attrs}
+
+
+def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric: Metric, prune: bool) -> Any:
+    """Open the study of a directory; refuse one of another metric or of a recipe with other fields beside `swept`."""
+    optuna, path = _optuna(), os.path.abspath(os.path.join(directory, STUDY))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruners, journal, later = optuna.pruners, optuna.storages.journal, recipe.total_steps // 4
+    _io.make_directory(directory)
+    study = optuna.create_study(
+        storage=journal.JournalStorage(journal.JournalFileBackend(path, journal.JournalFileOpenLock(path))),
+        study_name="sweep",
+        load_if_exists=True,
+        direction="maximize" if metric.larger_is_better else "minimize",
+        pruner=pruners.PercentilePruner(75.0, 4, later, n_min_trials=4) if prune else pruners.NopPruner(),
     )
+    swept = swept.intersection(*(trial.user_attrs["settings"] for trial in _last_trials(study).values()))
+    before = study.user_attrs or {"recipe": run_directory.as_json(recipes.to_dict(recipe)), "metric": metric.name}
+    found = run_fields.differences({"recipe": before["recipe"], "data": {}}, recipe, {})
+    if before["metric"] != metric.name:
+        found["--metric"] = before["metric"], metric.name
+    other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
+    if other:
+        listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
+        raise ValueError(f"{directory} holds another sweep. There -> here: {listed}. Give another --workdir.")
+    for name, value in before.items():
+        study.set_user_attr(name, value)
+    return study

@@ -1,99 +1,72 @@
-"""The table of a sweep: a row per setting, with mean and standard deviation over the seeds."""
+"""Tables of runs: a row per setting, with mean and standard deviation over the seeds."""
 
 import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from keras_vit import _io, _numbers
+from keras_vit import _io, _numbers, _passed_on
+from keras_vit._metrics import Metric
 
-SEED = "seed"
 _LONGEST_VALUE = 40
 
 
 @dataclasses.dataclass
 class Row:
-    """Results of the runs that differ only in the seed.
+    """Runs that differ only in the seed."""
 
-    Attributes:
-        settings: Swept fields other than the seed, and their values.
-        runs: Number of runs.
-        metrics: Values of the finished runs by metric.
-    """
+    settings: dict[str, Any]  # the fields in which the rows of a table differ
+    runs: dict[str, str] = dataclasses.field(default_factory=dict)  # state of each run, by name
+    results: list[dict[str, float]] = dataclasses.field(default_factory=list)  # metrics of the runs that have some
 
-    settings: dict[str, Any]
-    runs: int = 0
-    metrics: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    def values(self, metric: str) -> list[float]:
+        """Return the values of a metric in the results that have it."""
+        return [result[metric] for result in self.results if metric in result]
 
-    def mean(self, metric: str) -> float | None:
-        """Return the mean of a metric over the finished runs, or None if there is none."""
-        values = self.metrics.get(metric)
-        return statistics.fmean(values) if values else None
-
-    def std(self, metric: str) -> float | None:
-        """Return the standard deviation over the finished runs (of the sample), or None if there are not two."""
-        values = self.metrics.get(metric, ())
-        return statistics.stdev(values) if len(values) > 1 else None
+    def goodness(self, metric: Metric) -> float:
+        """Return a number that is larger for a better mean; -inf if a run has no result."""
+        values = self.values(metric.name)
+        mean = statistics.fmean(values) if len(values) == len(self.runs) else math.nan
+        return metric.goodness(mean) if math.isfinite(mean) else -math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Results of a sweep.
-
-    Attributes:
-        rows: Results by setting.
-        metric: Metric that decides which row is best: the lowest of a loss or calibration error, else the highest.
-        failed: What happened to the runs that failed, by name.
-        left: Number of runs that are not finished and have not failed.
-    """
+    """Runs in rows, and metrics in columns."""
 
     rows: Sequence[Row]
-    metric: str
-    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    left: int = 0
+    metrics: Sequence[Metric]
 
-    @property
-    def best(self) -> Row | None:
-        """The row with the best mean of the metric, or None if no run is finished."""
-        means = [(row.mean(self.metric), row) for row in self.rows]
-        measured = [(mean, row) for mean, row in means if mean is not None and math.isfinite(mean)]
-        return (min if self.metric.endswith(("loss", "ece")) else max)(
-            measured, key=lambda pair: pair[0], default=(0.0, None)
-        )[1]
-
-    def markdown(self) -> str:
-        """Return the table as Markdown, the best row in bold."""
-        best, lines = self.best, []
-        fields = list(dict.fromkeys(field for row in self.rows for field in row.settings))
-        metrics = list(dict.fromkeys([self.metric, *(name for row in self.rows for name in row.metrics)]))
+    def markdown(self, across: bool = False) -> str:
+        """Return the table as Markdown, without the folders of paths; `across` exchanges rows and columns."""
+        lines = [["runs", *(self.rows[0].settings if self.rows else ()), *(metric.name for metric in self.metrics)]]
         for row in self.rows:
-            cells = [shorten(row.settings.get(field)) for field in fields]
-            cells += [self._runs(row), *(self._cell(row, name) for name in metrics)]
-            lines.append([f"**{cell}**" if row is best and cell != _numbers.NONE else cell for cell in cells])
-        header = [*fields, "runs", *(f"{name}:" for name in metrics)]
-        parts = [_io.markdown_table(header, lines)]
-        if any(row.std(self.metric) is not None for row in self.rows):
-            parts.append("± is the standard deviation over the seeds.")
-        parts += [f"- {name} failed: {reason}" for name, reason in self.failed.items()]
-        if self.left:
-            parts.append(f"{self.left} runs are not finished.")
-        return "\n".join([parts[0], "", *parts[1:]]).rstrip() + "\n"
-
-    @staticmethod
-    def _runs(row: Row) -> str:
-        done = max((len(values) for values in row.metrics.values()), default=0)
-        return str(row.runs) if done == row.runs else f"{done} of {row.runs}"
-
-    @staticmethod
-    def _cell(row: Row, name: str) -> str:
-        mean, std = row.mean(name), row.std(name)
-        text = _numbers.metric(name, mean)
-        return text if std is None else f"{text} ± {_numbers.metric(name, std, digits=2)}"
+            settings = [_short(_passed_on.without_folders(value)) for value in row.settings.values()]
+            lines.append([_runs(row), *settings, *(_cell(row.values(metric.name), metric) for metric in self.metrics)])
+        if across:
+            lines = [list(line) for line in zip(*lines, strict=True)]
+        reasons = [f"- {name} {state}\n" for row in self.rows for name, state in row.runs.items() if ":" in state]
+        return f"{_io.markdown_table(lines[0], lines[1:])}\n\n{''.join(reasons)}".rstrip() + "\n"
 
 
-def shorten(value: Any) -> str:
-    """Return the value of a field in few characters."""
+def _runs(row: Row) -> str:
+    """Return the name of the only run, or how many runs there are in each state."""
+    states = [state.partition(":")[0] for state in row.runs.values()]
+    if len(states) == 1:
+        return ", ".join([*row.runs, *(state for state in states if state != "finished")])
+    return ", ".join(f"{number} {state}" for state, number in Counter(states).items())
+
+
+def _cell(values: Sequence[float], metric: Metric) -> str:
+    if not values:
+        return _numbers.NONE
+    spread = f" ± {metric.text(statistics.stdev(values), digits=2)}" if len(values) > 1 else ""
+    return metric.text(statistics.fmean(values) if len(values) > 1 else values[0]) + spread
+
+
+def _short(value: Any) -> str:
     text = _io.one_line(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

@@ -20,9 +20,10 @@ from benchmarks.paper import (
     transfer,
 )
 from benchmarks.paper.study import TEST, VALIDATION, best, operations
-from keras_vit import data, experiments
+from keras_vit import data
 from keras_vit import recipe as recipes
 from keras_vit.data.readers import idx
+from keras_vit.experiments import search
 from tests import programs, tiny
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "paper.md"
@@ -102,7 +103,7 @@ def test_budgets_are_the_same_for_all_models(source, steps):
     """Each is used up, and one step fewer would not do so."""
     study = paper.Study("runs", source, steps=steps)
     for name in compute.RATES:
-        recipes_of_seed = [point.recipe for point in compute.stage_of(name, study).points if point.recipe.seed == 0]
+        recipes_of_seed = [recipe for recipe in compute.stage_of(name, study).runs.values() if recipe.seed == 0]
         for recipe, budget in zip(recipes_of_seed, compute.budgets(study), strict=True):
             cost = operations(recipe)
             assert cost - cost // recipe.total_steps < budget <= cost
@@ -112,8 +113,8 @@ def test_a_panel_is_run_once_and_resumed(study, monkeypatch):
     started = []
 
     def sweep(recipe, grid, workdir, **options):
-        for point in experiments.expand(recipe, grid):
-            path = pathlib.Path(workdir) / "runs" / point.name
+        for name in search.expand(recipe, grid):
+            path = pathlib.Path(workdir) / "runs" / name
             if not (path / "model.keras").exists() and len(started) < limit:
                 started.append(str(path))
                 finish(path, 0.5)
@@ -370,8 +371,8 @@ class TestProgram:
         pytest.importorskip("matplotlib")
 
         def sweep(recipe, grid, workdir, **options):
-            for point in experiments.expand(recipe, grid):
-                finish(pathlib.Path(workdir) / "runs" / point.name, 0.5)
+            for name in search.expand(recipe, grid):
+                finish(pathlib.Path(workdir) / "runs" / name, 0.5)
 
         monkeypatch.setattr(running, "sweep", sweep)
         arguments = ["--source=digits", "--only=optimizers", f"--workdir={tmp_path}/runs", f"--output={tmp_path}/docs"]

@@ -34,9 +34,20 @@ def paths(tmp_path):
     return [write_run(tmp_path / "a", 0.5), write_run(tmp_path / "b", 0.75, rate=3e-4, data={"num_train": 8})]
 
 
+def settings(table):
+    return [row.settings for row in table.rows]
+
+
+def names(table):
+    return [name for row in table.rows for name in row.runs]
+
+
 def test_differences(paths):
-    found = experiments.compare(paths).differences
-    assert found == {"optim.learning_rate": [1e-3, 3e-4], "data set.num_train": [9, 8]}
+    found = settings(experiments.compare(paths))
+    assert found == [
+        {"optim.learning_rate": 1e-3, "data set.num_train": 9},
+        {"optim.learning_rate": 3e-4, "data set.num_train": 8},
+    ]
 
 
 def test_versions_are_compared(paths):
@@ -46,48 +57,47 @@ def test_versions_are_compared(paths):
     config["versions"]["keras"] = "0.1"
     with open(path, "w") as file:
         json.dump(config, file)
-    assert experiments.compare(paths).differences["version of keras"][0] == "0.1"
+    assert settings(experiments.compare(paths))[0]["version of keras"] == "0.1"
 
 
 def test_results(paths):
-    header, rows = experiments.compare(paths).results()
-    found = dict(zip(header, rows[1], strict=True))
+    table = experiments.compare(paths)
+    assert table.rows[1].runs == {"b": "finished"}
+    lines = table.markdown(across=True).splitlines()
+    found = dict(line.strip("| ").split(" | ")[::2] for line in lines if line.count("|") == 4)
     assert found == {
-        "run": "b",
-        "steps:": "20",
-        "eval_accuracy:": "75.00 %",
-        "eval_loss:": "1",
-        "knn/k1:": "25.00 %",
-        "best eval_accuracy:": "85.00 % (step 10)",
-        "training loss:": "1",
-        "images per second:": "200",
+        "runs": "b",
+        "---": "---|",
+        "optim.learning_rate": "0.0003",
+        "data set.num_train": "8",
+        "eval_accuracy": "75.00 %",
+        "eval_loss": "1",
+        "knn/k1": "25.00 %",
+        "best eval_accuracy": "85.00 %",
+        "training loss": "1",
+        "images per second": "200",
     }
 
 
 def test_a_run_that_is_not_finished(tmp_path, paths):
     other = write_run(tmp_path / "c", finished=False)
-    assert experiments.compare([*paths, other]).results()[1][2][1] == "10 of 20"
+    table = experiments.compare([*paths, other])
+    assert table.rows[2].runs == {"c": "step 10 of 20"}
+    assert "| c, step 10 of 20 |" in table.markdown()
 
 
 def test_runs_of_a_sweep_and_seeds(tmp_path):
-    names = {f"{rate},{seed}": (rate, seed) for rate in (1e-3, 1e-2) for seed in (0, 1)}
-    for name, (rate, seed) in names.items():
+    runs = {f"{rate},{seed}": (rate, seed) for rate in (1e-3, 1e-2) for seed in (0, 1)}
+    for name, (rate, seed) in runs.items():
         write_run(tmp_path / "sweep" / "runs" / name, rate * 10 + seed / 100, rate=rate, seed=seed)
     (tmp_path / "sweep" / "runs" / "waiting").mkdir()
-    found = experiments.compare([str(tmp_path / "sweep")])
-    assert [run.name for run in found.runs] == list(names)
-    assert len(experiments.compare([str(tmp_path / "sweep"), str(tmp_path / "sweep" / "runs" / "0.001,0")]).runs) == 4
+    assert names(experiments.compare([str(tmp_path / "sweep")])) == list(runs)
+    assert len(experiments.compare([str(tmp_path / "sweep"), str(tmp_path / "sweep" / "runs" / "0.001,0")]).rows) == 4
 
 
 def test_names_tell_runs_apart(tmp_path):
     paths = [write_run(tmp_path / group / "run") for group in ("one", "two")]
-    assert [run.name for run in experiments.compare(paths).runs] == ["one/run", "two/run"]
-
-
-def test_many_runs_have_a_row_each(tmp_path):
-    paths = [write_run(tmp_path / str(seed), seed=seed) for seed in range(7)]
-    header, rows = experiments.compare(paths).difference_table()
-    assert header == ["run", "seed"] and rows[6] == ["6", "6"]
+    assert names(experiments.compare(paths)) == ["one/run", "two/run"]
 
 
 @pytest.mark.parametrize(("damage", "error"), [("config.json", ValueError), ("none", FileNotFoundError)])
@@ -98,11 +108,11 @@ def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error
     (tmp_path / "table.md").touch()
     others = [str(tmp_path / "table.md"), str(tmp_path / "x")]
     found = experiments.compare([others[0], *paths, others[1]])
-    assert [run.path for run in found.runs] == paths
+    assert names(found) == ["a", "b"]
     assert len(caplog.messages) == 2
     for path, message in zip(others, caplog.messages, strict=True):
         assert message.startswith(f"{path} is skipped: ") and "\n" not in message
-    assert [run.path for run in experiments.compare([paths[0], *others]).runs] == paths[:1]
+    assert names(experiments.compare([paths[0], *others])) == ["a"]
     with pytest.raises(error, match=r"config\.json"):
         experiments.compare(others[1:])
 
@@ -120,7 +130,10 @@ def test_program(tmp_path, paths, capsys):
     assert "weights.npz" in text and str(tmp_path) not in text
     assert programs.call("train.compare", *paths, "--json") == 0
     content = json.loads(capsys.readouterr().out)
-    assert [run["metrics"]["eval_accuracy"] for run in content["runs"]] == [0.5, 0.75]
+    assert [row["results"][0]["eval_accuracy"] for row in content] == [0.5, 0.75]
+    many = [write_run(tmp_path / str(seed), seed=seed) for seed in range(7)]
+    assert programs.call("train.compare", *many) == 0
+    assert "| 6 | 6 | 50.00 % |" in capsys.readouterr().out  # each has a row
 
 
 def test_the_speed_is_the_median(tmp_path, paths):
@@ -128,5 +141,5 @@ def test_the_speed_is_the_median(tmp_path, paths):
     with open(f"{paths[0]}/metrics.jsonl", "a") as file:
         for step, speed in ((21, 310.0), (22, 2.0), (23, 305.0)):
             file.write(json.dumps({"step": step, "loss": 1.0, "images_per_second": speed}) + "\n")
-    header, rows = experiments.compare(paths).results()
-    assert dict(zip(header, rows[0], strict=True))["images per second:"] == "300"  # of 2, 100, 300, 305 and 310
+    found = experiments.compare(paths).rows[0].results[0]
+    assert found["images per second"] == 300  # of 2, 100, 300, 305 and 310

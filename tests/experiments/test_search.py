@@ -1,40 +1,35 @@
-"""The points of a sweep and their names."""
+"""The settings of a sweep and the names of their runs."""
 
 import pytest
 
-from keras_vit import experiments, recipe
+from keras_vit import recipe
+from keras_vit.experiments import search
 
 
 def test_all_combinations():
-    points = experiments.expand(recipe.Recipe(total_steps=7), {"optim.learning_rate": [1e-3, 3e-4], "seed": range(2)})
-    assert [(p.recipe.optim.learning_rate, p.recipe.seed) for p in points] == [
-        (1e-3, 0),
-        (1e-3, 1),
-        (3e-4, 0),
-        (3e-4, 1),
-    ]
-    assert all(point.recipe.total_steps == 7 for point in points)
-    assert points[0].name == "learning_rate=0.001,seed=0"
+    runs = search.expand(recipe.Recipe(), {"optim.learning_rate": [1e-3, 3e-4], "seed": range(2)})
+    assert [tuple(settings.values()) for settings in runs.values()] == [(1e-3, 0), (1e-3, 1), (3e-4, 0), (3e-4, 1)]
+    assert next(iter(runs)) == "optim.learning_rate=0.001,seed=0"
 
 
-def test_several_grids_are_joined_and_points_are_not_repeated():
+def test_several_grids_are_joined_and_settings_are_not_repeated():
     grids = [{"seed": [0, 1]}, {"seed": [1, 2]}, {"model.variant": ["BiT-R50x1"], "model.arguments.width_factor": [1]}]
-    points = experiments.expand(recipe.Recipe(), grids)
-    assert [point.name for point in points] == ["seed=0", "seed=1", "seed=2", "variant=BiT-R50x1,width_factor=1"]
-    assert points[-1].recipe.model.arguments == {"width_factor": 1}
+    runs = search.expand(recipe.Recipe(), grids)
+    assert list(runs) == ["seed=0", "seed=1", "seed=2", "model.variant=BiT-R50x1,model.arguments.width_factor=1"]
+    assert runs["seed=2"] == {"seed": 2}
 
 
 def test_names_differ_and_are_directories():
     grid = {
-        "data.pp_train": ["resize(8)|flip_lr" + "|value_range(-1, 1)" * 3, "resize(8)|flip_lr|value_range(-1, 1)"],
+        "data.pp_train": ["resize(8)|flip_lr" + "|value_range(-1, 1)" * 9, "resize(8)|flip_lr|value_range(-1, 1)"],
         "optim.name": ["adamw"],
         "optim.schedule.name": ["cosine", "linear"],
         "model.variant": ["ViT-S/16"],
     }
-    names = [point.name for point in experiments.expand(recipe.Recipe(), grid)]
+    names = list(search.expand(recipe.Recipe(), grid))
     assert len(set(names)) == 4
     assert all("/" not in name and len(name) < 200 for name in names)
-    assert "optim.name=adamw,optim.schedule.name=cosine" in names[0]
+    assert "optim.name=adamw,optim.schedule.name=cosine" in names[2]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +44,7 @@ def test_names_differ_and_are_directories():
 )
 def test_wrong_grids(grid, named):
     with pytest.raises(ValueError, match=named):
-        experiments.expand(recipe.Recipe(), grid)
+        search.expand(recipe.Recipe(), grid)
 
 
 def test_the_command_line():
@@ -59,7 +54,7 @@ def test_the_command_line():
         "optim.schedule.boundaries=(1, 2),(3,)",
         "model.checkpoint=None,'a,b.npz'",
     ]
-    assert experiments.parse_grid(texts, recipe.Recipe()) == {
+    assert search.parse_grid(texts, recipe.Recipe()) == {
         "optim.learning_rate": [1e-3, 3e-4],
         "data.pp_train": ["resize(8, method='bilinear')|value_range(-1, 1)", "resize(8)"],
         "optim.schedule.boundaries": [(1, 2), (3,)],
@@ -67,7 +62,13 @@ def test_the_command_line():
     }
 
 
+def test_a_task_is_swept_as_text():
+    base = recipe.Recipe(model=recipe.Model(image_size=32, arguments={"patch_size": 4}))
+    runs = search.expand(base, search.parse_grid(["task=classification,mae(mask_ratio=0.5)"], base))
+    assert list(runs.values()) == [{"task": "classification"}, {"task": "mae(mask_ratio=0.5)"}]
+
+
 @pytest.mark.parametrize("texts", [["seed"], ["seed="], ["seed=1", "seed=2"], ["sead=1"]])
 def test_wrong_flags(texts):
     with pytest.raises(ValueError, match="seed"):
-        experiments.parse_grid(texts, recipe.Recipe())
+        search.parse_grid(texts, recipe.Recipe())

@@ -1,6 +1,6 @@
 """Sweeps: which runs start, what is kept, and the table. The training program is replaced, but for one test."""
 
-import json
+import math
 import os
 import pathlib
 import signal
@@ -10,139 +10,295 @@ import time
 
 import pytest
 
-from keras_vit import experiments, recipe
+from keras_vit import _lock, experiments, recipe
+from keras_vit._metrics import Metric
+from keras_vit.experiments.runs import metric_of
 from keras_vit.experiments.table import Row, Table
 from keras_vit.program import recipe_file
 from keras_vit.training import errors
 from keras_vit.training.run_directory import read_metrics
-from tests import programs, tiny
+from tests import forked, programs, tiny
+
+optuna = pytest.importorskip("optuna")
 
 FAKE = [sys.executable, str(pathlib.Path(__file__).with_name("fake_run.py"))]
-RATES = {"optim.learning_rate": [0.1, 0.3], "seed": [0, 1]}
+RATE, SEED = "optim.learning_rate", "seed"
+RATES = {RATE: [0.1, 0.3], SEED: [0, 1]}
+NAMES = [f"{RATE}={rate},seed={seed}" for rate in (0.1, 0.3) for seed in (0, 1)]
 
 
-def sweep(workdir, grid=RATES, **options):
-    base = options.pop("base", recipe.Recipe())
-    return experiments.sweep(base, grid, str(workdir), command=FAKE, **options)
+def sweep(workdir, space=RATES, base=None, **options):
+    return experiments.sweep(base or recipe.Recipe(total_steps=2), space, str(workdir), command=FAKE, **options)
 
 
 def starts(workdir):
-    """How often each run was started."""
-    return {path.parent.name: len(path.read_text().split()) for path in workdir.glob("runs/*/starts")}
+    """When each run was started, in nanoseconds."""
+    return {path.parent.name: list(map(int, path.read_text().split())) for path in workdir.glob("runs/*/starts")}
 
 
-def test_every_combination_is_run_once(tmp_path):
-    table = sweep(tmp_path)
-    names = {f"learning_rate={rate},seed={seed}" for rate in (0.1, 0.3) for seed in (0, 1)}
-    assert starts(tmp_path) == dict.fromkeys(names, 1)
-    assert sweep(tmp_path) == table
-    assert starts(tmp_path) == dict.fromkeys(names, 1)
+def counts(workdir):
+    return {name: len(times) for name, times in starts(workdir).items()}
 
 
-def test_the_table(tmp_path):
-    table = sweep(tmp_path)
-    assert table.best.settings == {"optim.learning_rate": 0.3}
-    assert table.best.mean("eval_accuracy") == pytest.approx(0.305)
-    assert table.best.std("eval_accuracy") == pytest.approx(0.01 / 2**0.5)  # of the sample: two values, 0.01 apart
-    assert not table.failed
-    text = (tmp_path / "table.md").read_text()
-    assert "| **0.3** | **2** | **30.50 % ± 0.71 %** | **1 ± 0** |" in text
-    assert table.rows[0].metrics["eval_accuracy"] == [0.1, 0.11]
+def states(table):
+    return {name: state for row in table.rows for name, state in row.runs.items()}
 
 
-def test_the_best_of_a_loss_is_the_lowest():
-    rows = [Row({"rate": rate}, 1, {"eval_loss": [value], "x/ece": [-value]}) for rate, value in ((1, 0.5), (2, 0.25))]
-    assert [Table(rows, metric).best.settings["rate"] for metric in ("eval_loss", "x/ece")] == [2, 1]
+def trials(workdir):
+    journal = optuna.storages.journal
+    storage = journal.JournalStorage(journal.JournalFileBackend(str(workdir / "study.journal")))
+    return optuna.load_study(study_name="sweep", storage=storage).trials
 
 
-def test_a_task_is_swept_as_text():
-    base = recipe.Recipe(model=recipe.Model(image_size=32, arguments={"patch_size": 4}))
-    points = experiments.expand(base, experiments.parse_grid(["task=classification,mae(mask_ratio=0.5)"], base))
-    assert [point.settings for point in points] == [{"task": "classification"}, {"task": "mae(mask_ratio=0.5)"}]
-    assert points[1].recipe.task == recipe.MAE(mask_ratio=0.5)
+def wait_for(workdir, pattern, number=1):
+    deadline = time.monotonic() + 50
+    while len(list(workdir.glob(pattern))) < number and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
-def test_the_directory_says_how_each_run_was_made(tmp_path):
-    base = recipe.Recipe(total_steps=3, data=recipe.Data(source="folder:a 'b'\\c"))
-    sweep(tmp_path, base=base, flags=["--distribute=one_device"])
-    run = json.loads((tmp_path / "sweep.json").read_text())["runs"]["learning_rate=0.3,seed=1"]
-    assert run["settings"] == {"optim.learning_rate": 0.3, "seed": 1}
-    assert "--distribute=one_device" in run["command"] and run["exit_code"] == 0
-    written, _ = recipe_file.load(str(tmp_path / "runs" / "learning_rate=0.3,seed=1" / "recipe.py"))
-    assert written == recipe.replace(base, {"optim.learning_rate": 0.3, "seed": 1})
-
-
-def test_a_larger_grid_adds_runs(tmp_path):
-    sweep(tmp_path)
-    table = sweep(tmp_path, {"optim.learning_rate": [0.2], "seed": [0, 1, 2]})
-    assert set(starts(tmp_path).values()) == {1}
-    assert [(row.settings["optim.learning_rate"], row.runs) for row in table.rows] == [(0.1, 2), (0.3, 2), (0.2, 3)]
-
-
-def test_another_field_adds_a_column(tmp_path):
-    sweep(tmp_path, {"seed": [0]})
-    table = sweep(tmp_path, {"optim.weight_decay": [0.5]})
-    assert [row.settings for row in table.rows] == [{"optim.weight_decay": 0.0}, {"optim.weight_decay": 0.5}]
-
-
-def test_another_recipe_is_refused(tmp_path):
-    sweep(tmp_path)
-    with pytest.raises(ValueError, match="total_steps"):
-        sweep(tmp_path, base=recipe.Recipe(total_steps=9))
-    base = recipe.Recipe(log_every=1, seed=5)  # neither decides about the results: the seed is swept
-    sweep(tmp_path, base=base)
-    assert set(starts(tmp_path).values()) == {1}
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_a_failed_run_does_not_stop_the_others(tmp_path, parallel):
-    grid = {"optim.learning_rate": [1.0, 0.1]}
-    table = sweep(tmp_path, grid, parallel=parallel)
-    (reason,) = table.failed.values()
-    assert "The loss is nan in step 1." in reason and "E1122" not in reason
-    assert "learning_rate=1.0 failed: exit code 1" in (tmp_path / "table.md").read_text()
-    assert table.best.settings == {"optim.learning_rate": 0.1}
-    (tmp_path / "runs" / "learning_rate=1.0" / "repaired").touch()
-    assert not sweep(tmp_path, grid).failed
-    assert starts(tmp_path) == {"learning_rate=1.0": 2, "learning_rate=0.1": 1}
-
-
-def test_a_stop_asks_all_runs_to_save_and_resumes(tmp_path):
-    grid = {"optim.learning_rate": [0.5], "seed": [0, 1, 2]}
-
-    def stop_once_running():
-        deadline = time.monotonic() + 50
-        while len(list(tmp_path.glob("runs/*/ready"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+def stop_once_running(workdir, number):
+    def stop():
+        wait_for(workdir, "runs/*/ready", number)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=stop_once_running)
-    thread.start()
-    with pytest.raises(errors.Interrupted):
-        sweep(tmp_path, grid, parallel=2)
-    thread.join()
-    states = experiments.pending(recipe.Recipe(), grid, str(tmp_path))
-    assert list(states.values()) == ["started", "started", "waiting"]
-    (tmp_path / "runs" / "learning_rate=0.5,seed=2" / "stopped").touch()
-    assert [row.runs for row in sweep(tmp_path, grid).rows] == [3]
-    assert list(starts(tmp_path).values()).count(2) == 2
+    threading.Thread(target=stop).start()
+
+
+class TestGrid:
+    def test_every_combination_is_run_once_and_in_order(self, tmp_path):
+        table = sweep(tmp_path)
+        assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
+        assert sorted(NAMES, key=starts(tmp_path).get) == NAMES
+        assert sweep(tmp_path) == table
+        assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
+
+    def test_the_table(self, tmp_path):
+        table = sweep(tmp_path)
+        assert [row.settings for row in table.rows] == [{RATE: 0.3}, {RATE: 0.1}]  # the best first
+        assert table.rows[1].values("eval_accuracy") == [0.1, 0.11]
+        text = (tmp_path / "table.md").read_text()
+        assert "| 2 finished | 0.3 | 30.50 % ± 0.71 % | 1 ± 0 |" in text  # of the sample: two values, 0.01 apart
+        assert table.markdown() == text
+
+    def test_each_run_has_its_recipe(self, tmp_path):
+        base = recipe.Recipe(total_steps=3, data=recipe.Data(source="folder:a 'b'\\c"))
+        settings = {RATE: 0.3, "optim.schedule.boundaries": (1, 2)}
+        sweep(tmp_path, {field: [value] for field, value in settings.items()}, base)
+        (path,) = tmp_path.glob("runs/*/recipe.py")
+        assert recipe_file.load(str(path))[0] == recipe.replace(base, settings)
+
+    def test_a_larger_grid_adds_runs(self, tmp_path):
+        sweep(tmp_path)
+        table = sweep(tmp_path, {RATE: [0.2], SEED: [0, 1, 2]})
+        assert set(counts(tmp_path).values()) == {1}
+        assert [(row.settings[RATE], len(row.runs)) for row in table.rows] == [(0.3, 2), (0.2, 3), (0.1, 2)]
+
+    def test_another_field_adds_a_column(self, tmp_path):
+        sweep(tmp_path, {RATE: [0.1]}, prune=False)
+        table = sweep(tmp_path, {RATE: [0.1], "optim.weight_decay": [0.5]})
+        assert [row.settings["optim.weight_decay"] for row in table.rows] == [0.0, 0.5]
+
+    def test_another_recipe_or_metric_is_refused(self, tmp_path):
+        sweep(tmp_path)
+        with pytest.raises(ValueError, match="total_steps: 2 -> 9"):
+            sweep(tmp_path, base=recipe.Recipe(total_steps=9))
+        with pytest.raises(ValueError, match="--metric"):
+            sweep(tmp_path, metric="eval_loss")
+        sweep(tmp_path, base=recipe.Recipe(total_steps=2, log_every=1, seed=5))  # decide nothing: the seed is swept
+        assert set(counts(tmp_path).values()) == {1}
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize("parallel", [1, 2])
+    def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(self, tmp_path, parallel):
+        grid = {RATE: [1.0, 0.1]}
+        table = sweep(tmp_path, grid, parallel=parallel)
+        state = states(table)[f"{RATE}=1.0"]
+        assert state.startswith("failed: exit code 1, The loss is nan in step 1. (")
+        assert f"- {RATE}=1.0 failed: exit code 1" in (tmp_path / "table.md").read_text()
+        assert table.rows[0].settings == {RATE: 0.1}
+        (tmp_path / "runs" / f"{RATE}=1.0" / "repaired").touch()
+        assert set(states(sweep(tmp_path, grid)).values()) == {"finished"}
+        assert counts(tmp_path) == {f"{RATE}=1.0": 2, f"{RATE}=0.1": 1}
+
+    def test_a_run_that_diverges_would_do_so_again(self, tmp_path):
+        for _ in range(2):
+            table = sweep(tmp_path, {RATE: [2.0, 0.1]})
+            assert states(table)[f"{RATE}=2.0"].startswith("diverged: exit code 70, The loss is nan")
+        assert set(counts(tmp_path).values()) == {1}
+        assert [trial.state.name for trial in trials(tmp_path)] == ["PRUNED", "COMPLETE"]
+
+    def test_a_run_that_is_clearly_worse_is_stopped(self, tmp_path):
+        grid = {RATE: [0.1, 0.2, 0.3, 0.4, 0.0001]}
+        for _ in range(2):
+            table = sweep(tmp_path, grid)
+            assert list(states(table).values()) == ["finished"] * 4 + ["pruned"]
+            assert table.rows[-1].settings == {RATE: 0.0001}
+        assert set(counts(tmp_path).values()) == {1}
+        assert (tmp_path / "runs" / f"{RATE}=0.0001" / "stopped").exists()  # by SIGTERM, after saving
+        assert trials(tmp_path)[-1].intermediate_values == {1: 0.05001}
+        assert "| optim.learning_rate=0.0001, pruned |" in table.markdown()
+
+    def test_a_metric_that_is_missing_is_named(self, tmp_path):
+        table = sweep(tmp_path, {RATE: [0.1]}, metric="knn/k20")
+        assert states(table)[f"{RATE}=0.1"] == "failed: it has no knn/k20, but eval_accuracy, eval_loss"
+
+    @pytest.mark.parametrize("name", ["eval_loss", "eval_accuracy"])
+    def test_a_row_that_is_not_a_number_is_never_the_best(self, name):
+        metric = metric_of(recipe.Recipe(), name)
+        rows = [Row({}, {"a": "finished"}, [{name: value}]) for value in (math.nan, 0.5, math.inf)]
+        assert [row.goodness(metric) > -math.inf for row in rows] == [False, True, False]
+        half = Row({}, {"a": "finished", "b": "pruned"}, [{name: 0.9}])
+        assert half.goodness(metric) == -math.inf
+
+
+class TestResume:
+    def test_a_stop_asks_all_runs_to_save(self, tmp_path):
+        grid = {RATE: [0.5], SEED: [0, 1, 2]}
+        stop_once_running(tmp_path, 2)
+        with pytest.raises(errors.Interrupted):
+            sweep(tmp_path, grid, parallel=2)
+        assert "| 2 not finished | 0.5 |" in (tmp_path / "table.md").read_text()
+        (tmp_path / "runs" / f"{RATE}=0.5,seed=2").mkdir(exist_ok=True)
+        (tmp_path / "runs" / f"{RATE}=0.5,seed=2" / "stopped").touch()
+        assert list(states(sweep(tmp_path, grid)).values()) == ["finished"] * 3
+        assert sorted(counts(tmp_path).values()) == [1, 2, 2]
+
+    def test_a_killed_sweep_is_continued(self, tmp_path):
+        space = {RATE: [0.5]}
+        killed = forked.start(sweep, tmp_path, space)
+        wait_for(tmp_path, "runs/*/ready")
+        killed.kill()
+        killed.join()
+        os.kill(int((tmp_path / "runs" / f"{RATE}=0.5" / "ready").read_text()), signal.SIGTERM)
+        wait_for(tmp_path, "runs/*/stopped")
+        assert [trial.state.name for trial in trials(tmp_path)] == ["RUNNING"]
+        assert states(sweep(tmp_path, space)) == {f"{RATE}=0.5": "finished"}
+        assert [trial.state.name for trial in trials(tmp_path)] == ["FAIL", "COMPLETE"]
+
+    def test_a_finished_run_is_not_trained_again(self, tmp_path):
+        """The sweep was killed before it noticed the end."""
+        sweep(tmp_path)
+        os.remove(tmp_path / "study.journal")
+        assert set(states(sweep(tmp_path)).values()) == {"finished"}
+        assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
+
+    def test_a_run_that_another_process_trains_is_left_out(self, tmp_path):
+        for folder in ("runs", "locks"):
+            with _lock.locked(str(tmp_path / folder / f"{RATE}=0.1")):
+                assert states(sweep(tmp_path, {RATE: [0.1]})) == {}
+        assert set(states(sweep(tmp_path, {RATE: [0.1]})).values()) == {"finished"}
+
+    def test_two_processes_divide_the_runs(self, tmp_path):
+        grid = {RATE: [0.1, 0.2, 0.3], SEED: [0, 1, 2]}
+        sweeps = [forked.start(sweep, tmp_path, grid) for _ in range(2)]
+        for process in sweeps:
+            process.join()
+        assert [process.exitcode for process in sweeps] == [0, 0]
+        assert counts(tmp_path) == {f"{RATE}={rate},seed={seed}": 1 for rate in grid[RATE] for seed in grid[SEED]}
+        assert {trial.state.name for trial in trials(tmp_path)} == {"COMPLETE"} and len(trials(tmp_path)) == 9
+
+
+class TestSearch:
+    SPACE = {
+        RATE: (0.01, 0.4),
+        "optim.weight_decay": (0.0, 0.1),
+        "data.batch_size": (2, 8),
+        "optim.name": ["adamw", "sgd"],
+    }
+
+    def test_settings_are_chosen_from_ranges_and_values(self, tmp_path):
+        table = sweep(tmp_path, self.SPACE, trials=5)
+        assert list(counts(tmp_path)) and set(states(table)) == {f"00{number}" for number in range(5)}
+        for row in table.rows:
+            settings = row.settings
+            assert 0.01 <= settings[RATE] <= 0.4 and 0 <= settings["optim.weight_decay"] <= 0.1
+            assert settings["data.batch_size"] in range(2, 9) and isinstance(settings["data.batch_size"], int)
+            assert settings["optim.name"] in ("adamw", "sgd")
+        rate, decay, *_ = trials(tmp_path)[0].distributions.values()
+        assert rate.log and not decay.log
+        values = [row.values("eval_accuracy")[0] for row in table.rows]
+        assert values == sorted(values, reverse=True) == sorted((t.value for t in trials(tmp_path)), reverse=True)
+
+    def test_more_trials_are_added(self, tmp_path):
+        before = sweep(tmp_path, self.SPACE, trials=2)
+        after = sweep(tmp_path, self.SPACE, trials=3)
+        assert len(after.rows) == 3 and all(row in after.rows for row in before.rows)
+        assert set(counts(tmp_path).values()) == {1}
+
+    def test_a_stopped_trial_keeps_its_setting(self, tmp_path):
+        space = {RATE: [0.5], "optim.weight_decay": (0.0, 0.1)}
+        stop_once_running(tmp_path, 1)
+        with pytest.raises(errors.Interrupted):
+            sweep(tmp_path, space, trials=1)
+        sweep(tmp_path, space, trials=1)
+        first, second = trials(tmp_path)
+        assert first.params == second.params and (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
+
+    @pytest.mark.parametrize(("metric", "direction"), [("eval_loss", "MINIMIZE"), ("eval_accuracy", "MAXIMIZE")])
+    def test_the_metric_has_a_direction(self, tmp_path, metric, direction):
+        sweep(tmp_path, {RATE: [0.1]}, metric=metric)
+        journal = optuna.storages.journal
+        storage = journal.JournalStorage(journal.JournalFileBackend(str(tmp_path / "study.journal")))
+        assert optuna.load_study(study_name="sweep", storage=storage).direction.name == direction
+
+    @pytest.mark.parametrize(
+        ("space", "named"),
+        [
+            ({"optim.learning_rat": (1, 2)}, "learning_rate"),
+            ({"optim": [1]}, "learning_rate"),
+            ([{SEED: [1]}], "several"),
+        ],
+    )
+    def test_wrong_spaces(self, tmp_path, space, named):
+        with pytest.raises(ValueError, match=named):
+            sweep(tmp_path, space, trials=2)
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ImportError, match=r"\[sweep\]"):
+        sweep(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "larger", "text"),
+    [("", True, "50.00 %"), ("eval_loss", False, "0.5"), ("x/ece", False, "0.5"), ("knn/k20", True, "50.00 %")],
+)
+def test_metrics(name, larger, text):
+    metric = metric_of(recipe.Recipe(), name)
+    assert (metric.name, metric.larger_is_better, metric.text(0.5)) == (name or "eval_accuracy", larger, text)
+
+
+def test_a_table_across():
+    rows = [Row({RATE: rate, "model.checkpoint": "/a/b.npz"}, {str(rate): "finished"}) for rate in (1, 2)]
+    lines = Table(rows, [Metric("accuracy")]).markdown(across=True).splitlines()
+    assert lines[0] == "| runs | 1 | 2 |"
+    assert lines[2:] == [f"| {RATE} | 1 | 2 |", "| model.checkpoint | b.npz | b.npz |", "| accuracy | – | – |"]
 
 
 class TestProgram:
     def test_wrong_usage(self, tmp_path):
+        place = f"--workdir={tmp_path}"
         for arguments, named in [
-            (["--config=digits", "--grid=seed=1"], "--workdir"),
-            (["--config=digits", f"--workdir={tmp_path}"], "--grid"),
-            (["--config=digits", f"--workdir={tmp_path}", "--grid=seed=1", "--seeds=2"], "--seeds"),
+            (["--grid=seed=1"], "--workdir"),
+            ([place], "--grid"),
+            ([place, "--grid=seed=1", "--seeds=2"], "--seeds"),
+            ([place, "--range=optim.ema=0,0.9", "--trials=3", "--seeds=2"], "--seeds"),
+            ([place, "--range=optim.ema=0,0.9"], "--trials"),
+            ([place, "--range=optim.ema=0.9,0", "--trials=2"], "low"),
+            ([place, "--range=optim.ema=0,0.5,0.9", "--trials=2"], "LOW,HIGH"),
         ]:
             with pytest.raises(ValueError, match=named):
-                programs.call("train.sweep", *arguments)
+                programs.call("train.sweep", "--config=digits", *arguments)
+        assert not list(tmp_path.iterdir())
 
     def test_list_runs_nothing(self, tmp_path, capsys):
         arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=optim.ema=0,0.9", "--seeds=2", "--list"]
         assert programs.call("train.sweep", *arguments) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0].split() == ["waiting", "ema=0.0,seed=0"] and len(lines) == 4
+        assert lines[0] == "optim.ema=0.0,seed=0" and len(lines) == 4
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.slow
@@ -153,16 +309,8 @@ class TestProgram:
         arguments = ["--config=digits", "--grid=optim.learning_rate=1e-3", f"--workdir={tmp_path}"]
         arguments += ["--", "--distribute=one_device"]
         assert programs.call("train.sweep", *arguments, override=overrides) == 0
-        assert "| **0.001** | **1** |" in capsys.readouterr().out
-        run = tmp_path / "runs" / "learning_rate=0.001"
+        run = tmp_path / "runs" / "optim.learning_rate=0.001"
+        output = capsys.readouterr().out
+        assert "| optim.learning_rate=0.001 | 0.001 |" in output and f"--config={run}/recipe.py" in output
         assert (run / "model.keras").exists()
         assert [line["step"] for line in read_metrics(str(run))] == [1, 2, 3, 3]
-
-
-@pytest.mark.parametrize("metric", ["eval_loss", "eval_accuracy"])
-def test_a_row_that_is_not_a_number_is_never_the_best(metric):
-    values = (1, float("nan")), (2, 0.5), (3, float("nan"))
-    rows = [Row({"rate": rate}, 1, {metric: [value]}) for rate, value in values]
-    for order in (rows, rows[::-1]):
-        assert Table(order, metric).best.settings == {"rate": 2}
-    assert Table(rows[:1], metric).best is None
