@@ -17,10 +17,11 @@ class Split:
     Attributes:
         batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "valid".
         num_classes: Number of classes of the data set.
-        multi_label: Whether labels are multi-hot rows.
+        label_kind: `"class"`, a class number per image; `"classes"`, a multi-hot row; or `"values"`, float32 `[B, k]`.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes.
+        value_names: Names of the `k` values of an image.
 
     Example:
     >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
@@ -30,10 +31,11 @@ class Split:
 
     batches: Iterable[dict]
     num_classes: int
-    multi_label: bool = False
+    label_kind: str = "class"
     names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     image_shape: tuple[int | None, ...] | None = None
+    value_names: tuple[str, ...] = ()
 
 
 def opener(
@@ -69,7 +71,8 @@ def opener(
         batches = _Batches(dataset, data.preprocess.device_function(pp))
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None
-        return Split(batches, opened.num_classes, opened.multi_label, names, opened.class_names, image_shape)
+        label_kind = "classes" if opened.multi_label else "class"
+        return Split(batches, opened.num_classes, label_kind, names, opened.class_names, image_shape)
 
     return open_split
 
@@ -110,7 +113,7 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
         batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
 
     Returns:
-        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
+        Outputs float32 `[N, D]`, and labels `[N]`, or `[N, k]` of several classes or values per image.
 
     Example:
     >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]

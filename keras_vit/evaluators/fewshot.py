@@ -2,11 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 
 BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularized
@@ -15,10 +18,12 @@ SHOTS = (1, 5, 10, 25)
 SEEDS = 3
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
 class FewShot(FeatureEvaluator):
     """Accuracy from few examples per class, with the arguments of `evaluate`."""
 
+    name: ClassVar = "fewshot"
     shots: int | Sequence[int] = SHOTS
     l2: float = L2
     seeds: int = SEEDS
@@ -26,6 +31,9 @@ class FewShot(FeatureEvaluator):
     def __post_init__(self):
         super().__post_init__()
         self.shots, self.l2, self.seeds = _checked(self.shots, self.l2, self.seeds)
+
+    def metric(self, key: str) -> Metric:
+        return Metric(key, larger_is_better=not key.endswith("_std"), unit="%")
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
         return evaluate(train, test, num_classes, self.shots, self.l2, self.seeds)

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from keras_vit import _checks
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels
 
 NEIGHBORS = (1, 5, 10, 20, 50, 100, 200)
@@ -14,10 +16,12 @@ TEMPERATURE = 0.07
 _ROWS = 1_024  # test examples compared at a time, to limit the memory
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
 class Knn(FeatureEvaluator):
     """Accuracy of the nearest neighbors, with the arguments of `evaluate`."""
 
+    name: ClassVar = "knn"
     neighbors: int | Sequence[int] = NEIGHBORS
     temperature: float = TEMPERATURE
 

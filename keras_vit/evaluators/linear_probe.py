@@ -3,12 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 from scipy import optimize, special
 
 from keras_vit import _checks
+from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
@@ -19,10 +22,13 @@ MAX_ITERATIONS = 200  # of L-BFGS, per strength of the regularization
 _TOLERANCE = 1e-5  # largest entry of the gradient at the solution
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
 class LinearProbe(FeatureEvaluator):
     """Accuracy of a linear classifier, with the arguments of `evaluate`."""
 
+    name: ClassVar = "linear_probe"
+    metrics: ClassVar = {"l2": Metric("l2")}
     solver: str = "lbfgs"
     l2: float | Sequence[float] | None = None
 

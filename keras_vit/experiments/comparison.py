@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit import _io, _numbers, _passed_on
 from keras_vit.experiments.runs import Run, read_runs
-from keras_vit.experiments.table import shorten
+from keras_vit.experiments.table import metric_of, shorten
 
 _LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
 
@@ -79,9 +79,9 @@ class Comparison:
         return [
             run.name,
             f"{run.step:,}" if run.finished else f"{run.step:,} of {run.fields.get('total_steps'):,}",
-            *(_numbers.metric(name, final.get(name)) for name in self.metrics),
-            _numbers.NONE if best is None else f"{_numbers.metric('accuracy', accuracies[best])} (step {best:,})",
-            _numbers.metric("loss", losses[max(losses)] if losses else None),
+            *(metric_of(name).text(final.get(name)) for name in self.metrics),
+            _numbers.NONE if best is None else f"{metric_of('accuracy').text(accuracies[best])} (step {best:,})",
+            metric_of("loss").text(losses[max(losses)] if losses else None),
             f"{statistics.median(speeds.values()):,.0f}" if speeds else _numbers.NONE,
         ]
 

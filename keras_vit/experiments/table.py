@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_vit import _io, _numbers
+from keras_vit._metrics import Metric
 
 SEED = "seed"
 _LONGEST_VALUE = 40
@@ -89,8 +90,13 @@ class Table:
     @staticmethod
     def _cell(row: Row, name: str) -> str:
         mean, std = row.mean(name), row.std(name)
-        text = _numbers.metric(name, mean)
-        return text if std is None else f"{text} ± {_numbers.metric(name, std, digits=2)}"
+        text = metric_of(name).text(mean)
+        return text if std is None else f"{text} ± {metric_of(name).text(std, digits=2)}"
+
+
+def metric_of(name: str) -> Metric:
+    """Return the meaning of a number in `metrics.jsonl`."""
+    return Metric(name, unit="" if name.endswith(("loss", "ece", "l2")) else "%")
 
 
 def shorten(value: Any) -> str:

@@ -15,12 +15,13 @@ class Named(Data):
 
     def __init__(self, *class_names, image_shape=(3,), multi_label=False):
         super().__init__(len(class_names))
-        self.class_names, self.image_shape, self.multi_label = class_names, image_shape, multi_label
+        self.class_names, self.image_shape = class_names, image_shape
+        self.label_kind = "classes" if multi_label else "class"
 
     def __call__(self, source, split, pp):
         opened = super().__call__(source, split, pp)
         opened.class_names, opened.image_shape = self.class_names, self.image_shape
-        opened.multi_label = self.multi_label
+        opened.label_kind = self.label_kind
         return opened
 
 
@@ -150,7 +151,8 @@ def test_subsets_are_of_the_models_classes():
     ("evaluator", "data", "message"),
     [
         ("classification", Named(*KNOWN, multi_label=True), "need a model that was trained with the sigmoid loss"),
-        ("knn", Named(*KNOWN, multi_label=True), "One class per example is needed"),
+        ("knn", Named(*KNOWN, multi_label=True), "labels are 'class'. Received: 'made-up', whose labels are 'classes'"),
+        ("subset(classes=(0, 1), source='x')", Named(*KNOWN, multi_label=True), "labels are 'class' and a model"),
         ("real(source='x', split='test')", Named(*KNOWN), "needs several labels per image, or labels="),
         ("knn(pp='resize(5)')", Named(*KNOWN, image_shape=(5,)), r"shape \(3,\). Received: .* \(5,\) after 'resize"),
     ],
