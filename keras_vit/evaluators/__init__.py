@@ -18,7 +18,16 @@ from keras_vit.evaluators import (  # noqa: F401 - each module registers its eva
 )
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.dataset import Split, collect, opener
-from keras_vit.evaluators.evaluation import EVALUATORS, Context, Evaluator, NotMeasurable, Result, register
+from keras_vit.evaluators.evaluation import (
+    EVALUATORS,
+    Context,
+    Evaluator,
+    NotMeasurable,
+    Result,
+    SplitEvaluator,
+    register,
+)
+from keras_vit.evaluators.features import FeatureEvaluator
 from keras_vit.evaluators.suite import Scheduled, Suite
 
 __all__ = [
@@ -26,11 +35,13 @@ __all__ = [
     "ClassificationMetrics",
     "Context",
     "Evaluator",
+    "FeatureEvaluator",
     "Metric",
     "NotMeasurable",
     "Result",
     "Scheduled",
     "Split",
+    "SplitEvaluator",
     "Suite",
     "collect",
     "evaluate",

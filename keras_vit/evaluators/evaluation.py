@@ -248,6 +248,10 @@ class SplitEvaluator(Evaluator):
         outputs: Outputs of the models that it measures, see `ModelCard`; empty for all.
         label_kinds: Kinds of labels that it takes, see `Split`.
         source, split, pp: Data to test on and their preprocessing string; None for those of the context.
+
+    Example:
+    >>> issubclass(keras_vit.evaluators.classification.Classification, SplitEvaluator)
+    True
     """
 
     outputs: ClassVar[tuple[str, ...]] = ()

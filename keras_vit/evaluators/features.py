@@ -13,7 +13,18 @@ from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator
 
 @dataclasses.dataclass(kw_only=True)
 class FeatureEvaluator(SplitEvaluator):
-    """Evaluator of features, whose data may have any classes; learns on `train_split`, by default the context's."""
+    """Evaluator of features, whose data may have any classes.
+
+    Attributes:
+        train_split: Split to learn from; None for that of the context.
+
+    Example:
+    >>> class MostFrequent(FeatureEvaluator):
+    ...     name = "most_frequent"
+    ...
+    ...     def evaluate(self, train, test, num_classes):
+    ...         return {"accuracy": float((test[1] == np.bincount(train[1]).argmax()).mean())}
+    """
 
     train_split: str | None = None
 
@@ -36,7 +47,7 @@ class FeatureEvaluator(SplitEvaluator):
 
     @abc.abstractmethod
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        """Return the metrics of a classifier that is trained on features of `train`, on those of `test`."""
+        """Return the metrics of a classifier that learns on features `[N, D]` and labels `[N]`, measured on others."""
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:

@@ -88,8 +88,8 @@ class Vtab(Evaluator):
                 missing[task] = _first_line(error)
                 continue
             (train, num_classes), (validation, _), (test, _) = found
-            result = linear_probe.evaluate(train, test, num_classes, self.solver, validation=validation)
-            accuracies[task] = result["accuracy"]
+            probe = linear_probe.LinearProbe(solver=self.solver)
+            accuracies[task] = probe.evaluate(train, test, num_classes, validation)["accuracy"]
         return Result({**accuracies, **means(accuracies)}, missing)
 
 

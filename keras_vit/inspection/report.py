@@ -68,7 +68,7 @@ def write_report(
     if reconstructions is not None:
         drawn = plots.reconstructions(reconstructions)
         figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
-    found = results.details if results else {}
+    found: Mapping[str, Any] = {**results.details, **results.metrics} if results else {}
     if "predicted" in found:
         drawn = plots.predicted_against_true(found["true"], found["predicted"], found["value_names"])
         figures["Predicted against true values"] = {"predicted_against_true": drawn}
@@ -89,7 +89,7 @@ def write_report(
         _notes(model, with_attention, bool(predict or results)),
         cards,
         views,
-        round(results.metrics["examples"] * (1 - results.metrics["accuracy"])) if "confusion" in found else None,
+        round(found["examples"] * (1 - found["accuracy"])) if "confusion" in found else None,
         page.Classes(class_names, *(found[name] for name in ("per_class", "class_examples", "confusion")))
         if "confusion" in found
         else None,

@@ -85,8 +85,8 @@ def test_one_number_will_do():
     assert suite.evaluators["vtab"].tasks == ("svhn",)
     content = Data().content
     train, test = content["train"], content["test"]
-    assert set(evaluators.fewshot.evaluate(train, test, 3, shots=2)) == {"2shot", "2shot_std"}
-    assert set(evaluators.knn.evaluate(train, test, 3, neighbors=5)) == {"k5"}
+    assert set(evaluators.fewshot.FewShot(shots=2).evaluate(train, test, 3)) == {"2shot", "2shot_std"}
+    assert set(evaluators.knn.Knn(neighbors=5).evaluate(train, test, 3)) == {"k5"}
 
 
 def test_missing_data_are_found():

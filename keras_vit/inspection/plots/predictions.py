@@ -27,7 +27,7 @@ def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Seque
     """
     errors = regression.errors(true, predicted)
     rows, columns = -(-len(names) // _COLUMNS), min(len(names), _COLUMNS)
-    figure = _matplotlib.new_figure(3.6 * columns, 3.6 * rows)
+    figure = _matplotlib.new_figure(3.6 * columns, 3.8 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in panels[len(names) :]:
         axes.set_axis_off()
@@ -37,8 +37,6 @@ def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Seque
         ends = [min(x.min(), y.min()), max(x.max(), y.max())] if len(x) else [0.0, 1.0]
         axes.plot(ends, ends, color=_matplotlib.VERMILION, linewidth=1)
         axes.scatter(x, y, s=10, color=_matplotlib.BLUE, alpha=0.5, linewidths=0, rasterized=len(x) > _MANY)
-        axes.set_aspect("equal")
-        axes.set_xlabel("true")
-        axes.set_ylabel("predicted")
-        axes.set_title(f"{_matplotlib.fit(name, 30)}: MAE {errors['mae'][column]:.4g}, R2 {errors['r2'][column]:.4g}")
+        title = f"{_matplotlib.fit(name, 30)}: MAE {errors['mae'][column]:.4g}, R2 {errors['r2'][column]:.4g}"
+        axes.set(xlabel="true", ylabel="predicted", title=title, box_aspect=1)
     return figure
