@@ -17,11 +17,11 @@ class Split:
     Attributes:
         batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "valid".
         num_classes: Number of classes of the data set.
-        label_kind: `"class"`, a class number per image; `"classes"`, a multi-hot row; or `"values"`, float32 `[B, k]`.
+        label_kind: `"class"`, `"classes"` (labels are multi-hot rows) or `"values"`, as of the source.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
+        value_names: Names of the values.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes.
-        value_names: Names of the `k` values of an image.
 
     Example:
     >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
