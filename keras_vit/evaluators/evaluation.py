@@ -91,8 +91,8 @@ class Context:
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
             model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
             raise ValueError(
-                f"Expected data whose labels are {' or '.join(map(repr, label_kinds))}{model}. Received: {source!r}, "
-                f"whose labels are {opened.label_kind!r}, and a model whose output is {self.output!r}. Choose an "
+                f"Expected labels of the kind {' or '.join(map(repr, label_kinds))}{model}. Received: {source!r} with "
+                f"labels of the kind {opened.label_kind!r}, and a model whose output is {self.output!r}. Choose an "
                 "evaluator for this model and these data."
             )
         expected = self.image_shape

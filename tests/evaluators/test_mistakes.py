@@ -150,8 +150,8 @@ def test_subsets_are_of_the_models_classes():
     ("evaluator", "data", "message"),
     [
         ("classification", Named(*KNOWN, label_kind="classes"), "need a model that was trained with the sigmoid loss"),
-        ("knn", Named(*KNOWN, label_kind="classes"), "labels are 'class'. Received: .* labels are 'classes'"),
-        ("subset(classes=(0, 1), source='x')", Named(*KNOWN, label_kind="classes"), "labels are 'class' and a model"),
+        ("knn", Named(*KNOWN, label_kind="classes"), "of the kind 'class'. Received: .* of the kind 'classes'"),
+        ("subset(classes=(0, 1), source='x')", Named(*KNOWN, label_kind="classes"), "of the kind 'class' and a model"),
         ("real(source='x', split='test')", Named(*KNOWN), "needs several labels per image, or labels="),
         ("knn(pp='resize(5)')", Named(*KNOWN, image_shape=(5,)), r"shape \(3,\). Received: .* \(5,\) after 'resize"),
     ],

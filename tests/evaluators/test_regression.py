@@ -88,14 +88,18 @@ def test_names_decide_which_value_is_meant():
         (
             "regression",
             context(Data()),
-            "'values' and a model .* 'values'. Received: 'made-up', .* 'class'.* 'softmax'",
+            "'values' and a model .* 'values'. Received: 'made-up' .* 'class', .* 'softmax'",
         ),
-        ("regression", context(Data(), output="values"), "Received: 'made-up', whose labels are 'class', .*'values'"),
-        ("regression", of_values(TRUE, TRUE, NAMES, output="softmax"), "are 'values', and a model .* 'softmax'"),
-        ("classification", of_values(TRUE, TRUE, NAMES), "'class' or 'classes' .* are 'values', .* output is 'values'"),
-        ("classification", of_values(TRUE, TRUE, NAMES, output="softmax"), "whose labels are 'values', .*'softmax'"),
-        ("classification", context(Data(), output="values"), "'made-up', whose labels are 'class', .*'values'"),
-        ("knn", of_values(TRUE, TRUE, NAMES), "labels are 'class'. Received: 'made-up', whose labels are 'values'"),
+        ("regression", context(Data(), output="values"), "Received: 'made-up' with .* 'class', .* 'values'"),
+        (
+            "regression",
+            of_values(TRUE, TRUE, NAMES, output="softmax"),
+            "Received: .* 'values', and a model .* 'softmax'",
+        ),
+        ("classification", of_values(TRUE, TRUE, NAMES), "'class' or 'classes' .* 'values', .* output is 'values'"),
+        ("classification", of_values(TRUE, TRUE, NAMES, output="softmax"), "Received: .* 'values', .* 'softmax'"),
+        ("classification", context(Data(), output="values"), "'made-up' with .* 'class', .* 'values'"),
+        ("knn", of_values(TRUE, TRUE, NAMES), "of the kind 'class'. Received: 'made-up' with .* 'values'"),
     ],
 )
 def test_other_models_and_labels_are_refused(evaluator, where, message):
