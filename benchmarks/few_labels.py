@@ -151,7 +151,7 @@ def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[s
     if not os.path.exists(path):
         arguments = [f"--model={directory}", "--batch_size=500", "--json"]
         for share, file in files.items():
-            where = f"source='npz:{os.path.abspath(file)}', train_split='train', eval_split='test'"
+            where = f"source='npz:{os.path.abspath(file)}', train_split='train', split='test'"
             arguments += [
                 f"--evaluators=knn(name='knn {share}', neighbors=(20,), {where})",
                 f"--evaluators=linear_probe(name='linear_probe {share}', {where})",

@@ -158,8 +158,8 @@ def scores(make: Callable[[], Labeled]) -> dict[str, float | int]:
     """Return the accuracies of features, and the numbers of images."""
     train_set, test_set = make()
     classes = int(train_set[1].max()) + 1
-    probe = linear_probe.evaluate(train_set, test_set, classes)["accuracy"]
-    nearest = knn.evaluate(train_set, test_set, classes, neighbors=1)["k1"]
+    probe = linear_probe.LinearProbe().evaluate(train_set, test_set, classes)["accuracy"]
+    nearest = knn.Knn(neighbors=1).evaluate(train_set, test_set, classes)["k1"]
     common = float(np.bincount(test_set[1]).max() / len(test_set[1]))
     return {
         "nearest": nearest,

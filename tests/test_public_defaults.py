@@ -115,13 +115,12 @@ OPERATIONS = {
     "randaug": {"num_layers": 2, "magnitude": 10, "mode": "reference"},  # big_vision/pp/autoaugment.py
 }
 
-SHOTS = {"shots": (1, 5, 10, 25), "l2": 2.0**10, "seeds": 3}
-NEIGHBORS = {"neighbors": (1, 5, 10, 20, 50, 100, 200), "temperature": 0.07}
 EVALUATORS = {
     # big_vision/evaluators/fewshot_lsr.py: shots=(1, 5, 10, 25), l2_reg=2**10, num_seeds=3.
-    fewshot.evaluate: SHOTS,
+    fewshot.FewShot: {"shots": (1, 5, 10, 25), "l2": 2.0**10, "seeds": 3},
     # "Emerging Properties in Self-Supervised Vision Transformers" (arXiv:2104.14294), eval_knn.py: temperature=0.07.
-    knn.evaluate: NEIGHBORS,
+    knn.Knn: {"neighbors": (1, 5, 10, 20, 50, 100, 200), "temperature": 0.07},
+    linear_probe.LinearProbe: {"solver": "lbfgs"},
 }
 
 OTHERS = {
@@ -183,11 +182,6 @@ def test_layers_have_the_defaults_of_the_options_of_models(name):
         option = options.get(NAMES.get(own, own), parameter.empty)
         if parameter.empty not in (parameter.default, option):
             assert parameter.default == option or {parameter.default, option} <= {None, False}, own
-
-
-def test_evaluators_have_the_defaults_of_their_functions():
-    check(fewshot.FewShot, SHOTS)
-    check(knn.Knn, NEIGHBORS)
 
 
 def test_gates_of_exports():

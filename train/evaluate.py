@@ -6,15 +6,18 @@
     keras-vit evaluate --model=digits.tflite
     keras-vit evaluate --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' folder:/images
     keras-vit evaluate --model=runs/digits --evaluators=knn --evaluators="fewshot(shots=(1, 10))"
+    keras-vit evaluate --model=runs/ages
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
-once. --evaluators selects what is measured, see docs/recipes.md. An evaluator that needs features, of an artifact
-without them, is listed as not measured, and the exit code is 1.
+once. --evaluators selects what is measured, see docs/recipes.md; without it, `classification` measures models of
+classes and `regression` models of values. An evaluator that needs features, of an artifact without them, is listed as
+not measured, and the exit code is 1.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -42,8 +45,10 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
-    suite = evaluators.Suite(options.evaluators or ["classification"])
+    suite = evaluators.Suite(options.evaluators)
     classifier = open_classifier(options.model, **common_flags.model_options())
+    if not options.evaluators:
+        suite = evaluators.Suite(["regression" if classifier.card.output == "values" else "classification"])
     recipe = classifier.card.recipe_data
     given = common_flags.data_argument(argv[1:])
     source, split = given or sample_images.source_of(classifier.card), options.split or recipe.get("eval_split", "test")
@@ -66,19 +71,31 @@ def main(argv: Sequence[str]) -> int:
         # Without --evaluators: one object, which also names the model and the data.
         origin = {"model": classifier.path, "model_sha256": classifier.card.sha256, "kind": classifier.kind}
         origin |= {"data": source, "split": split}
-        alone = {**origin, "mean_average_precision": None, **results[0].details, **results[0].metrics}
+        alone = {**origin, **results[0].details, **results[0].metrics}
         output = results_table.to_json(results) if options.evaluators else results_table.json_text(alone)
     else:
         output = results_table.table(results)
         if not options.evaluators:
-            output = "\n".join([output, "", *per_class(results[0], classifier.class_names)])
+            details = results[0].details
+            lines = per_value(results[0]) if "per_value" in details else per_class(details, classifier.class_names)
+            output = "\n".join([output, "", *lines])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 
 
-def per_class(result: evaluators.Result, class_names: Sequence[str]) -> list[str]:
+def per_value(result: evaluators.Result) -> list[str]:
+    """Return the errors of each value, as lines."""
+    errors = result.details["per_value"]
+    lines = ["Errors per value", f"  {'':<24}{''.join(f'{key:>12}' for key in errors)}"]
+    for index, name in enumerate(result.details["value_names"]):
+        texts = (result.meanings[key].text(float(values[index])) for key, values in errors.items())
+        lines.append(f"  {name:<24}{''.join(f'{text:>12}' for text in texts)}")
+    return lines
+
+
+def per_class(details: Mapping[str, Any], class_names: Sequence[str]) -> list[str]:
     """Return the lowest accuracies of classes and the confusions, as lines."""
-    accuracies, confusion = result.details["per_class"], result.details["confusion"]
+    accuracies, confusion = details["per_class"], details["confusion"]
     order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes of no image
     lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
     lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in order[:20]]

@@ -36,6 +36,7 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
+    from keras_vit.evaluators import classification, regression
     from keras_vit.inference import Classifier, ModelCard, open_classifier, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inference.probabilities import is_correct
@@ -60,16 +61,17 @@ def main(argv: Sequence[str]) -> int:
     found, origin = find_images([*options.images, *argv[1:]], classifier.card, preprocess.single_image(pp))
     prepared = prepare(found.contents, pp)
     predict = classifier.predict if classifier.class_names else None
-    probabilities = None if predict is None else np.concatenate([predict(image[None]) for image in prepared])
-    results = evaluate(classifier, probabilities, found.labels)
+    measured = predict or classifier.card.output == "values"
+    outputs = np.concatenate([classifier.predict(image[None]) for image in prepared]) if measured else None
+    results = evaluate(classifier, outputs, found.labels)
     if predict is None:
-        found = found._replace(labels=None)  # the names of their classes are not known
+        found = found._replace(labels=None)  # there are no names of classes
 
     # The page
     directory = classifier.path if os.path.isdir(classifier.path) else os.path.dirname(classifier.path)
     right, confidence = None, None
-    if probabilities is not None and found.labels is not None:
-        right, confidence = is_correct(probabilities.argmax(axis=-1), found.labels), probabilities.max(axis=-1)
+    if predict is not None and outputs is not None and found.labels is not None:
+        right, confidence = is_correct(outputs.argmax(axis=-1), found.labels), outputs.max(axis=-1)
     chosen = examples.choose(options.num_images, right, confidence, len(prepared))
     path = report.write_report(
         options.output,
@@ -128,17 +130,18 @@ def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
     return [function(tf.constant(content)).numpy() for content in contents]
 
 
-def evaluate(
-    classifier: Classifier, probabilities: np.ndarray | None, labels: np.ndarray | None
-) -> dict[str, Any] | None:
+def evaluate(classifier: Classifier, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:
     """Return the results on labeled images, or None if there is nothing to measure."""
-    if probabilities is None or labels is None or not flags.FLAGS.evaluated_images:
+    if outputs is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
+    if classifier.card.output == "values":
+        names = classifier.card.values["names"]
+        return regression.Regression().describe(regression.to_result(labels, outputs, names))
     metrics = evaluators.ClassificationMetrics(
         len(classifier.class_names), classifier.card.output, scores_are="probabilities"
     )
-    metrics.update(probabilities, labels)
-    return metrics.result()
+    metrics.update(outputs, labels)
+    return classification.Classification().describe(classification.to_result(metrics.result()))
 
 
 def load_example(classifier: Any, found: sample_images.SampleImages, index: int, pp: str) -> examples.Example:

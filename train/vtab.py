@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
             failed[task] = f"its run failed: {error}"
             logging.error("%s: %s", task, failed[task])
     metrics = {**accuracies, **vtab.means(accuracies)}
-    results = [evaluators.Result(metrics, {**missing, **failed}, name="vtab")]
+    results = [vtab.Vtab().describe(evaluators.Result(metrics, {**missing, **failed}))]
     write = evaluators.results_table.to_json if options.json else evaluators.results_table.table
     sys.stdout.write(f"{write(results)}\n")
     return 1 if failed or not accuracies else 0

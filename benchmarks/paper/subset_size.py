@@ -26,7 +26,7 @@ def _recipe(study: Study, name: str) -> recipes.Recipe:
     models = {"ViT": study.vit(), "small ViT": study.vit(32, 4), "hybrid": study.hybrid(), "BiT": study.bit()}
     recipe = study.recipe(models[name], STEPS, RATES[name])
     recipe.data.source, recipe.data.train_split = f"npz:{transfer.path_of(study, 'pretraining')}", "train"
-    from_transfer = f"source='npz:{transfer.path_of(study, 'transfer')}', train_split='train', eval_split='test'"
+    from_transfer = f"source='npz:{transfer.path_of(study, 'transfer')}', train_split='train', split='test'"
     recipe.evaluators = (
         "classification(name='validation', split='validation')",
         f"fewshot(name='transfer', shots=({SHOTS},), {from_transfer})",

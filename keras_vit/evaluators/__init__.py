@@ -1,34 +1,51 @@
-"""Evaluators: accuracy of a classifier, and of classifiers on its features.
+"""Evaluators: accuracy of a classifier, errors of a regression, and accuracy of classifiers on features.
 
 An evaluator measures a `Context`: a classifier, see `keras_vit.inference.open_classifier`, and its data. Programs and
 recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
 """
 
-from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_probe, real, results_table, vtab
+from keras_vit._metrics import Metric
+from keras_vit.evaluators import (  # noqa: F401 - each module registers its evaluator
+    class_subset,
+    classification,
+    fewshot,
+    knn,
+    linear_probe,
+    real,
+    regression,
+    results_table,
+    vtab,
+)
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
 from keras_vit.evaluators.dataset import Split, collect, opener
-from keras_vit.evaluators.evaluation import Context, Evaluator, NotMeasurable, Result
-from keras_vit.evaluators.suite import EVALUATORS, Scheduled, Suite
+from keras_vit.evaluators.evaluation import (
+    EVALUATORS,
+    Context,
+    Evaluator,
+    NotMeasurable,
+    Result,
+    SplitEvaluator,
+    register,
+)
+from keras_vit.evaluators.features import FeatureEvaluator
+from keras_vit.evaluators.suite import Scheduled, Suite
 
 __all__ = [
     "EVALUATORS",
     "ClassificationMetrics",
     "Context",
     "Evaluator",
+    "FeatureEvaluator",
+    "Metric",
     "NotMeasurable",
     "Result",
     "Scheduled",
     "Split",
+    "SplitEvaluator",
     "Suite",
-    "class_subset",
-    "classification",
     "collect",
     "evaluate",
-    "fewshot",
-    "knn",
-    "linear_probe",
     "opener",
-    "real",
+    "register",
     "results_table",
-    "vtab",
 ]

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from keras_vit.evaluators import classification
-from keras_vit.evaluators.evaluation import Context, Result
+from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 
 # Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
@@ -37,8 +38,9 @@ IMAGENET_R = (
 SUBSETS: dict[str, tuple[int, ...]] = {"imagenet_a": IMAGENET_A, "imagenet_r": IMAGENET_R}
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
-class Subset(classification.Classification):
+class Subset(SplitEvaluator):
     """Accuracy on a test set that holds only some of the classes; the model chooses among them.
 
     Attributes:
@@ -48,6 +50,8 @@ class Subset(classification.Classification):
         split: Split of the source.
     """
 
+    name: ClassVar = "subset"
+    outputs: ClassVar = classification.Classification.outputs
     classes: str | Sequence[int]
     source: str = dataclasses.field()  # without a default: it must be given
     split: str = "test"
@@ -59,9 +63,7 @@ class Subset(classification.Classification):
     def check(self, context: Context) -> None:
         if context.classifier.class_names:
             check_largest(self._classes, len(context.classifier.class_names))
-        opened = context.in_model_classes(self.open(context), self._classes)
-        if opened.label_kind != "class":
-            raise ValueError(f"A subset needs one class per image. Received: source={self.source!r}.")
+        context.in_model_classes(self.open(context), self._classes)
 
     def measure(self, context: Context) -> Result:
         opened, classifier = context.in_model_classes(self.open(context), self._classes), context.classifier

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
 
 from keras_vit import _checks
-from keras_vit.evaluators.dataset import Split
-from keras_vit.evaluators.evaluation import Context, Evaluator, Result
+from keras_vit._metrics import Metric
+from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 
 CALIBRATION_BINS = 15
 # Probabilities are float32: a 0 stands for less than the first number, a 1 for less than the second number below 1.
@@ -17,22 +17,19 @@ _TINY = np.finfo(np.float32).tiny
 _EPSILON = np.finfo(np.float32).epsneg
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
-class Classification(Evaluator):
-    """Accuracy, top-5 accuracy, loss and calibration; None takes source, split and `pp` of the context."""
+class Classification(SplitEvaluator):
+    """Accuracy, top-5 accuracy, loss and calibration."""
 
-    source: str | None = None
-    split: str | None = None
-    pp: str | None = None
-
-    def __post_init__(self):
-        for name in ("source", "split", "pp"):
-            _checks.optional_text(name, getattr(self, name))
-
-    def open(self, context: Context) -> Split:
-        """Open the data."""
-        source, split = self.source or context.source, self.split or context.eval_split
-        return context.open_fitting(source, split, self.pp or context.preprocess)
+    name: ClassVar = "classification"
+    outputs: ClassVar = ("softmax", "sigmoid")
+    label_kinds: ClassVar = ("class", "classes")
+    metrics: ClassVar = {
+        **COUNTS,
+        "loss": Metric("loss", larger_is_better=False, unit="nats"),
+        "ece": Metric("ece", larger_is_better=False),
+    }
 
     def check(self, context: Context) -> None:
         opened = context.in_model_classes(self.open(context))
@@ -42,9 +39,7 @@ class Classification(Evaluator):
     def measure(self, context: Context) -> Result:
         opened, classifier = context.in_model_classes(self.open(context)), context.classifier
         kinds = {"output": context.output, "scores_are": classifier.scores_are}
-        result = evaluate(classifier.scores, opened.batches, opened.num_classes, **kinds)
-        details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}
-        return Result(single_numbers(result), details=details)
+        return to_result(evaluate(classifier.scores, opened.batches, opened.num_classes, **kinds))
 
 
 class ClassificationMetrics:
@@ -211,11 +206,13 @@ def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> f
     return float(np.mean(precisions)) if precisions else float("nan")
 
 
-def single_numbers(result: dict[str, Any]) -> dict[str, float]:
-    """Return the single numbers of a result of `ClassificationMetrics`, for tables and curves."""
+def to_result(found: dict[str, Any]) -> Result:
+    """Return the result of `ClassificationMetrics` with its single numbers apart from the details."""
     names = ["accuracy", "top5", "loss", "ece", "examples", "mean_average_precision"]
-    names += ["non_finite"] if result["non_finite"] else []
-    return {name: result[name] for name in names if result[name] is not None}
+    names += ["non_finite"] if found["non_finite"] else []
+    details = ("non_finite", "per_class", "class_examples", "confusion", "mean_average_precision")
+    metrics = {name: found[name] for name in names if found[name] is not None}
+    return Result(metrics, details={name: found[name] for name in details})
 
 
 def evaluate(

@@ -113,7 +113,7 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
         batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
 
     Returns:
-        Outputs float32 `[N, D]`, and labels `[N]` or, of multi-label data, `[N, classes]`.
+        Outputs float32 `[N, D]`, and labels `[N]`, or `[N, k]` of several classes or values per image.
 
     Example:
     >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]

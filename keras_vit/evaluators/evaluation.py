@@ -4,17 +4,20 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from absl import logging
 
 from keras_vit import _checks
+from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
 from keras_vit.zoo.labels import imagenet_classes
 
 if TYPE_CHECKING:
     from keras_vit.inference import Classifier
+
+COUNTS = {name: Metric(name) for name in ("examples", "non_finite")}
 
 
 class NotMeasurable(ValueError):
@@ -48,7 +51,7 @@ class Context:
 
     @property
     def output(self) -> str:
-        """`"softmax"` or `"sigmoid"`, as the classifier was trained."""
+        """`"softmax"`, `"sigmoid"` or `"values"`, as the classifier was trained; see `ModelCard`."""
         return self.classifier.card.output
 
     @property
@@ -80,9 +83,18 @@ class Context:
         """Forget the features that were computed: the weights of the classifier have changed."""
         self._features.clear()
 
-    def open_fitting(self, source: str, split: str, pp: str) -> Split:
-        """Open a split, and refuse images that do not fit the classifier."""
+    def open_fitting(
+        self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
+    ) -> Split:
+        """Open a split. Refuse images that do not fit the classifier, other labels, and other outputs unless empty."""
         opened = self.open_split(source, split, pp)
+        if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
+            model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
+            raise ValueError(
+                f"Expected labels of the kind {' or '.join(map(repr, label_kinds))}{model}. Received: {source!r} with "
+                f"labels of the kind {opened.label_kind!r}, and a model whose output is {self.output!r}. Choose an "
+                "evaluator for this model and these data."
+            )
         expected = self.image_shape
         if opened.image_shape is None:
             return opened
@@ -163,6 +175,7 @@ class Result:
         details: Arrays by name, such as a confusion matrix, which are too large for tables and curves.
         name: Name of the evaluator in its suite.
         not_measured: Why the evaluator could not run on this classifier; None if it ran.
+        meanings: Direction and unit of each number by its name. `Suite` fills them in.
 
     Example:
     >>> Result({"accuracy": 0.75}).metrics["accuracy"]
@@ -174,11 +187,16 @@ class Result:
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     name: str = ""
     not_measured: str | None = None
+    meanings: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
         """Whether there is at least one number."""
         return any(value is not None for value in self.metrics.values())
+
+    def text(self, key: str) -> str:
+        """Return a number with its unit."""
+        return self.meanings.get(key, Metric(key)).text(self.metrics[key])
 
 
 class Evaluator(abc.ABC):
@@ -187,12 +205,31 @@ class Evaluator(abc.ABC):
     Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
     created.
 
+    Attributes:
+        name: Name in a `Suite`.
+        metrics: Meanings of the numbers that are not fractions of which larger ones are better.
+
     Example:
     >>> @dataclasses.dataclass(kw_only=True)
     ... class ParameterCount(Evaluator):
+    ...     name = "parameters"
+    ...     metrics = {"parameters": Metric("parameters", larger_is_better=False)}
+    ...
     ...     def measure(self, context):
     ...         return Result({"parameters": context.classifier.card.parameters})
     """
+
+    name: ClassVar[str]
+    metrics: ClassVar[Mapping[str, Metric]] = COUNTS
+
+    def metric(self, key: str) -> Metric:
+        """Return the meaning of a number of the result."""
+        return self.metrics.get(key) or Metric(key, unit="%")
+
+    def describe(self, result: Result, name: str = "") -> Result:
+        """Return a result with the meaning of each number, and with the name `name` or that of the evaluator."""
+        meanings = {key: self.metric(key) for key in result.metrics}
+        return dataclasses.replace(result, name=name or self.name, meanings=meanings)
 
     @abc.abstractmethod
     def check(self, context: Context) -> None:
@@ -201,3 +238,51 @@ class Evaluator(abc.ABC):
     @abc.abstractmethod
     def measure(self, context: Context) -> Result:
         """Run the classifier on the data and return the result."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class SplitEvaluator(Evaluator):
+    """Evaluator that tests on a split.
+
+    Attributes:
+        outputs: Outputs of the models that it measures, see `ModelCard`; empty for all.
+        label_kinds: Kinds of labels that it takes, see `Split`.
+        source, split, pp: Data to test on and their preprocessing string; None for those of the context.
+
+    Example:
+    >>> issubclass(keras_vit.evaluators.classification.Classification, SplitEvaluator)
+    True
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = ()
+    label_kinds: ClassVar[tuple[str, ...]] = ("class",)
+    source: str | None = None
+    split: str | None = None
+    pp: str | None = None
+
+    def __post_init__(self):
+        for name in ("source", "split", "pp"):
+            _checks.optional_text(name, getattr(self, name))
+
+    def place(self, context: Context) -> tuple[str, str, str]:
+        """Return source, split and preprocessing string."""
+        return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
+
+    def open(self, context: Context) -> Split:
+        """Open the data, and refuse those that do not fit the classifier or the evaluator."""
+        return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
+
+
+Kind = TypeVar("Kind", bound=type[Evaluator])
+EVALUATORS: dict[str, type[Evaluator]] = {}
+
+
+def register(kind: Kind) -> Kind:
+    """Make an evaluator available to `Suite` by its name: a decorator of the class.
+
+    Example:
+    >>> EVALUATORS["knn"]
+    <class 'keras_vit.evaluators.knn.Knn'>
+    """
+    EVALUATORS[kind.name] = kind
+    return kind

@@ -1,4 +1,4 @@
-"""Evaluators of features: they learn from the features of one split and test on those of another."""
+"""Evaluators of features, which learn on one split and test on another."""
 
 import abc
 import dataclasses
@@ -8,27 +8,34 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit.evaluators.dataset import Labeled
-from keras_vit.evaluators.evaluation import Context, Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator
 
 
 @dataclasses.dataclass(kw_only=True)
-class FeatureEvaluator(Evaluator):
-    """Evaluator of features, whose data may have any classes; None takes source, splits and `pp` of the context."""
+class FeatureEvaluator(SplitEvaluator):
+    """Evaluator of features, whose data may have any classes.
 
-    source: str | None = None
+    Attributes:
+        train_split: Split to learn from; None for that of the context.
+
+    Example:
+    >>> class MostFrequent(FeatureEvaluator):
+    ...     name = "most_frequent"
+    ...
+    ...     def evaluate(self, train, test, num_classes):
+    ...         return {"accuracy": float((test[1] == np.bincount(train[1]).argmax()).mean())}
+    """
+
     train_split: str | None = None
-    eval_split: str | None = None
-    pp: str | None = None
 
     def __post_init__(self):
-        for name in ("source", "train_split", "eval_split", "pp"):
-            _checks.optional_text(name, getattr(self, name))
+        super().__post_init__()
+        _checks.optional_text("train_split", self.train_split)
 
     def splits(self, context: Context) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string to learn from and to test on."""
-        source, pp = self.source or context.source, self.pp or context.preprocess
-        splits = self.train_split or context.train_split, self.eval_split or context.eval_split
-        return [(source, split, pp) for split in splits]
+        source, split, pp = self.place(context)
+        return [(source, self.train_split or context.train_split, pp), (source, split, pp)]
 
     def check(self, context: Context) -> None:
         context.require_features()
@@ -40,15 +47,13 @@ class FeatureEvaluator(Evaluator):
 
     @abc.abstractmethod
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        """Return the metrics of a classifier that is trained on features of `train`, on those of `test`."""
+        """Return the metrics of a classifier that learns on features `[N, D]` and labels `[N]`, measured on others."""
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
-    """Open splits; refuse several classes per example, different classes, and images that do not fit the classifier."""
-    opened = [context.open_fitting(*split) for split in splits]
+    """Open splits; refuse other labels than a class per image, different classes, and images that do not fit."""
+    opened = [context.open_fitting(*split, FeatureEvaluator.label_kinds) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
-        if split.label_kind != "class":
-            raise ValueError(f"One class per example is needed. Received: {source!r}, whose examples have several.")
         if (split.num_classes, split.class_names) != (opened[0].num_classes, opened[0].class_names):
             raise ValueError(
                 f"All splits must have the same classes. Received: {opened[0].num_classes} in {splits[0][1]!r} and "

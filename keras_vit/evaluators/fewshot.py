@@ -2,33 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar, cast
 
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 
 BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularized
-L2 = 2.0**10
-SHOTS = (1, 5, 10, 25)
-SEEDS = 3
-
-
-@dataclasses.dataclass(kw_only=True)
-class FewShot(FeatureEvaluator):
-    """Accuracy from few examples per class, with the arguments of `evaluate`."""
-
-    shots: int | Sequence[int] = SHOTS
-    l2: float = L2
-    seeds: int = SEEDS
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.shots, self.l2, self.seeds = _checked(self.shots, self.l2, self.seeds)
-
-    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        return evaluate(train, test, num_classes, self.shots, self.l2, self.seeds)
 
 
 class RidgeClassifier:
@@ -65,49 +49,48 @@ class RidgeClassifier:
         return (self._inputs(features) @ weights).argmax(axis=1)
 
 
-def evaluate(
-    train: Labeled,
-    test: Labeled,
-    num_classes: int,
-    shots: int | Sequence[int] = SHOTS,
-    l2: float = L2,
-    seeds: int = SEEDS,
-) -> dict[str, float]:
-    """Measure the accuracy on the test set from few examples per class.
+@register
+@dataclasses.dataclass(kw_only=True)
+class FewShot(FeatureEvaluator):
+    """Accuracy of `RidgeClassifier` after training on a few examples per class.
 
-    Args:
-        train: Features `[N, D]` and labels `[N]` to choose the examples from.
-        test: Features and labels of the test set.
-        num_classes: Number of classes.
+    For ten shots, the mean over the draws is `"10shot"` and their standard deviation `"10shot_std"`.
+
+    Attributes:
         shots: Number of examples per class, or several. A class that has fewer gives all it has.
         l2: Strength of the regularization.
         seeds: Number of draws.
 
-    Returns:
-        For each number of shots `"10shot"`, the mean over the draws, and `"10shot_std"`, their standard deviation.
-
     Example:
-        metrics = keras_vit.evaluators.fewshot.evaluate(train, test, num_classes=10, shots=(1, 5))
+        metrics = keras_vit.evaluators.fewshot.FewShot(shots=(1, 5)).evaluate(train, test, num_classes=10)
     """
-    shots, l2, seeds = _checked(shots, l2, seeds)
-    train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
-    test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
-    accuracies: dict[int, list[float]] = {count: [] for count in shots}
-    for seed in range(seeds):
-        for count, results in accuracies.items():
-            chosen = draw(train_labels, count, num_classes, seed)
-            classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
-            results.append(float((classifier.predict(test_features, l2) == test_labels).mean()))
-    metrics = {}
-    for count, results in accuracies.items():
-        metrics[f"{count}shot"] = float(np.mean(results))
-        metrics[f"{count}shot_std"] = float(np.std(results))
-    return metrics
 
+    name: ClassVar = "fewshot"
+    shots: int | Sequence[int] = (1, 5, 10, 25)
+    l2: float = 2.0**10
+    seeds: int = 3
 
-def _checked(shots: int | Sequence[int], l2: float, seeds: int) -> tuple[tuple[int, ...], float, int]:
-    shots = _checks.positive_ints("shots", shots)
-    return shots, _checks.finite_number("l2", l2), _checks.positive_int("seeds", seeds)
+    def __post_init__(self):
+        super().__post_init__()
+        self.shots = _checks.positive_ints("shots", self.shots)
+        self.l2 = _checks.finite_number("l2", self.l2)
+        self.seeds = _checks.positive_int("seeds", self.seeds)
+
+    def metric(self, key: str) -> Metric:
+        return Metric(key, larger_is_better=not key.endswith("_std"), unit="%")
+
+    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
+        train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
+        test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
+        metrics: dict[str, float] = {}
+        for count in cast(tuple[int, ...], self.shots):
+            accuracies = []
+            for seed in range(self.seeds):
+                chosen = draw(train_labels, count, num_classes, seed)
+                classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
+                accuracies.append((classifier.predict(test_features, self.l2) == test_labels).mean())
+            metrics |= {f"{count}shot": float(np.mean(accuracies)), f"{count}shot_std": float(np.std(accuracies))}
+        return metrics
 
 
 def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:

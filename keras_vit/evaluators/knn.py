@@ -2,24 +2,40 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar, cast
 
 import numpy as np
 
 from keras_vit import _checks
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels
 
-NEIGHBORS = (1, 5, 10, 20, 50, 100, 200)
-TEMPERATURE = 0.07
 _ROWS = 1_024  # test examples compared at a time, to limit the memory
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
 class Knn(FeatureEvaluator):
-    """Accuracy of the nearest neighbors, with the arguments of `evaluate`."""
+    """Accuracy of a vote of the nearest training examples.
 
-    neighbors: int | Sequence[int] = NEIGHBORS
-    temperature: float = TEMPERATURE
+    Neighbors are compared by the cosine of their features. Each votes with `exp(cosine / temperature)`. The accuracy of
+    20 neighbors is `"k20"`.
+
+    Attributes:
+        neighbors: Number of neighbors, or several. Those above the size of the training set are left out.
+        temperature: Temperature of the votes. The lower it is, the more the nearest decide.
+
+    References:
+        Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
+
+    Example:
+        metrics = keras_vit.evaluators.knn.Knn(neighbors=(1, 20)).evaluate(train, test, num_classes=10)
+    """
+
+    name: ClassVar = "knn"
+    neighbors: int | Sequence[int] = (1, 5, 10, 20, 50, 100, 200)
+    temperature: float = 0.07
 
     def __post_init__(self):
         super().__post_init__()
@@ -27,58 +43,27 @@ class Knn(FeatureEvaluator):
         self.temperature = _checks.finite_number("temperature", self.temperature)
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        return evaluate(train, test, num_classes, self.neighbors, self.temperature)
-
-
-def evaluate(
-    train: Labeled,
-    test: Labeled,
-    num_classes: int,
-    neighbors: int | Sequence[int] = NEIGHBORS,
-    temperature: float = TEMPERATURE,
-) -> dict[str, float]:
-    """Measure the accuracy of a vote of the nearest training examples.
-
-    Neighbors are compared by the cosine of their features. Each votes with `exp(cosine / temperature)`.
-
-    Args:
-        train: Features `[N, D]` and labels `[N]`.
-        test: Features and labels of the test set.
-        num_classes: Number of classes.
-        neighbors: Number of neighbors, or several. Those above the size of the training set are left out.
-        temperature: Temperature of the votes. The lower it is, the more the nearest decide.
-
-    Returns:
-        For each number of neighbors k, the accuracy as `"k20"`.
-
-    References:
-        Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
-
-    Example:
-        metrics = keras_vit.evaluators.knn.evaluate(train, test, num_classes=10, neighbors=(1, 20))
-    """
-    neighbors = _checks.positive_ints("neighbors", neighbors)
-    temperature = _checks.finite_number("temperature", temperature)
-    train_labels = check_labels(train[1], num_classes, "the training set")
-    test_labels = check_labels(test[1], num_classes, "the test set")
-    counts = sorted({k for k in neighbors if k <= len(train_labels)})
-    if not counts:
-        raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: neighbors={neighbors}.")
-    keys, queries = _normalized(train[0]), _normalized(test[0])
-    correct = np.zeros(len(counts), np.int64)
-    for start in range(0, len(queries), _ROWS):
-        cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]
-        nearest = _largest(cosines, counts[-1])  # [B, k], the nearest first
-        similarity = np.take_along_axis(cosines, nearest, axis=1)
-        # The largest of each row is subtracted: small temperatures would overflow otherwise.
-        votes = np.exp((similarity - similarity[:, :1]) / temperature)
-        truth = test_labels[start : start + _ROWS]
-        rows = np.arange(len(truth))[:, None]
-        for index, count in enumerate(counts):
-            totals = np.zeros((len(truth), num_classes))
-            np.add.at(totals, (rows, train_labels[nearest[:, :count]]), votes[:, :count])
-            correct[index] += int((totals.argmax(axis=1) == truth).sum())
-    return {f"k{count}": float(hits / len(test_labels)) for count, hits in zip(counts, correct, strict=True)}
+        train_labels = check_labels(train[1], num_classes, "the training set")
+        test_labels = check_labels(test[1], num_classes, "the test set")
+        neighbors = cast(tuple[int, ...], self.neighbors)
+        counts = sorted({k for k in neighbors if k <= len(train_labels)})
+        if not counts:
+            raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: {neighbors=}.")
+        keys, queries = _normalized(train[0]), _normalized(test[0])
+        correct = np.zeros(len(counts), np.int64)
+        for start in range(0, len(queries), _ROWS):
+            cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]
+            nearest = _largest(cosines, counts[-1])  # [B, k], the nearest first
+            similarity = np.take_along_axis(cosines, nearest, axis=1)
+            # The largest of each row is subtracted: small temperatures would overflow otherwise.
+            votes = np.exp((similarity - similarity[:, :1]) / self.temperature)
+            truth = test_labels[start : start + _ROWS]
+            rows = np.arange(len(truth))[:, None]
+            for index, count in enumerate(counts):
+                totals = np.zeros((len(truth), num_classes))
+                np.add.at(totals, (rows, train_labels[nearest[:, :count]]), votes[:, :count])
+                correct[index] += int((totals.argmax(axis=1) == truth).sum())
+        return {f"k{count}": float(hits / len(test_labels)) for count, hits in zip(counts, correct, strict=True)}
 
 
 def _normalized(features: np.ndarray) -> np.ndarray:

@@ -3,12 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, cast
 
 import numpy as np
 from scipy import optimize, special
 
 from keras_vit import _checks
+from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled
+from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
@@ -17,21 +20,6 @@ L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k
 HELD_OUT = 0.1
 MAX_ITERATIONS = 200  # of L-BFGS, per strength of the regularization
 _TOLERANCE = 1e-5  # largest entry of the gradient at the solution
-
-
-@dataclasses.dataclass(kw_only=True)
-class LinearProbe(FeatureEvaluator):
-    """Accuracy of a linear classifier, with the arguments of `evaluate`."""
-
-    solver: str = "lbfgs"
-    l2: float | Sequence[float] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.l2 = _strengths(self.solver, self.l2)
-
-    def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        return evaluate(train, test, num_classes, self.solver, self.l2)
 
 
 class LogisticRegression:
@@ -78,59 +66,61 @@ class LogisticRegression:
         return (self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]).argmax(axis=1)
 
 
-def evaluate(
-    train: Labeled,
-    test: Labeled,
-    num_classes: int,
-    solver: str = "lbfgs",
-    l2: float | Sequence[float] | None = None,
-    validation: Labeled | None = None,
-) -> dict[str, float]:
-    """Measure the accuracy of a linear classifier that is trained on the whole training set.
+@register
+@dataclasses.dataclass(kw_only=True)
+class LinearProbe(FeatureEvaluator):
+    """Accuracy of a linear classifier that is trained on the whole training set.
 
-    Args:
-        train: Features `[N, D]` and labels `[N]`.
-        test: Features and labels of the test set.
-        num_classes: Number of classes.
+    The metrics are `"accuracy"`, `"l2"` as chosen, and `"validation_accuracy"` if there was something to choose.
+
+    Attributes:
         solver: `"lbfgs"`, logistic regression; or `"ridge"`, least squares in closed form as in `fewshot`.
         l2: Strength of the regularization, or several to choose from; None for those of the solver.
-        validation: Features and labels to choose the strength on. None holds back a tenth of the training set.
-
-    Returns:
-        `"accuracy"` on the test set after training on training and validation examples together, `"l2"` as chosen, and
-        `"validation_accuracy"` if there was something to choose.
 
     Example:
-        metrics = keras_vit.evaluators.linear_probe.evaluate(train, test, num_classes=10, solver="ridge")
+        metrics = keras_vit.evaluators.linear_probe.LinearProbe(solver="ridge").evaluate(train, test, num_classes=10)
     """
-    strengths = _strengths(solver, l2)
-    train_labels = check_labels(train[1], num_classes, "the training set")
-    test_labels = check_labels(test[1], num_classes, "the test set")
-    features = np.asarray(train[0])
-    if validation is None:
-        order = np.random.default_rng(0).permutation(len(features))
-        held_out, fitted = np.split(order, [max(1, round(HELD_OUT * len(features)))])
-        validation = features[held_out], train_labels[held_out]
-        features, train_labels = features[fitted], train_labels[fitted]
-    validation_features = np.asarray(validation[0])
-    validation_labels = check_labels(validation[1], num_classes, "the validation set")
 
-    metrics = {}
-    best = strengths[0]
-    if len(strengths) > 1:
-        fits = _fits(solver, features, train_labels, num_classes, strengths)
-        accuracies = {l2: float((predict(validation_features) == validation_labels).mean()) for l2, predict in fits}
-        best = max(accuracies, key=lambda strength: accuracies[strength])
-        metrics["validation_accuracy"] = accuracies[best]
-    everything = np.concatenate([features, validation_features]), np.concatenate([train_labels, validation_labels])
-    ((_, predict),) = _fits(solver, *everything, num_classes, [best])
-    return {"accuracy": float((predict(np.asarray(test[0])) == test_labels).mean()), "l2": float(best), **metrics}
+    name: ClassVar = "linear_probe"
+    metrics: ClassVar = {"l2": Metric("l2")}
+    solver: str = "lbfgs"
+    l2: float | Sequence[float] | None = None
 
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.choice("solver", self.solver, SOLVERS)
+        # Least squares divide by the strength. The logistic loss works without regularization.
+        zero = self.solver == "lbfgs"
+        self.l2 = L2[self.solver] if self.l2 is None else _checks.finite_numbers("l2", self.l2, zero=zero)
 
-def _strengths(solver: str, l2: float | Sequence[float] | None) -> tuple[float, ...]:
-    _checks.choice("solver", solver, SOLVERS)
-    # Least squares divide by the strength. The logistic loss works without regularization.
-    return L2[solver] if l2 is None else _checks.finite_numbers("l2", l2, zero=solver == "lbfgs")
+    def evaluate(
+        self, train: Labeled, test: Labeled, num_classes: int, validation: Labeled | None = None
+    ) -> dict[str, float]:
+        """Return the accuracy on `test` after training on training and validation examples together.
+
+        The strength is chosen on the validation examples; None holds back a tenth of the training set.
+        """
+        train_labels = check_labels(train[1], num_classes, "the training set")
+        test_labels = check_labels(test[1], num_classes, "the test set")
+        features = np.asarray(train[0])
+        if validation is None:
+            order = np.random.default_rng(0).permutation(len(features))
+            held_out, fitted = np.split(order, [max(1, round(HELD_OUT * len(features)))])
+            validation = features[held_out], train_labels[held_out]
+            features, train_labels = features[fitted], train_labels[fitted]
+        validation_features = np.asarray(validation[0])
+        validation_labels = check_labels(validation[1], num_classes, "the validation set")
+
+        metrics, strengths = {}, cast(tuple[float, ...], self.l2)
+        best = strengths[0]
+        if len(strengths) > 1:
+            fits = _fits(self.solver, features, train_labels, num_classes, strengths)
+            accuracies = {l2: float((predict(validation_features) == validation_labels).mean()) for l2, predict in fits}
+            best = max(accuracies, key=lambda strength: accuracies[strength])
+            metrics["validation_accuracy"] = accuracies[best]
+        everything = np.concatenate([features, validation_features]), np.concatenate([train_labels, validation_labels])
+        ((_, predict),) = _fits(self.solver, *everything, num_classes, [best])
+        return {"accuracy": float((predict(np.asarray(test[0])) == test_labels).mean()), "l2": float(best), **metrics}
 
 
 def _fits(

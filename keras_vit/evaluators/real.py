@@ -3,19 +3,20 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from keras_vit import _checks, _io
-from keras_vit.evaluators.classification import Classification
 from keras_vit.evaluators.dataset import Split, collect
-from keras_vit.evaluators.evaluation import Context, Result
+from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
-class Real(Classification):
+class Real(SplitEvaluator):
     """ImageNet ReaL, see `evaluate`.
 
     Attributes:
@@ -25,6 +26,9 @@ class Real(Classification):
         labels: Path of `real.json`. The image files must then have ImageNet's names.
     """
 
+    name: ClassVar = "real"
+    outputs: ClassVar = ("softmax", "sigmoid", "scores")
+    label_kinds: ClassVar = ("class", "classes")
     source: str = dataclasses.field()  # without a default: it must be given
     split: str = "validation"
     labels: str | None = None

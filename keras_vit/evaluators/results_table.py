@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _numbers
 from keras_vit.evaluators.evaluation import Result
 
 
 def table(results: Sequence[Result]) -> str:
     """Return a table for a terminal: one line per metric, missing data set and evaluator that was not measured."""
-    texts = [_text(key, value) for result in results for key, value in result.metrics.items()]
-    value_width, rows = max(map(len, texts), default=0), []
-    for result in results:
-        rows += [(result.name, key, f"{_text(key, value):>{value_width}}") for key, value in result.metrics.items()]
+    shown = [{key: result.text(key).partition(" ") for key in result.metrics} for result in results]
+    value_width = max((len(number) for texts in shown for number, _, _ in texts.values()), default=0)
+    rows = []
+    for result, texts in zip(results, shown, strict=True):
+        rows += [(result.name, key, f"{number:>{value_width}} {unit}") for key, (number, _, unit) in texts.items()]
         rows += [(result.name, what, f"missing: {why}") for what, why in result.missing.items()]
         rows += [(result.name, "", f"not measured: {result.not_measured}")] if result.not_measured else []
     if not rows:
@@ -25,7 +25,7 @@ def table(results: Sequence[Result]) -> str:
     lines, previous = [], None
     for name, key, value in rows:
         column = f"{key:<{key_width}}  " if key else ""
-        lines.append(f"{name if name != previous else '':<{name_width}}  {column}{value}")
+        lines.append(f"{name if name != previous else '':<{name_width}}  {column}{value}".rstrip())
         previous = name
     return "\n".join(lines)
 
@@ -56,8 +56,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _text(key: str, value: float | None) -> str:
-    """Return a metric as a cell of a table, where fractions are in percent."""
-    return _numbers.metric(key, value).removesuffix(" %")

@@ -6,26 +6,10 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks, _numbers, _spec
+from keras_vit import _checks, _spec
+from keras_vit._metrics import Metric
 from keras_vit.evaluators import results_table
-from keras_vit.evaluators.class_subset import Subset
-from keras_vit.evaluators.classification import Classification
-from keras_vit.evaluators.evaluation import Context, Evaluator, NotMeasurable, Result
-from keras_vit.evaluators.fewshot import FewShot
-from keras_vit.evaluators.knn import Knn
-from keras_vit.evaluators.linear_probe import LinearProbe
-from keras_vit.evaluators.real import Real
-from keras_vit.evaluators.vtab import Vtab
-
-EVALUATORS: dict[str, type[Evaluator]] = {
-    "classification": Classification,
-    "real": Real,
-    "subset": Subset,
-    "fewshot": FewShot,
-    "knn": Knn,
-    "linear_probe": LinearProbe,
-    "vtab": Vtab,
-}
+from keras_vit.evaluators.evaluation import EVALUATORS, Context, Evaluator, NotMeasurable, Result
 
 
 class Suite:
@@ -71,6 +55,12 @@ class Suite:
             self.evaluators[name] = evaluator
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 
+    def metric(self, name: str) -> Metric:
+        """Return the meaning of a number by its name in `metrics.jsonl`, such as `"knn/k20"`."""
+        evaluator, _, key = name.rpartition("/")
+        _checks.existing(f"evaluator {evaluator!r} for the metric {name!r}", evaluator, tuple(self.evaluators))
+        return self.evaluators[evaluator].metric(key)
+
     def check(self, context: Context) -> None:
         """Open all data, and refuse those that do not fit the classifier, before a long training.
 
@@ -90,16 +80,16 @@ class Suite:
         return [self._run(context, name) for name in (self.evaluators if names is None else names)]
 
     def _run(self, context: Context, name: str) -> Result:
+        evaluator = self.evaluators[name]
         try:
-            result = self.evaluators[name].measure(context)
+            result = evaluator.describe(evaluator.measure(context), name)
         except NotMeasurable as error:
             logging.warning("%s: not measured: %s", name, error)
             return Result(name=name, not_measured=str(error))
-        shown = ", ".join(f"{key} {_numbers.metric(key, value)}" for key, value in result.metrics.items())
-        logging.info("%s: %s", name, shown)
+        logging.info("%s: %s", name, ", ".join(f"{key} {result.text(key)}" for key in result.metrics))
         for what, why in result.missing.items():
             logging.warning("%s: %s is missing: %s", name, what, why)
-        return dataclasses.replace(result, name=name)
+        return result
 
 
 class Scheduled:

@@ -7,13 +7,14 @@ References:
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from absl import logging
 
 from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
-from keras_vit.evaluators.evaluation import Context, Evaluator, Result
+from keras_vit.evaluators.evaluation import Context, Evaluator, Result, register
 from keras_vit.evaluators.features import check_splits
 
 GROUPS = {
@@ -34,6 +35,7 @@ TASKS = tuple(task for tasks in GROUPS.values() for task in tasks)
 TRAIN, VALIDATION, ALL, TEST = "train800", "val200", "train800val200", "test"
 
 
+@register
 @dataclasses.dataclass(kw_only=True)
 class Vtab(Evaluator):
     """VTAB-1k on frozen features: a linear classifier per task, regularized as is best on the 200 validation examples.
@@ -47,6 +49,7 @@ class Vtab(Evaluator):
         options: Options of the sources, joined by `&`, such as `"data_dir='/data'&download=True"`.
     """
 
+    name: ClassVar = "vtab"
     tasks: str | Sequence[str] | None = None
     pp: str | None = None
     solver: str = "lbfgs"
@@ -85,8 +88,8 @@ class Vtab(Evaluator):
                 missing[task] = _first_line(error)
                 continue
             (train, num_classes), (validation, _), (test, _) = found
-            result = linear_probe.evaluate(train, test, num_classes, self.solver, validation=validation)
-            accuracies[task] = result["accuracy"]
+            probe = linear_probe.LinearProbe(solver=self.solver)
+            accuracies[task] = probe.evaluate(train, test, num_classes, validation)["accuracy"]
         return Result({**accuracies, **means(accuracies)}, missing)
 
 

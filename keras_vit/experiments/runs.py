@@ -1,9 +1,10 @@
 """Runs and their metrics, as their directories record them."""
 
+import dataclasses
 import os
 
-from keras_vit import _numbers
 from keras_vit._metrics import Metric
+from keras_vit.evaluators import Suite
 from keras_vit.recipe import Recipe
 from keras_vit.training import run_directory
 
@@ -27,6 +28,9 @@ def final_metrics(path: str) -> dict[str, float]:
 
 def metric_of(recipe: Recipe, name: str = "") -> Metric:
     """Return the metric that `metrics.jsonl` has under a name; by default the one that decides which step is best."""
-    name = name or f"eval_{recipe.task.score}"
-    unit = "%" if _numbers.metric(name, 0.5).endswith("%") else ""
-    return Metric(name, larger_is_better=not name.endswith(("loss", "ece")), unit=unit)
+    name = name or f"eval_{recipe.task.score.name}"
+    suite = Suite(recipe.evaluators)
+    if name.rpartition("/")[0] in suite.evaluators:
+        return dataclasses.replace(suite.metric(name), name=name)
+    known = {metric.name: metric for metric in recipe.task.metrics}
+    return dataclasses.replace(known.get(name.removeprefix("eval_"), Metric(name)), name=name)

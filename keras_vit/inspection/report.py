@@ -8,8 +8,9 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io, _numbers
+from keras_vit import _io
 from keras_vit._metrics import Metric
+from keras_vit.evaluators import Result
 from keras_vit.inspection import page, plots
 from keras_vit.inspection.distance import attention_distance
 from keras_vit.inspection.embeddings import embedding_filters, position_similarity
@@ -21,6 +22,7 @@ from keras_vit.models import layer_walk
 FIGURES = "figures"
 _HELP = {
     "Reconstruction of hidden patches": "Input, what the model saw of it, and the patches it predicted.",
+    "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing: it can be above that of the evaluation.",
     "Filters of the first layer": "Main components of the filters that read the pixels; gray is zero.",
     "Similarity of positions": "Each panel compares the position embedding of its patch with those of all patches.",
@@ -36,7 +38,7 @@ def write_report(
     class_names: Sequence[str],
     *,
     model: keras.Model | None = None,
-    results: Mapping[str, Any] | None = None,
+    results: Result | None = None,
     data: str = "",
     card: Mapping[str, Any] | None = None,
     metrics: Sequence[dict] = (),
@@ -54,7 +56,7 @@ def write_report(
         predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`; None for a model without classes.
         class_names: Name of each class.
         model: The Keras model, or None for an exported model, which only predicts.
-        results: Result of `evaluators.ClassificationMetrics.result`.
+        results: Result of the evaluator `classification` or `regression`.
         data: Name of the data of `results`, such as `"test split of digits"`.
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
@@ -70,6 +72,10 @@ def write_report(
     if reconstructions is not None:
         drawn = plots.reconstructions(reconstructions)
         figures["Reconstruction of hidden patches"] = {"reconstructions": drawn}
+    found: Mapping[str, Any] = {**results.details, **results.metrics} if results else {}
+    if "predicted" in found:
+        drawn = plots.predicted_against_true(found["true"], found["predicted"], found["value_names"])
+        figures["Predicted against true values"] = {"predicted_against_true": drawn}
     if metrics:
         drawn = (*quantities, Metric("learning_rate"))
         figures["Training"] = {f"training_{each.name}": plots.training_curve(metrics, each) for each in drawn}
@@ -83,12 +89,12 @@ def write_report(
         title,
         f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
-        _notes(model, with_attention, predict),
+        _notes(model, with_attention, bool(predict or results)),
         cards,
         views,
-        round(results["examples"] * (1 - results["accuracy"])) if results else None,
-        page.Classes(class_names, results["per_class"], results["class_examples"], results["confusion"])
-        if results and class_names
+        round(found["examples"] * (1 - found["accuracy"])) if "confusion" in found else None,
+        page.Classes(class_names, *(found[name] for name in ("per_class", "class_examples", "confusion")))
+        if "confusion" in found
         else None,
         [
             page.Figure(heading, _HELP[heading], [_write(directory, *item) for item in drawings.items()])
@@ -110,13 +116,14 @@ def _write(directory: str, name: str, figure: Any) -> bytes:
 
 
 def _tiles(
-    results: Mapping[str, Any] | None, data: str, model: keras.Model | None, class_names: Sequence[str]
+    results: Result | None, data: str, model: keras.Model | None, class_names: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return the headline figures."""
     tiles = []
     if results:
-        tiles.append((_numbers.metric("accuracy", results["accuracy"]), f"accuracy, {data}" if data else "accuracy"))
-        tiles.append((f"{results['examples']:,}", "images evaluated"))
+        shown = [key for key in ("accuracy", "mae", "rmse", "r2") if key in results.metrics]
+        tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
+        tiles.append((results.text("examples"), "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))
     if model is not None:
@@ -126,7 +133,7 @@ def _tiles(
     return tiles
 
 
-def _notes(model: keras.Model | None, with_attention: bool, predict: Callable | None) -> list[str]:
+def _notes(model: keras.Model | None, with_attention: bool, has_head: bool) -> list[str]:
     if model is None:
         return [
             "This is an exported model, whose layers cannot be inspected. Occlusion needs only predictions. Give the "
@@ -134,7 +141,7 @@ def _notes(model: keras.Model | None, with_attention: bool, predict: Callable | 
         ]
     if not with_attention:
         return ["This model has no attention. Occlusion, which needs only predictions, shows what it looks at."]
-    return [] if predict else ["This model has no head, so it predicts no classes."]
+    return [] if has_head else ["This model has no head, so it predicts no classes."]
 
 
 def _weights(model: keras.Model) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from keras_vit import evaluators
 
 
 def batches_of(images, labels, size=8):
-    """Full batches; the last is filled with rows of mask 0, as the pipeline does it."""
+    """Full batches; the last is filled with rows of valid 0, as the pipeline does it."""
     for start in range(0, len(images), size):
         image, label = images[start : start + size], labels[start : start + size]
         missing = size - len(image)
@@ -39,10 +39,11 @@ class Data:
 
 def classifier(**changes):
     """A classifier whose images are its features."""
-    card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,), "data": {}}
+    card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,), "data": {}, "values": {}}
     card |= {name: changes.pop(name) for name in card if name in changes}
     arguments = {
         "scores": lambda images: 5.0 * images,
+        "predict": lambda images: images,
         "features": lambda images: images,
         "scores_are": "logits",
         "features_unavailable": None,
@@ -55,3 +56,11 @@ def classifier(**changes):
 def context(open_split, **changes):
     """The classifier with its data."""
     return evaluators.Context(classifier(**changes), open_split, "made-up", "train", "test")
+
+
+def of_values(predicted, true, names=("age",), known=None, size=8, **changes):
+    """A model of the values `known`, whose images are its predictions, with data of the values `names`, `[N, k]`."""
+    batches = list(batches_of(np.asarray(predicted), np.asarray(true), size))
+    split = evaluators.Split(batches, 0, "values", value_names=names)
+    shape = {"image_shape": np.shape(predicted)[1:], "output": "values"}
+    return context(lambda *_: split, **{**shape, "values": {"names": list(known or names)}, **changes})

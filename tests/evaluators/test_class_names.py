@@ -98,7 +98,7 @@ def test_a_subset_by_names():
 def test_several_labels_in_another_order():
     names, labels = ("kiwi", "plum", "apple"), np.array([[0, 1, 1], [1, 0, 0]])
     scores = np.array([[3.0, -3.0, 2.0], [-2.0, 1.0, -1.0]])  # of apple, kiwi, plum
-    data = evaluators.Split(list(batches_of(scores, labels)), 3, True, class_names=names)
+    data = evaluators.Split(list(batches_of(scores, labels)), 3, "classes", class_names=names)
     suite = evaluators.Suite(["classification", "real(source='x', split='test')"])
     where = context(lambda *_: data, class_names=KNOWN, output="sigmoid")
     suite.check(where)

@@ -52,7 +52,7 @@ def test_shots_are_those_of_each_class_and_depend_on_the_seed():
 
 
 def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
-    result = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1, 25), seeds=5)
+    result = fewshot.FewShot(shots=(1, 25), seeds=5).evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4)
     assert set(result) == {"1shot", "1shot_std", "25shot", "25shot_std"}
     assert result["25shot"] > result["1shot"] > 0.25
     # Of all draws, not an estimate from a sample of them.
@@ -60,11 +60,11 @@ def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
     for name, shots in (("1shot", 1), ("25shot", 25)):
         drawn = [fewshot.draw(labels, shots, 4, seed) for seed in range(5)]
         fits = [fewshot.RidgeClassifier(features[chosen], labels[chosen], 4) for chosen in drawn]
-        accuracies = np.array([(fit.predict(test_features, fewshot.L2) == test_labels).mean() for fit in fits])
+        accuracies = np.array([(fit.predict(test_features, fewshot.FewShot.l2) == test_labels).mean() for fit in fits])
         mean = accuracies.sum() / 5
         assert result[name] == pytest.approx(mean)
         assert result[f"{name}_std"] == pytest.approx((((accuracies - mean) ** 2).sum() / 5) ** 0.5)
-    single = fewshot.evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4, shots=(1,), seeds=1)
+    single = fewshot.FewShot(shots=(1,), seeds=1).evaluate(blobs(400, spread=1.2), blobs(400, spread=1.2, seed=1), 4)
     assert single["1shot_std"] == 0
 
 
@@ -77,7 +77,7 @@ def test_knn_by_hand():
     train = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.1]]), np.array([0, 1, 2])
     test = np.array([[5.0, 0.0], [0.0, 0.1], [1.0, 0.04]]), np.array([0, 1, 2])
     # Cosines do not see lengths: (5, 0) is nearest to (1, 0), (0, .1) to (0, 2), (1, .04) to (3, .1).
-    assert knn.evaluate(train, test, 3, neighbors=(1, 3)) == {"k1": 1.0, "k3": 1.0}
+    assert knn.Knn(neighbors=(1, 3)).evaluate(train, test, 3) == {"k1": 1.0, "k3": 1.0}
 
 
 def test_knn_votes_are_weighted_by_temperature():
@@ -87,13 +87,13 @@ def test_knn_votes_are_weighted_by_temperature():
     cosine = 1 / np.sqrt(1.25)
     # exp(1 / T) > 2 exp(cosine / T) while T < (1 - cosine) / log 2.
     limit = (1 - cosine) / np.log(2)
-    assert knn.evaluate(train, test, 2, neighbors=(3,), temperature=0.99 * limit) == {"k3": 1.0}
-    assert knn.evaluate(train, test, 2, neighbors=(3,), temperature=1.01 * limit) == {"k3": 0.0}
+    assert knn.Knn(neighbors=(3,), temperature=0.99 * limit).evaluate(train, test, 2) == {"k3": 1.0}
+    assert knn.Knn(neighbors=(3,), temperature=1.01 * limit).evaluate(train, test, 2) == {"k3": 0.0}
 
 
 def test_knn_with_many_examples_is_that_of_the_plain_definition():
     train, test = blobs(300, spread=0.8), blobs(1_100, spread=0.8, seed=1)  # more than one block of rows
-    result = knn.evaluate(train, test, 4, neighbors=(1, 20, 500))
+    result = knn.Knn(neighbors=(1, 20, 500)).evaluate(train, test, 4)
     assert set(result) == {"k1", "k20"}  # there are no 500 neighbors
 
     def unit(x):
@@ -110,9 +110,9 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
 
 def test_knn_refuses_what_cannot_be():
     with pytest.raises(ValueError, match=r"No number of neighbors lies in \[1, 3\]"):
-        knn.evaluate(blobs(3), blobs(3), 4, neighbors=(10,))
+        knn.Knn(neighbors=(10,)).evaluate(blobs(3), blobs(3), 4)
     with pytest.raises(ValueError, match="`temperature` must be a finite number above 0"):
-        knn.evaluate(blobs(3), blobs(3), 4, temperature=0)
+        knn.Knn(temperature=0).evaluate(blobs(3), blobs(3), 4)
 
 
 def test_logistic_regression_has_the_exact_gradient_and_ends_where_it_is_zero():
@@ -137,11 +137,11 @@ def test_logistic_regression_has_the_exact_gradient_and_ends_where_it_is_zero():
 def test_linear_probe_chooses_its_regularization_on_held_out_examples(solver, monkeypatch):
     monkeypatch.setattr(linear_probe, "MAX_ITERATIONS", 30)
     train, test = blobs(300, spread=0.5), blobs(300, spread=0.5, seed=1)
-    result = linear_probe.evaluate(train, test, 4, solver=solver)
+    result = linear_probe.LinearProbe(solver=solver).evaluate(train, test, 4)
     assert result["accuracy"] > 0.95
     assert result["l2"] in linear_probe.L2[solver]
     assert "validation_accuracy" in result
-    fixed = linear_probe.evaluate(train, test, 4, solver=solver, l2=1.0)
+    fixed = linear_probe.LinearProbe(solver=solver, l2=1.0).evaluate(train, test, 4)
     assert fixed["l2"] == 1.0 and "validation_accuracy" not in fixed
 
 
@@ -151,14 +151,14 @@ def test_linear_probe_takes_a_validation_set_that_decides():
     constant = np.full(20, np.bincount(train[1]).argmax())
     validation = blobs(20, seed=2)[0], constant
     strengths = (1e-2, 1e6)
-    result = linear_probe.evaluate(train, test, 4, l2=strengths, validation=validation)
+    result = linear_probe.LinearProbe(l2=strengths).evaluate(train, test, 4, validation=validation)
     assert result["l2"] == 1e6
     assert result["validation_accuracy"] == 1.0
 
 
 def test_unknown_solver_is_refused():
     with pytest.raises(ValueError, match="`solver` must be one of 'lbfgs', 'ridge'. Received: solver='adam'"):
-        linear_probe.evaluate(blobs(9), blobs(9), 4, solver="adam")
+        linear_probe.LinearProbe(solver="adam").evaluate(blobs(9), blobs(9), 4)
 
 
 def test_collect_drops_padding_and_checks_shapes():
@@ -175,7 +175,7 @@ def test_collect_drops_padding_and_checks_shapes():
         evaluators.collect(lambda images: images, [{**batches[1], "valid": np.zeros(2)}])
 
 
-@pytest.mark.parametrize("evaluate", [fewshot.evaluate, knn.evaluate, linear_probe.evaluate])
+@pytest.mark.parametrize("evaluate", [kind().evaluate for kind in (fewshot.FewShot, knn.Knn, linear_probe.LinearProbe)])
 def test_labels_out_of_range_are_refused(evaluate):
     features, labels = blobs(20)
     with pytest.raises(ValueError, match=r"labels of the test set must lie in \[0, 4\). Received: 4"):
@@ -195,7 +195,9 @@ def test_linear_probe_is_fitted_on_training_and_validation_examples(solver):
         return centers[labels] + 0.1 * rng.normal(size=(len(labels), 2)), labels
 
     train, test = examples([0, 1]), examples([0, 1, 2])
-    result = linear_probe.evaluate(train, test, 3, solver=solver, l2=(0.01, 0.1), validation=examples([0, 1, 2]))
+    result = linear_probe.LinearProbe(solver=solver, l2=(0.01, 0.1)).evaluate(
+        train, test, 3, validation=examples([0, 1, 2])
+    )
     assert result["accuracy"] == 1.0
     assert result["validation_accuracy"] == pytest.approx(2 / 3)  # chosen before the third class was seen
 
@@ -208,7 +210,7 @@ def test_linear_probe_is_fitted_on_the_examples_that_were_held_out():
     for place in range(20):
         x, y = features.copy(), labels.copy()
         x[place], y[place] = test[0][0], 2
-        assert linear_probe.evaluate((x, y), test, 3, solver="ridge", l2=(0.01, 0.1))["accuracy"] == 1.0
+        assert linear_probe.LinearProbe(solver="ridge", l2=(0.01, 0.1)).evaluate((x, y), test, 3)["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("solver", linear_probe.SOLVERS)
@@ -217,7 +219,9 @@ def test_examples_that_are_held_out_are_of_all_classes(solver):
     centers = 4.0 * np.eye(4)
     labels = np.repeat([0, 1, 2, 3], [20, 80, 80, 20])
     features = centers[labels] + 0.3 * np.random.default_rng(0).normal(size=(200, 4))
-    result = linear_probe.evaluate((features, labels), (centers, np.arange(4)), 4, solver=solver, l2=(0.01, 0.1))
+    result = linear_probe.LinearProbe(solver=solver, l2=(0.01, 0.1)).evaluate(
+        (features, labels), (centers, np.arange(4)), 4
+    )
     assert result["validation_accuracy"] > 0.9 and result["accuracy"] == 1.0
 
 
@@ -229,7 +233,7 @@ def test_linear_probe_chooses_the_best_of_its_strengths():
     for strength in strengths:
         fit = linear_probe.LogisticRegression(*train, 4, strength)
         alone[strength] = (fit.predict(validation[0]) == validation[1]).mean()
-    result = linear_probe.evaluate(train, test, 4, l2=strengths, validation=validation)
+    result = linear_probe.LinearProbe(l2=strengths).evaluate(train, test, 4, validation=validation)
     assert len(set(alone.values())) > 1  # the choice matters
     assert alone[result["l2"]] == max(alone.values()) == pytest.approx(result["validation_accuracy"])
     both = tuple(np.concatenate(parts) for parts in zip(train, validation, strict=True))

@@ -84,8 +84,8 @@ def test_one_number_will_do():
     assert suite.evaluators["vtab"].tasks == ("svhn",)
     content = Data().content
     train, test = content["train"], content["test"]
-    assert set(evaluators.fewshot.evaluate(train, test, 3, shots=2)) == {"2shot", "2shot_std"}
-    assert set(evaluators.knn.evaluate(train, test, 3, neighbors=5)) == {"k5"}
+    assert set(evaluators.fewshot.FewShot(shots=2).evaluate(train, test, 3)) == {"2shot", "2shot_std"}
+    assert set(evaluators.knn.Knn(neighbors=5).evaluate(train, test, 3)) == {"k5"}
 
 
 def test_missing_data_are_found():
@@ -150,7 +150,8 @@ def test_subsets_are_of_the_models_classes():
     ("evaluator", "data", "message"),
     [
         ("classification", Named(*KNOWN, label_kind="classes"), "need a model that was trained with the sigmoid loss"),
-        ("knn", Named(*KNOWN, label_kind="classes"), "One class per example is needed"),
+        ("knn", Named(*KNOWN, label_kind="classes"), "of the kind 'class'. Received: .* of the kind 'classes'"),
+        ("subset(classes=(0, 1), source='x')", Named(*KNOWN, label_kind="classes"), "of the kind 'class' and a model"),
         ("real(source='x', split='test')", Named(*KNOWN), "needs several labels per image, or labels="),
         ("knn(pp='resize(5)')", Named(*KNOWN, image_shape=(5,)), r"shape \(3,\). Received: .* \(5,\) after 'resize"),
     ],

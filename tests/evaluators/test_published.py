@@ -15,10 +15,10 @@ from train.configs import common
 
 def test_constants():
     # big_vision, evaluators/fewshot_lsr.py and configs/common_fewshot.py.
-    assert (fewshot.L2, fewshot.SHOTS, fewshot.BIAS) == (1024.0, (1, 5, 10, 25), 100.0)
+    assert (fewshot.FewShot.l2, fewshot.FewShot.shots, fewshot.BIAS) == (1024.0, (1, 5, 10, 25), 100.0)
     assert fewshot.FewShot().seeds == 3
     # Wu et al. 2018, section 3.4: temperature 0.07, up to 200 neighbors.
-    assert (knn.NEIGHBORS, knn.TEMPERATURE) == ((1, 5, 10, 20, 50, 100, 200), 0.07)
+    assert (knn.Knn.neighbors, knn.Knn.temperature) == ((1, 5, 10, 20, 50, 100, 200), 0.07)
     # Guo et al. 2017, section 5: 15 bins.
     assert classification.CALIBRATION_BINS == 15
     # Our own: a tenth held out, and strengths in steps of ten, and of sixteen around the 1024 of few-shot.

@@ -1,12 +1,15 @@
 """Evaluators by name, on a classifier made of functions and arrays: no backend is needed."""
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 
 from keras_vit import evaluators
-from keras_vit.evaluators import class_subset, results_table, vtab
+from keras_vit.evaluators import Metric, class_subset, results_table, vtab
+from keras_vit.evaluators.evaluation import SplitEvaluator
 from tests.evaluators.synthetic import Data, batches_of, context
 
 
@@ -27,7 +30,7 @@ def test_every_evaluator_runs_by_name():
 
 def test_arguments_override_the_data_of_the_context():
     data = Data()
-    evaluators.Suite(["knn(source='other', train_split='test', eval_split='train', pp='resize', neighbors=[1])"]).run(
+    evaluators.Suite(["knn(source='other', train_split='test', split='train', pp='resize', neighbors=[1])"]).run(
         context(data)
     )
     assert data.asked == [("other", "test", "resize"), ("other", "train", "resize")]
@@ -137,19 +140,21 @@ def test_vtab_lists_what_is_missing():
 
 
 def test_reports():
+    fewshot, classification, vtab = (evaluators.EVALUATORS[name]() for name in ("fewshot", "classification", "vtab"))
+    numbers = {"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}
     results = [
-        evaluators.Result({"10shot": 0.5, "10shot_std": 0.01}, name="fewshot"),
-        evaluators.Result({"accuracy": 0.9312, "loss": 0.25, "examples": 10_000}, name="test"),
-        evaluators.Result({"mean": None}, {"dtd": "not prepared"}, name="vtab"),
+        fewshot.describe(evaluators.Result({"10shot": 0.5, "10shot_std": 0.01})),
+        classification.describe(evaluators.Result(numbers), "test"),
+        vtab.describe(evaluators.Result({"mean": None}, {"dtd": "not prepared"})),
         evaluators.Result(name="knn", not_measured="no features"),
     ]
     lines = results_table.table(results).splitlines()
-    assert len({len(line) for line in lines[:6]}) == 1  # in columns
+    assert len({re.search(r"[0-9–](?= %| nats|$)", line).end() for line in lines[:6]}) == 1  # in columns
     assert [line.split() for line in lines] == [
-        ["fewshot", "10shot", "50.00"],
-        ["10shot_std", "1.00"],
-        ["test", "accuracy", "93.12"],
-        ["loss", "0.25"],
+        ["fewshot", "10shot", "50.00", "%"],
+        ["10shot_std", "1.00", "%"],
+        ["test", "accuracy", "93.12", "%"],
+        ["loss", "0.25", "nats"],
         ["examples", "10,000"],
         ["vtab", "mean", "–"],
         ["dtd", "missing:", "not", "prepared"],
@@ -162,6 +167,43 @@ def test_reports():
         "knn": {"not_measured": "no features"},
     }
     assert results_table.table([]) == ""
+
+
+def test_every_number_has_a_meaning():
+    suite = evaluators.Suite(["classification(name='a/b')", "fewshot", "linear_probe", "vtab", "regression"])
+    assert suite.metric("a/b/accuracy") == Metric("accuracy", unit="%")
+    assert suite.metric("a/b/loss") == Metric("loss", larger_is_better=False, unit="nats")
+    assert suite.metric("fewshot/5shot") == Metric("5shot", unit="%")
+    assert suite.metric("fewshot/5shot_std") == Metric("5shot_std", larger_is_better=False, unit="%")
+    assert suite.metric("linear_probe/l2").unit == suite.metric("a/b/examples").unit == ""
+    assert suite.metric("vtab/mean").unit == "%"
+    assert not suite.metric("regression/mae").larger_is_better and suite.metric("regression/r2").larger_is_better
+    with pytest.raises(ValueError, match="evaluator 'knn' for the metric 'knn/k1'. Available: a/b"):
+        suite.metric("knn/k1")
+    (result,) = suite.run(context(Data()), ["a/b"])
+    assert result.meanings == {key: suite.metric(f"a/b/{key}") for key in result.metrics}
+
+
+def test_an_evaluator_of_ones_own(monkeypatch):
+    @dataclasses.dataclass(kw_only=True)
+    class Sum(SplitEvaluator):
+        name = "sum"
+        metrics = {"pixels": evaluators.Metric("pixels", unit="gray levels")}
+
+        def check(self, context):
+            self.open(context)
+
+        def measure(self, context):
+            return evaluators.Result({"pixels": float(sum(b["image"].sum() for b in self.open(context).batches))})
+
+    monkeypatch.setitem(evaluators.EVALUATORS, "sum", None)  # removed after the test
+    assert evaluators.register(Sum) is Sum
+    data = Data()
+    suite = evaluators.Suite(["sum(source='other', split='train', pp='resize')"])
+    suite.check(context(data))
+    (result,) = suite.run(context(data))
+    assert data.asked == [("other", "train", "resize")] * 2
+    assert result.text("pixels").endswith(" gray levels")
 
 
 def test_json_has_the_details_and_no_number_that_is_none():

@@ -70,10 +70,10 @@ def test_results(paths):
         "---": "---|",
         "optim.learning_rate": "0.0003",
         "data set.num_train": "8",
-        "eval_accuracy": "75.00 %",
+        "eval_accuracy": "75.00%",
         "eval_loss": "1",
-        "knn/k1": "25.00 %",
-        "best eval_accuracy": "85.00 %",
+        "knn/k1": "25.00%",
+        "best eval_accuracy": "85.00%",
         "training loss": "1",
         "images per second": "200",
     }
@@ -133,7 +133,7 @@ def test_program(tmp_path, paths, capsys):
     assert [row["results"][0]["eval_accuracy"] for row in content] == [0.5, 0.75]
     many = [write_run(tmp_path / str(seed), seed=seed) for seed in range(7)]
     assert programs.call("train.compare", *many) == 0
-    assert "| 6 | 6 | 50.00 % |" in capsys.readouterr().out  # each has a row
+    assert "| 6 | 6 | 50.00% |" in capsys.readouterr().out  # each has a row
 
 
 def test_the_speed_is_the_median(tmp_path, paths):

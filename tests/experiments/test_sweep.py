@@ -77,7 +77,7 @@ class TestGrid:
         assert [row.settings for row in table.rows] == [{RATE: 0.3}, {RATE: 0.1}]  # the best first
         assert table.rows[1].values("eval_accuracy") == [0.1, 0.11]
         text = (tmp_path / "table.md").read_text()
-        assert "| 2 finished | 0.3 | 30.50 % ± 0.71 % | 1 ± 0 |" in text  # of the sample: two values, 0.01 apart
+        assert "| 2 finished | 0.3 | 30.50% ± 0.71% | 1 ± 0 |" in text  # of the sample: two values, 0.01 apart
         assert table.markdown() == text
 
     def test_each_run_has_its_recipe(self, tmp_path):
@@ -264,10 +264,10 @@ def test_the_extra_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "larger", "text"),
-    [("", True, "50.00 %"), ("eval_loss", False, "0.5"), ("x/ece", False, "0.5"), ("knn/k20", True, "50.00 %")],
+    [("", True, "50.00%"), ("eval_loss", False, "0.5 nats"), ("x/ece", False, "0.5"), ("knn/k20", True, "50.00%")],
 )
 def test_metrics(name, larger, text):
-    metric = metric_of(recipe.Recipe(), name)
+    metric = metric_of(recipe.Recipe(evaluators=("classification(name='x')", "knn")), name)
     assert (metric.name, metric.larger_is_better, metric.text(0.5)) == (name or "eval_accuracy", larger, text)
 
 

@@ -30,6 +30,7 @@ def drawings():
         "curves": plots.training_curve(
             [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 2.0}], plots.CLASSIFICATION[0]
         ),
+        "values": plots.predicted_against_true(*RNG.normal(size=(2, 9, 5)), "abcde"),
         "overlays": plots.attention_overlays([PICTURE, PICTURE[..., :1]], {"rollout": RNG.uniform(size=(2, 3, 3))}),
         "layers": plots.attention_overlays([PICTURE[:9, :9]], {str(i): RNG.uniform(size=(1, 3, 3)) for i in range(8)}),
     }
@@ -56,7 +57,7 @@ def test_pdf(drawings, tmp_path):
 
 
 def test_axes_have_names(drawings):
-    for name in ("positions", "distance", "similarity", "curves"):
+    for name in ("positions", "distance", "similarity", "curves", "values"):
         axes = drawings[name].axes[0]
         assert axes.get_xlabel()
         assert axes.get_ylabel()
@@ -73,6 +74,16 @@ def test_scales_fit_the_data(drawings):
         axes = drawings[name].axes[0]
         offsets = axes.collections[0].get_offsets()
         assert axes.get_ylim()[0] == 0 and offsets[:, 1].max() < axes.get_ylim()[1]
+
+
+def test_predicted_against_true():
+    true = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
+    figure = plots.predicted_against_true(true, true + [[0.5, np.nan], [0.5, 1.0], [0.5, 1.0]], ["age", "weight"])
+    ages, weights = figure.axes
+    assert ages.get_title() == "age: MAE 0.5, R2 0.625"
+    np.testing.assert_allclose(ages.collections[0].get_offsets(), [[1.0, 1.5], [2.0, 2.5], [3.0, 3.5]])
+    np.testing.assert_allclose(ages.lines[0].get_xydata(), [[1.0, 1.0], [3.5, 3.5]])  # the diagonal
+    np.testing.assert_allclose(weights.collections[0].get_offsets(), [[6.0, 7.0], [7.0, 8.0]])
 
 
 def test_letters_stay_letters_in_vector_graphics(drawings):

@@ -89,7 +89,7 @@ def test_evaluators_during_training_leave_it_out(tmp_path, monkeypatch):
             on_bad_image="skip",
         ),
         eval_every=1,
-        evaluators=("knn(neighbors=1, train_split='train', eval_split='test')",),
+        evaluators=("knn(neighbors=1, train_split='train', split='test')",),
         model=recipes.Model("ViT-Ti/16", image_size=8, arguments=dict(tiny.ARGUMENTS)),
     )
     main = programs.load("train.main")

@@ -14,8 +14,9 @@ from PIL import Image
 
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
+from keras_vit.evaluators import regression
 from keras_vit.inference import probabilities, sample_images
-from keras_vit.inspection import examples
+from keras_vit.inspection import examples, report
 from tests import golden_data, programs, tiny
 from tests.inspection import browser, small
 
@@ -68,6 +69,22 @@ def test_a_run(digits):
         drawing = ElementTree.parse(directory / "report" / "figures" / f"{name}.svg").getroot()
         assert drawing.tag.endswith("}svg")
     assert re.search(r">[✓✗] \d</span>", html)  # the true labels of the data set are known
+
+
+def test_a_model_of_values(tmp_path):
+    true = np.array([[1.0], [2.0], [4.0]])
+    results = regression.Regression().describe(regression.to_result(true, true + 0.25, ["age"]))
+    path = report.write_report(str(tmp_path), "Ages", [], None, (), results=results, data="test split")
+    with open(path, encoding="utf-8") as file:
+        html = file.read()
+    assert re.findall("<dd>(.*?)</dd><dt>(.*?)</dt>", html) == [
+        ("0.25", "mae, test split"),
+        ("0.25", "rmse, test split"),
+        ("0.9598", "r2, test split"),
+        ("3", "images evaluated"),
+    ]
+    assert "<h2>Predicted against true values</h2>" in html
+    assert (tmp_path / "figures" / "predicted_against_true.svg").exists()
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_few_shot_data_of_the_pretraining():
         ("uc_merced", "uc_merced", "train[:1000]", "train[1000:]"),
     ):
         assert (
-            f"fewshot(name='{name}', source='tfds:{source}', train_split='{train}', eval_split='{test}', pp='{pp}', "
+            f"fewshot(name='{name}', source='tfds:{source}', train_split='{train}', split='{test}', pp='{pp}', "
             "every=25_000)"
         ) in evaluators
 

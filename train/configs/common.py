@@ -49,7 +49,7 @@ _FEWSHOT_DATA = {
     "uc_merced": ("tfds:uc_merced", "train[:1000]", "train[1000:]"),
 }
 FEWSHOT_EVALUATORS = tuple(
-    f"fewshot(name='{name}', source='{source}', train_split='{train}', eval_split='{test}', pp='{_FEWSHOT_PP}', "
+    f"fewshot(name='{name}', source='{source}', train_split='{train}', split='{test}', pp='{_FEWSHOT_PP}', "
     "every=25_000)"
     for name, (source, train, test) in _FEWSHOT_DATA.items()
 )

@@ -9,6 +9,7 @@ from keras_vit.inspection.plots.figures import (
     position_similarity,
 )
 from keras_vit.inspection.plots.overlays import attention_overlays, encode_image, overlay, to_rgb
+from keras_vit.inspection.plots.predictions import predicted_against_true
 from keras_vit.inspection.plots.reconstructions import reconstructions
 from keras_vit.inspection.plots.run_report import MAX_IMAGES, draw_report
 
@@ -25,6 +26,7 @@ __all__ = [
     "layer_similarity",
     "overlay",
     "position_similarity",
+    "predicted_against_true",
     "reconstructions",
     "require_matplotlib",
     "save",

@@ -1,0 +1,89 @@
+"""Errors of predicted values, in the unit of the data."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from keras_vit._metrics import Metric
+from keras_vit.evaluators.dataset import Split, collect
+from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
+
+
+@register
+@dataclasses.dataclass(kw_only=True)
+class Regression(SplitEvaluator):
+    """Mean absolute error, root mean squared error and R2; of several values, the means over the values."""
+
+    name: ClassVar = "regression"
+    outputs: ClassVar = ("values",)
+    label_kinds: ClassVar = ("values",)
+    metrics: ClassVar = {
+        **COUNTS,
+        "mae": Metric("mae", larger_is_better=False),
+        "rmse": Metric("rmse", larger_is_better=False),
+        "r2": Metric("r2"),
+    }
+
+    def check(self, context: Context) -> None:
+        _columns(context, self.open(context))
+
+    def measure(self, context: Context) -> Result:
+        opened = self.open(context)
+        columns = _columns(context, opened)
+        predicted, true = collect(context.classifier.predict, opened.batches)
+        return to_result(true[:, columns], predicted, [opened.value_names[column] for column in columns])
+
+
+def errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the errors of each value.
+
+    All sums are float64. A value that is the same for all images has an R2 of 1 if every prediction is exact, else 0.
+
+    Args:
+        true: True values, `[N, k]`.
+        predicted: Predicted values, `[N, k]`.
+
+    Returns:
+        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. They are not finite where a prediction is not finite, and `"r2"` of
+        a single image is NaN.
+
+    Example:
+        ages = keras_vit.evaluators.regression.errors(true, predicted)["mae"]
+    """
+    true, predicted = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
+    if true.ndim != 2 or true.shape != predicted.shape or not len(true):
+        raise ValueError(
+            f"True and predicted values must have the same shape [N, k]. Received: {true.shape} and {predicted.shape}."
+        )
+    squared = (predicted - true) ** 2
+    residual, total = squared.sum(axis=0), ((true - true.mean(axis=0)) ** 2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(total > 0, 1 - residual / total, np.where(residual > 0, 0.0, 1.0 - residual))
+    return {
+        "mae": np.abs(predicted - true).mean(axis=0),
+        "rmse": np.sqrt(squared.mean(axis=0)),
+        "r2": r2 if len(true) > 1 else np.full_like(r2, np.nan),
+    }
+
+
+def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Result:
+    """Return the errors of values `[N, k]` as a result: means over the values, and details with those of each value."""
+    per_value = errors(true, predicted)
+    metrics = {name: float(values.mean()) for name, values in per_value.items()}
+    non_finite = int((~np.isfinite(predicted)).any(axis=1).sum())
+    counts = {"examples": len(true), **({"non_finite": non_finite} if non_finite else {})}
+    arrays = {"non_finite": non_finite, "per_value": per_value, "true": true, "predicted": predicted}
+    return Result({**metrics, **counts}, details={"value_names": tuple(names), **arrays})
+
+
+def _columns(context: Context, opened: Split) -> list[int]:
+    """Return the column of the labels for each value that the model predicts; refuse data with other values."""
+    known, names = tuple(context.classifier.card.values.get("names", opened.value_names)), opened.value_names
+    if sorted(known) != sorted(names):
+        raise ValueError(
+            f"The data must have the values that the model predicts: {', '.join(known)}. Received: {', '.join(names)}. "
+            "Rename the values of the data, or choose their columns."
+        )
+    return [names.index(name) for name in known]
