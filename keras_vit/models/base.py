@@ -143,8 +143,6 @@ class ConfiguredModel(ImageModel):
         input_normalization = config.pop("input_normalization", None)
         class_names = config.pop("class_names", ())
         changes = config.pop("layers", {})
-        frozen = config.pop("frozen_layers", ())  # of files written before sublayers were looked at
-        changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
         model.input_normalization = input_normalization
         if model.config.include_top and len(class_names) == model.config.classes:  # another head has other classes

@@ -79,8 +79,6 @@ def fields(config: dict) -> dict:
 def _is_harmless(field: str, before, after) -> bool:
     if field == "total_steps":
         return after > before
-    if field == "optim.weight_decay_mask":
-        return {before, after} == {None, "kernel$"}  # two spellings of one set of weights
     return field in HARMLESS
 
 

@@ -154,17 +154,6 @@ def test_every_file_of_a_saved_model_is_in_its_card(version, change):
         open_artifact(str(version))
 
 
-def test_cards_of_earlier_exports_are_read(copied, version):
-    """They named labels beside the file; SavedModels had a second card, and labels among their files."""
-    path = model_card.path_of(str(copied))
-    content = _io.read_json(path)
-    content["files"]["labels.txt"] = {"bytes": 20, "sha256": "0" * 64}
-    _io.write_json(path, content)
-    assert open_artifact(str(copied)).card.input == "uint8"
-    (version / "assets.extra" / "model_card.md").write_text("# Model card")
-    assert open_artifact(str(version)).class_names == tiny.CLASS_NAMES
-
-
 def test_a_written_card_has_no_absolute_paths(tmp_path):
     path = str(tmp_path / "a.tflite")
     with open(path, "wb") as file:
