@@ -29,7 +29,7 @@ flags.DEFINE_integer("classes", None, "Number of classes, if the data set is mis
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    from keras_vit.planning import cost, datasets, plan
+    from keras_vit.planning import datasets, memory, plan
     from keras_vit.recipe import Recipe
 
 
@@ -43,12 +43,15 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(json.dumps(as_dict(recipe, planned, examples, classes, devices)) + "\n")
     else:
-        rows = as_rows(recipe, planned, examples, classes, devices)
+        need = memory.of_recipe(recipe, classes, channels, devices)
+        rows = as_rows(recipe, planned, need, examples, classes, devices)
         sys.stdout.write("".join(f"{name:<17}{value}\n" for name, value in rows))
     return 0
 
 
-def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, devices: int) -> list[tuple[str, str]]:
+def as_rows(
+    recipe: Recipe, planned: plan.Plan, need: memory.Need, examples: int, classes: int, devices: int
+) -> list[tuple[str, str]]:
     utilization = flags.FLAGS.utilization
     model, counted = recipe.model, planned.cost
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
@@ -69,7 +72,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
         (
             "",
             f"{size(planned.activations_bytes)} per device for saved activations, "
-            f"up to {size(cost.UNFUSED * planned.activations_bytes)} if the step is not compiled",
+            f"about {size(need.activations)} with temporary values if the step is not compiled",
         ),
         ("devices", f"{devices}"),
         (

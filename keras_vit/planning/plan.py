@@ -1,11 +1,13 @@
 """Costs of a recipe: size of the model, operations, memory, and time on the hardware of the paper."""
 
 import dataclasses
+import math
 
+import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit.optim import create_optimizer
+from keras_vit.optim import create_optimizer, groups
 from keras_vit.planning import cost
 from keras_vit.planning.cost import Cost
 from keras_vit.training import run_directory
@@ -23,7 +25,8 @@ PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-3
 class Plan:
     """Costs of a recipe.
 
-    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation.
+    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation. Gradients,
+    optimizer state and averages are those of the trained weights. Activations are saved from the first of these on.
     """
 
     cost: Cost
@@ -31,7 +34,7 @@ class Plan:
     total_steps: int
     epochs: float | None
     weights_bytes: int  # per device: weights, gradients, optimizer state and moving averages
-    activations_bytes: int  # per device: the saved activations of `cost.Cost`
+    activations_bytes: int  # per device: the saved activations
     teacher: Cost | None = None
 
     @property
@@ -66,13 +69,16 @@ def of_recipe(
     batch_size, optim = recipe.data.batch_size, recipe.optim
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
     number = 4 if recipe.precision == "float32" else 2
+    trained, backward = _trained(recipe, classes, channels)
     return Plan(
         counted,
         batch_size,
         recipe.total_steps,
         None if num_examples is None else batch_size * recipe.total_steps / num_examples,
-        counted.parameters * _bytes_per_weight(recipe) + (4 * teacher.parameters if teacher else 0),
-        counted.activations * at_a_time * number,
+        counted.parameters * (2 if recipe.precision == "bfloat16" else 4)
+        + round(trained * counted.parameters) * _bytes_of_training(optim)
+        + (4 * teacher.parameters if teacher else 0),
+        round(backward * counted.activations) * at_a_time * number,
         teacher,
     )
 
@@ -98,10 +104,21 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
     return model_cost(taught, len(config["data"]["class_names"]), channels)
 
 
-def _bytes_per_weight(recipe: recipes.Recipe) -> int:
-    optim = recipe.optim
-    weight = 2 if recipe.precision == "bfloat16" else 4
+def _trained(recipe: recipes.Recipe, classes: int, channels: int) -> tuple[float, float]:
+    """Return the share of the weights that are trained, and of those from the first trained one on."""
+    if not recipe.optim.frozen:
+        return 1.0, 1.0
+    model = recipes.describe_model(recipe, classes, channels)
+    paths = set(groups.trained(model, recipe.optim.frozen))
+    sizes = [math.prod(weight.shape) for weight in model.weights]
+    trained = [weight.path in paths for weight in model.weights]
+    first = trained.index(True) if any(trained) else len(trained)
+    return float(np.dot(sizes, trained)) / sum(sizes), sum(sizes[first:]) / sum(sizes)
+
+
+def _bytes_of_training(optim: recipes.Optim) -> int:
+    """Return the bytes that a trained weight takes beside itself."""
     # Muon is counted for all weights: those of its AdamW, for all but the matrices, are few.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
-    return weight + gradients + slots + (4 if optim.ema else 0)
+    return gradients + slots + (4 if optim.ema else 0)

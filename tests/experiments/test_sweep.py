@@ -68,7 +68,7 @@ def test_the_directory_says_how_each_run_was_made(tmp_path):
     run = json.loads((tmp_path / "sweep.json").read_text())["runs"]["learning_rate=0.3,seed=1"]
     assert run["settings"] == {"optim.learning_rate": 0.3, "seed": 1}
     assert "--distribute=one_device" in run["command"] and run["exit_code"] == 0
-    written, _ = recipe_file.load(str(tmp_path / "runs" / "learning_rate=0.3,seed=1" / "recipe.py"))
+    written, *_ = recipe_file.load(str(tmp_path / "runs" / "learning_rate=0.3,seed=1" / "recipe.py"))
     assert written == recipe.replace(base, {"optim.learning_rate": 0.3, "seed": 1})
 
 

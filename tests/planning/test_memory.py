@@ -108,19 +108,34 @@ def test_devices_of_a_processor_share_its_memory(machine):
     assert len(warnings) == 1
 
 
-@pytest.mark.parametrize(("device", "frozen"), [("tpu", ""), ("cpu", "encoder")])
-def test_what_is_not_checked(machine, device, frozen):
+def test_tpus_are_not_checked(machine):
     warnings = machine(1, 0.1)
-    memory.check(recipe("ViT-H/14", frozen=frozen), backend(device), 10, 3)
+    memory.check(recipe("ViT-H/14"), backend("tpu"), 10, 3)
     assert not warnings
+
+
+def test_frozen_weights_have_no_gradients_and_slots(machine):
+    """A recipe with frozen weights was not checked at all."""
+    weights, head = 21_669_514, 384 * 10 + 10
+    probe = memory.of_recipe(recipe(frozen="^(?!head)"), 10)
+    assert probe.weights == 4 * weights + 12 * head
+    assert probe.activations < 0.001 * memory.of_recipe(recipe(), 10).activations
+    first = memory.of_recipe(recipe(frozen="^embedding|cls|posembed"), 10)
+    assert first.activations > 0.95 * memory.of_recipe(recipe(), 10).activations
+    warnings = machine(8, 3)
+    memory.check(recipe(frozen="^(?!head)"), backend(), 10, 3)
+    assert not warnings
+    with pytest.raises(ValueError, match=r"ViT-H/14 take 2\.5 GB"):
+        machine(2, 2)
+        memory.check(recipe("ViT-H/14", frozen="^(?!head)"), backend(), 10, 3)
 
 
 def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert memory.gpu_memory() == (math.inf, math.inf)
+    assert memory.gpu_memory() == math.inf
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 81559\necho 16384\n")
     os.chmod(tmp_path / "nvidia-smi", 0o755)
-    assert memory.gpu_memory() == (2**34, 2**34)
+    assert memory.gpu_memory() == 2**34
 
 
 def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
