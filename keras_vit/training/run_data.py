@@ -80,6 +80,7 @@ class Splits:
             "num_train": self.train.num_examples,
             "num_eval": self.eval.num_examples,
             "multi_label": self.train.multi_label,
+            "channels": self.channels,
             **tasks.teacher_record(self.recipe),
         }
 

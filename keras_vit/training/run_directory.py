@@ -22,7 +22,7 @@ from absl import logging
 from keras_vit import _io
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints.keras_files import load_keras_file
-from keras_vit.training.errors import CheckpointMismatch, StorageError
+from keras_vit.training.errors import StorageError
 from keras_vit.version import __version__
 
 CONFIG = "config.json"
@@ -219,15 +219,9 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     # The manifest has the SHA-256 of each file.
     sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
-    for channels in (3, 1):  # not recorded
-        model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
-        variables = {variable.path: variable for variable in state.weights(model)}
-        try:
-            values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
-            break
-        except CheckpointMismatch:
-            if channels == 1:
-                raise
+    model = recipes.create_model(recipe, len(config["data"]["class_names"]), config["data"].get("channels", 3))
+    variables = {variable.path: variable for variable in state.weights(model)}
+    values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
     for path, variable in variables.items():
         variable.assign(values[path])
     pixel_range.set_normalization(model, recipe.data.pp_eval)
