@@ -25,7 +25,7 @@ class Cost:
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
             products, norms, poolings and GELU, attention weights, and dropout masks, without those that
             `keras_vit.layers.kernels` recompute. With `remat`, or attention in chunks, recomputed values count for one
-            block instead of all. The temporary values of a step come on top: see `planning.memory`.
+            block instead of all. The temporary values of a step come on top: see `planning.plan`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 

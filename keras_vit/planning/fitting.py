@@ -7,7 +7,7 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import open_source, split_sizes
-from keras_vit.planning import memory
+from keras_vit.planning import memory, plan
 
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
@@ -62,8 +62,8 @@ def what_fits(
     for size, parts in [*choices, (wanted[-1], batch_size)]:
         found = recipes.replace(recipes.with_image_size(recipe, size), {"optim.accumulation_steps": parts})
         found = change(found)
-        need = memory.of_recipe(found, classes)
-        if need.total - on_gpu * need.host <= SHARE_OF_MEMORY * available:
+        planned = plan.of_recipe(found, classes)
+        if planned.total_bytes - on_gpu * planned.host_bytes <= SHARE_OF_MEMORY * available:
             break
     return found
 

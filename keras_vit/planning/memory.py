@@ -1,11 +1,8 @@
 """Memory of training, compared with the available memory before the first step.
 
-The estimate is the counted memory of `plan.of_recipe`, and on a processor the temporary values of a step, its graph and
-the copy of the weights in the file of the final model. `python -m benchmarks.step_memory` compares it with
-measurements.
+The estimate is that of `plan.of_recipe`. `python -m benchmarks.step_memory` compares it with measurements.
 """
 
-import dataclasses
 import math
 import os
 import subprocess
@@ -18,41 +15,6 @@ from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.planning import plan
 from keras_vit.training.backend import Backend
-
-# Peak memory of a step's activations as a multiple of those that it saves, where the step is not compiled. Measured on a
-# processor: in float32 in training runs (benchmarks/step_memory.py); in 16 bits, whose sums are in float32, 1.2 in a run
-# of ViT-B/16 and 1.8 in a step of ViT-Ti/16.
-TEMPORARY, TEMPORARY_IN_16_BITS, TEMPORARY_OF_RESNET = 1.15, 1.5, 1.75
-GRAPH = 0.2e9  # bytes of the traced step and its threads
-
-
-@dataclasses.dataclass(frozen=True)
-class Need:
-    """Bytes that training takes on each device, and in the program beside it.
-
-    Attributes:
-        weights: Weights, gradients, optimizer state and averages. A smaller batch does not change them.
-        activations: Saved activations and temporary values of the images that are in memory at a time.
-        host: The graph of the step, and the weights in the file of the final model.
-    """
-
-    weights: float
-    activations: float
-    host: float
-
-    @property
-    def total(self) -> float:
-        """Bytes in a process whose device is the processor."""
-        return self.weights + self.activations + self.host
-
-
-def of_recipe(recipe: recipes.Recipe, classes: int, channels: int = 3, devices: int = 1) -> Need:
-    """Return the memory that each of `devices` needs, without building anything."""
-    planned = plan.of_recipe(recipe, classes, devices=devices, channels=channels)
-    temporary = TEMPORARY if recipe.precision == "float32" else TEMPORARY_IN_16_BITS
-    if recipe.model.variant in models.BIT:
-        temporary = TEMPORARY_OF_RESNET
-    return Need(planned.weights_bytes, temporary * planned.activations_bytes, GRAPH + 4 * planned.cost.parameters)
 
 
 def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int) -> None:
@@ -72,12 +34,12 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
 
     def need_of(changed: recipes.Recipe) -> tuple[float, float]:
         """Return the bytes of the weights and of everything. All devices of this process may be one processor."""
-        need = of_recipe(changed, classes, channels, backend.num_replicas)
-        weights = need.weights / backend.weight_parts
+        planned = plan.of_recipe(changed, classes, devices=backend.num_replicas, channels=channels)
+        weights = planned.weights_bytes / backend.weight_parts
         if on_gpu:
-            return weights, weights + need.activations
+            return weights, weights + planned.peak_bytes
         local = backend.num_replicas // backend.num_workers
-        return local * weights, local * (weights + need.activations) + need.host
+        return local * weights, local * (weights + planned.peak_bytes) + planned.host_bytes
 
     weights, needed = need_of(recipe)
     if weights > total:
@@ -116,10 +78,10 @@ def machine_memory() -> tuple[float, float]:
     total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     free = min(total, 1024 * _entries("/proc/meminfo").get("MemAvailable", total))
     for folder in _control_groups():
-        limit, used = (_number(os.path.join(folder, name)) for name in ("memory.max", "memory.current"))
-        if limit is not None and limit < total:
+        limit, used = (_text(os.path.join(folder, name)).strip() for name in ("memory.max", "memory.current"))
+        if limit.isdigit() and float(limit) < total:  # it may be "max"
             freed = _entries(os.path.join(folder, "memory.stat")).get("inactive_file", 0)
-            total, free = limit, min(free, limit - (used or 0) + freed)
+            total, free = float(limit), min(free, float(limit) - float(used or 0) + freed)
     return total, free
 
 
@@ -135,30 +97,22 @@ def gpu_memory() -> float:
 
 def _control_groups() -> Iterator[str]:
     """Yield the folders of the control groups of this process, from the outermost; version 2 of Linux' only."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            paths = [line.strip().removeprefix("0::/") for line in file if line.startswith("0::")]
-    except OSError:  # not Linux
-        return
-    for path in paths:
-        parts = path.split("/")
-        yield from (os.path.join("/sys/fs/cgroup", *parts[:depth]) for depth in range(len(parts) + 1))
-
-
-def _number(path: str) -> float | None:
-    """Return the number in a file; None if there is no such file or it contains no number."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return float(file.read())
-    except (OSError, ValueError):
-        return None
+    for line in _text("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            parts = line.removeprefix("0::/").split("/")
+            yield from (os.path.join("/sys/fs/cgroup", *parts[:depth]) for depth in range(len(parts) + 1))
 
 
 def _entries(path: str) -> dict[str, float]:
-    """Return the numbers of a file of lines such as `MemAvailable:   123 kB` by name; none if there is no such file."""
+    """Return the numbers in a file of lines such as `MemAvailable:   123 kB` by name."""
+    fields = (line.replace(":", "").split() for line in _text(path).splitlines())
+    return {name: float(value) for name, value, *_ in fields}
+
+
+def _text(path: str) -> str:
+    """Return the content of a file; an empty text if there is none, as on other systems than Linux."""
     try:
         with open(path, encoding="utf-8") as file:
-            fields = [line.replace(":", "").split() for line in file]
+            return file.read()
     except OSError:
-        return {}
-    return {name: float(value) for name, value, *_ in fields}
+        return ""

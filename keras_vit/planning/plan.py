@@ -6,6 +6,7 @@ import math
 import numpy as np
 from absl import logging
 
+from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.optim import create_optimizer, groups
 from keras_vit.planning import cost
@@ -15,10 +16,11 @@ from keras_vit.training import run_directory
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-
-
-# Core-days of the paper's table 2 by model and data set.
-PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-300M": 2_500}}
+# Peak memory of activations in a step that is not compiled, as a multiple of those that it saves. Measured on a
+# processor: in float32 in training runs (benchmarks/step_memory.py); in 16 bits, whose sums are in float32, 1.2 in a
+# run of ViT-B/16 and 1.8 in a step of ViT-Ti/16.
+TEMPORARY, TEMPORARY_IN_16_BITS, TEMPORARY_OF_RESNET = 1.15, 1.5, 1.75
+GRAPH = 0.2e9  # bytes of the traced step and its threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,18 @@ class Plan:
     epochs: float | None
     weights_bytes: int  # per device: weights, gradients, optimizer state and moving averages
     activations_bytes: int  # per device: the saved activations
+    peak_bytes: int  # per device: the saved activations and temporary values of a step that is not compiled
     teacher: Cost | None = None
+
+    @property
+    def host_bytes(self) -> float:
+        """Bytes of the graph of the step, and of the weights in the file of the final model."""
+        return GRAPH + 4 * self.cost.parameters
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes in a process whose device is the processor."""
+        return self.weights_bytes + self.peak_bytes + self.host_bytes
 
     @property
     def examples_seen(self) -> int:
@@ -68,8 +81,9 @@ def of_recipe(
     counted, teacher = model_cost(recipe, classes, channels), teacher_cost(recipe, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
-    number = 4 if recipe.precision == "float32" else 2
+    number, temporary = (4, TEMPORARY) if recipe.precision == "float32" else (2, TEMPORARY_IN_16_BITS)
     trained, backward = _trained(recipe, classes, channels)
+    activations = round(backward * counted.activations) * at_a_time * number
     return Plan(
         counted,
         batch_size,
@@ -78,7 +92,8 @@ def of_recipe(
         counted.parameters * (2 if recipe.precision == "bfloat16" else 4)
         + round(trained * counted.parameters) * _bytes_of_training(optim)
         + (4 * teacher.parameters if teacher else 0),
-        round(backward * counted.activations) * at_a_time * number,
+        activations,
+        round((TEMPORARY_OF_RESNET if recipe.model.variant in models.BIT else temporary) * activations),
         teacher,
     )
 
@@ -109,11 +124,9 @@ def _trained(recipe: recipes.Recipe, classes: int, channels: int) -> tuple[float
     if not recipe.optim.frozen:
         return 1.0, 1.0
     model = recipes.describe_model(recipe, classes, channels)
-    paths = set(groups.trained(model, recipe.optim.frozen))
-    sizes = [math.prod(weight.shape) for weight in model.weights]
-    trained = [weight.path in paths for weight in model.weights]
-    first = trained.index(True) if any(trained) else len(trained)
-    return float(np.dot(sizes, trained)) / sum(sizes), sum(sizes[first:]) / sum(sizes)
+    sizes = np.array([math.prod(weight.shape) for weight in model.weights])
+    trained = np.isin([weight.path for weight in model.weights], groups.trained(model, recipe.optim.frozen))
+    return float(sizes @ trained / sizes.sum()), float(sizes[trained.argmax() :].sum() / sizes.sum())
 
 
 def _bytes_of_training(optim: recipes.Optim) -> int:

@@ -158,14 +158,13 @@ def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     """Read the weights that are evaluated, by their path: their moving averages where the checkpoint has them."""
     reader = tf.train.load_checkpoint(prefix)
     stored = reader.get_variable_to_shape_map()
-    names = {}
+    names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():
-        names[path] = next((name for kind in ("average", "model") if (name := f"{kind}/{path}") in stored), None)
-        received = None if names[path] is None else tuple(stored[names[path]])
-        if received != shape:
+        received = stored.get(names[path], "no such weight")
+        if received != list(shape):
             raise CheckpointMismatch(
                 f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
-                f"Received: {'no such weight' if received is None else list(received)}."
+                f"Received: {received}."
             )
     return {path: reader.get_tensor(name) for path, name in names.items()}
 

@@ -134,9 +134,9 @@ def write_config(
         "output": recipe.loss,
         "versions": _versions(),
     }
-    if resolved is not None and resolved.model != recipe.model:
+    if resolved and resolved.model != recipe.model:
         config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
-    if devices is not None:
+    if devices:
         config["devices"] = devices
     path = os.path.join(directory, CONFIG)
     if before := recorded(directory):
@@ -144,8 +144,8 @@ def write_config(
         same = {**before, "recipe": as_json(recipe_of(before))}
         if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
-        entry: dict[str, Any] = {part: before[part] for part in parts if part in before}
-        config["history"] = [*before.get("history", []), {"until_step": step, **entry}]
+        entry = {"until_step": step, **{part: before[part] for part in parts if part in before}}
+        config["history"] = [*before.get("history", []), entry]
         logging.info("The earlier record of %s is kept in its history.", path)
         changed = []
         for part in ("versions", "devices"):
@@ -182,8 +182,9 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def recorded(directory: str) -> dict[str, Any]:
     """Return the content of `config.json` of a run that has weights; empty for another directory."""
-    known = has_weights(directory) and os.path.exists(os.path.join(directory, CONFIG))
-    return read_config(directory) if known else {}
+    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
+    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests)
+    return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
 
 
 def is_run(path: str) -> bool:
@@ -191,12 +192,6 @@ def is_run(path: str) -> bool:
     if path.endswith(".keras"):
         return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
-
-
-def has_weights(directory: str) -> bool:
-    """Return whether a run directory holds a checkpoint or a model."""
-    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
-    return os.path.exists(os.path.join(directory, MODEL)) or bool(glob.glob(manifests))
 
 
 def save_model(model: keras.Model, directory: str) -> str:

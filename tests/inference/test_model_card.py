@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit import _io
 from keras_vit.inference import keras_model, model_card, probabilities, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny

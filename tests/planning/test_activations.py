@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.planning import cost, memory
+from keras_vit.planning import cost, plan
 from tests import selection
 from tests.models import variants
 
@@ -182,7 +182,7 @@ print((second - first) / (large - small) / activations)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         ratios.append(float(done.stdout.split()[-1]))
     # Temporary memory depends on how many operations run at once.
-    expected = [memory.TEMPORARY, memory.TEMPORARY_IN_16_BITS, memory.TEMPORARY_OF_RESNET]
+    expected = [plan.TEMPORARY, plan.TEMPORARY_IN_16_BITS, plan.TEMPORARY_OF_RESNET]
     assert ratios == pytest.approx(expected, rel=0.25), ratios
 
 

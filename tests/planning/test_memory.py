@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import step_memory
 from keras_vit import recipe as recipes
-from keras_vit.planning import memory
+from keras_vit.planning import memory, plan
 
 GB = 1e9
 
@@ -31,16 +31,18 @@ def recipe(variant="ViT-S/16", batch_size=64, **optim):
 def test_the_estimate_is_within_20_percent_of_the_measured_peak(name):
     with open(step_memory.FILE, encoding="utf-8") as file:
         measured = json.load(file)[name]
-    assert memory.of_recipe(step_memory.RECIPES[name], step_memory.CLASSES).total == pytest.approx(measured, rel=0.2)
+    assert plan.of_recipe(step_memory.RECIPES[name], step_memory.CLASSES).total_bytes == pytest.approx(
+        measured, rel=0.2
+    )
 
 
 def test_the_estimate_adds_weights_and_activations():
-    whole, parts = memory.of_recipe(recipe(), 10), memory.of_recipe(recipe(accumulation_steps=4), 10)
-    assert parts.activations == pytest.approx(whole.activations / 4)
+    whole, parts = plan.of_recipe(recipe(), 10), plan.of_recipe(recipe(accumulation_steps=4), 10)
+    assert parts.peak_bytes == pytest.approx(whole.peak_bytes / 4)
     weights = 21_669_514  # ViT-S/16 with ten classes, published parameters without the head of 1,000
-    assert whole.weights == 16 * weights  # weight, gradient, two moments
-    assert parts.weights == 20 * weights  # and the sum of the gradients
-    assert memory.of_recipe(recipe(), 10, devices=4).activations == pytest.approx(whole.activations / 4)
+    assert whole.weights_bytes == 16 * weights  # weight, gradient, two moments
+    assert parts.weights_bytes == 20 * weights  # and the sum of the gradients
+    assert plan.of_recipe(recipe(), 10, devices=4).peak_bytes == pytest.approx(whole.peak_bytes / 4)
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
     (warning,) = warnings
     assert "and 3.0 GB are free" in warning
     assert advised(warning) == [("optim.accumulation_steps", "4")]
-    assert memory.of_recipe(recipe(accumulation_steps=4), 10).total <= free
-    assert memory.of_recipe(recipe(accumulation_steps=2), 10).total > free
+    assert plan.of_recipe(recipe(accumulation_steps=4), 10).total_bytes <= free
+    assert plan.of_recipe(recipe(accumulation_steps=2), 10).total_bytes > free
 
 
 def test_two_changes_where_one_is_not_enough(machine):
@@ -117,11 +119,11 @@ def test_tpus_are_not_checked(machine):
 def test_frozen_weights_have_no_gradients_and_slots(machine):
     """A recipe with frozen weights was not checked at all."""
     weights, head = 21_669_514, 384 * 10 + 10
-    probe = memory.of_recipe(recipe(frozen="^(?!head)"), 10)
-    assert probe.weights == 4 * weights + 12 * head
-    assert probe.activations < 0.001 * memory.of_recipe(recipe(), 10).activations
-    first = memory.of_recipe(recipe(frozen="^embedding|cls|posembed"), 10)
-    assert first.activations > 0.95 * memory.of_recipe(recipe(), 10).activations
+    probe = plan.of_recipe(recipe(frozen="^(?!head)"), 10)
+    assert probe.weights_bytes == 4 * weights + 12 * head
+    assert probe.peak_bytes < 0.001 * plan.of_recipe(recipe(), 10).peak_bytes
+    first = plan.of_recipe(recipe(frozen="^embedding|cls|posembed"), 10)
+    assert first.peak_bytes > 0.95 * plan.of_recipe(recipe(), 10).peak_bytes
     warnings = machine(8, 3)
     memory.check(recipe(frozen="^(?!head)"), backend(), 10, 3)
     assert not warnings

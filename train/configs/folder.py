@@ -34,7 +34,7 @@ fit = fitting.fit  # the program calls it with the recipe and the changes that i
 
 
 def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
-    """Return the recipe at 224 pixels; the arguments are the folder and the variant, in one text or each by its name."""
+    """Return the recipe at 224 pixels. Folder and variant are given in one text, or each by its name."""
     folder, variant = folder_and_variant(arguments)
     folder, variant = data or folder, full_name(model) if model else variant
     padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # that of the published files
