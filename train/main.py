@@ -126,7 +126,8 @@ def train_on(
     memory.check(recipe, backend, classes, data.channels)
     state = backend.create_state(recipe, classes, data.channels)
     if not run.restore(state):
-        load_weights(state, recipe, class_names)
+        load_weights(state.model, recipe, class_names)
+        state.begin()
     set_normalization(state.model, recipe.data.pp_eval)
     if state.model.config.include_top:
         state.model.class_names = class_names
@@ -176,9 +177,9 @@ def train_on(
     return results
 
 
-def load_weights(state: backends.BaseState, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe. `head="auto"` resets a head that has the classes of the data at other places."""
-    model, path = state.model, recipes.weights_path(recipe)
+def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
+    """Load the checkpoint of a recipe, if any. `head="auto"` resets a head with the classes of the data elsewhere."""
+    path = recipes.weights_path(recipe)
     if path is None:
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
         return
@@ -188,7 +189,6 @@ def load_weights(state: backends.BaseState, recipe: recipes.Recipe, class_names:
     if recipe.model.head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
         logging.info("The head is reset: its classes are %s, ..., the data's %s, ...", learned[:3], class_names[:3])
         load_checkpoint(model, path, head="reset")
-    state.begin()
     logging.info("Fine-tuning from %s", path)
 
 

@@ -49,7 +49,7 @@ def test_a_stored_run_opens(run):
     assert (opened.preprocess, opened.output) == ("value_range(-1, 1)", "softmax")
     assert opened.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
     recipe = recipes.from_dict(opened.config["recipe"])
-    assert (recipe.total_steps, recipe.optim.ema) == (4, 0.99)
+    assert (recipe.total_steps, recipe.optim.ema, opened.config["data"]["channels"]) == (4, 0.99, 1)
     assert not run_fields.differences(opened.config, recipe, opened.config["data"])
 
 
