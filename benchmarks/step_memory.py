@@ -55,11 +55,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def table(measured: dict[str, float]) -> str:
     """Return the measurements in bytes beside the estimates, in Markdown."""
-    from keras_vit.planning import memory
+    from keras_vit.planning import plan
 
     rows = []
     for name, value in measured.items():
-        recipe, expected = RECIPES[name], memory.of_recipe(RECIPES[name], CLASSES).total
+        recipe, expected = RECIPES[name], plan.of_recipe(RECIPES[name], CLASSES).total_bytes
         what = f"{recipe.model.variant}, {recipe.model.image_size} px, batch {recipe.data.batch_size}"
         rows.append((name, what, f"{expected / 1e9:.2f} GB", f"{value / 1e9:.2f} GB", f"{expected / value:.2f}"))
     return _io.markdown_table(("recipe", "model", "estimate:", "measured:", "ratio:"), rows)

@@ -33,7 +33,8 @@ flags.DEFINE_enum(
     ["saved_model", "tflite", "onnx", "openvino"],
     "Format; by the ending of --output if not given.",
 )
-common_flags.define_precision_flag(["float32", "mixed_bfloat16", "float16", "dynamic_int8", "int8", "int16x8"])
+PRECISIONS = ["float32", "mixed_bfloat16", "float16", "dynamic_int8", "int8", "int16x8"]
+flags.DEFINE_enum("precision", "float32", PRECISIONS, "Precision of the artifact.")
 flags.DEFINE_integer("batch_size", None, "Of files: images per call; 1 for TFLite and any for others if not given.", 1)
 # Of a SavedModel.
 flags.DEFINE_integer("version", None, "SavedModel: version number; the next free one if not given.", 1)

@@ -18,7 +18,6 @@ changed; --change_recipe continues from its last checkpoint and keeps the old re
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -48,10 +47,10 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import create, data_record, errors, preemption, run_directory, run_fields, tasks
-    from keras_vit.training.checkpoints import CheckpointStore
+    from keras_vit.training import create, errors, preemption, run_directory, tasks
     from keras_vit.training.loop import Loop
     from keras_vit.training.pixel_range import set_normalization
+    from keras_vit.training.run import TrainingRun
     from keras_vit.training.run_data import Splits
     from keras_vit.training.run_summary import report_text
     from keras_vit.training.validation import Validation
@@ -118,38 +117,21 @@ def train_on(
     logging.info(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
-    files = data_record.describe(recipe.data.source, data.train, data.eval)
-    run_fields.check(workdir, recipe, data.describe(), change_recipe, files)
 
-    # State: the model, and everything else that a checkpoint holds
-    given, architecture = recipe, run_directory.recorded(workdir).get("architecture")
-    if architecture is None:
-        recipe = dataclasses.replace(
-            recipe, model=dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
-        )
-    recipe = recipes.resolve(recipe, architecture)
+    # Run: a new one, or the one in the directory, if it has the same recipe and data
+    run = TrainingRun(workdir, recipe, data, change_recipe)
+    recipe = run.recipe  # with the architecture of its initial weights
+
+    # Model: from the last checkpoint, or with its initial weights
     memory.check(recipe, backend, task.outputs, data.channels)
     state = backend.create_state(recipe, task, data.channels)
-    store = CheckpointStore(
-        os.path.join(workdir, run_directory.CHECKPOINTS), recipe.keep_checkpoints, writes=backend.is_chief
-    )
-    saved = store.restore(state.specs())
-    if saved is not None:
-        state.assign(saved)
-        logging.info("Resuming from the checkpoint of step %d", state.progress.step)
-    elif recipe.model.checkpoint:
+    if not run.restore(state):
         load_weights(state.model, recipe, class_names)
         state.begin()
-        logging.info("Fine-tuning from %s", given.model.checkpoint)
-    else:
-        logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
     set_normalization(state.model, recipe.data.pp_eval)
     task.name_outputs(state.model)
     logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
-    if backend.is_chief:
-        step = state.progress.step if saved else None
-        run_directory.write_config(workdir, given, data.describe(), step, resolved=recipe, devices=backend.record())
-        data_record.write(workdir, files)
+    run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
     validation = Validation(backend, recipe, backend.compile_evaluation(state), data.eval_batches())
@@ -164,7 +146,7 @@ def train_on(
         state,
         backend.compile_steps(state, recipe),
         data.train_batches,
-        store,
+        run.store,
         between,
         directory=workdir if backend.is_chief else None,
         profile=profile,
@@ -189,14 +171,21 @@ def train_on(
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe. `head="auto"` resets a head that has the classes of the data at other places."""
-    path = recipes.weights_path(recipe) or ""
-    load_checkpoint(model, path, head=recipe.model.head)
+    """Load the checkpoint of a recipe, if any. `head="auto"` resets a head with the classes of the data elsewhere."""
+    path = recipes.weights_path(recipe)
+    if path is None:
+        logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
+        return
+    head = recipe.model.head
+    if head == "auto" and recipe.task.labels == "values":
+        head = "reset"  # as many outputs may still mean something else
+    load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()
     numbers = _checks.class_numbers(class_names, learned)
-    if recipe.model.head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
+    if head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
         logging.info("The head is reset: its classes are %s, ..., the data's %s, ...", learned[:3], class_names[:3])
         load_checkpoint(model, path, head="reset")
+    logging.info("Fine-tuning from %s", path)
 
 
 def scheduled_evaluators(

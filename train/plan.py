@@ -29,8 +29,11 @@ flags.DEFINE_integer("classes", None, "Number of classes, if the data set is mis
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    from keras_vit.planning import cost, datasets, plan
+    from keras_vit.planning import datasets, plan
     from keras_vit.recipe import Recipe
+
+# Core-days of the paper's table 2 by model and data set.
+PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-300M": 2_500}}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,7 +72,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
         (
             "",
             f"{size(planned.activations_bytes)} per device for saved activations, "
-            f"up to {size(cost.UNFUSED * planned.activations_bytes)} if the step is not compiled",
+            f"about {size(planned.peak_bytes)} with temporary values if the step is not compiled",
         ),
         ("devices", f"{devices}"),
         (
@@ -77,7 +80,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
             f"{planned.core_days(utilization):,.4g} at {utilization:.0%} of 61.5 TFLOP/s (assumed)",
         ),
     ]
-    published = plan.PAPER.get(model.variant, {})
+    published = PAPER.get(model.variant, {})
     text = ", ".join(f"{days:,} for {model.variant} on {trained_on}" for trained_on, days in published.items())
     return rows + ([("in the paper", text)] if text else [])
 
@@ -103,6 +106,7 @@ def as_dict(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
         "devices": devices,
         "weights_bytes_per_device": planned.weights_bytes,
         "activations_bytes_per_device": planned.activations_bytes,
+        "peak_activations_bytes_per_device": planned.peak_bytes,
         "utilization": utilization,
         "tpu_v3_core_days": planned.core_days(utilization),
     }

@@ -61,7 +61,7 @@ def _classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     names = sorted(name for name in {**old, **new} if name and old.get(name) != new.get(name))
     if not names:
         return ""
-    counts = [entry["counts"] for entry in (before, now) if "counts" in entry]  # earlier versions recorded none
+    counts = [entry.get("counts", {}) for entry in (before, now)]
     listed = [f"{name} ({' -> '.join(str(of.get(name, 0)) for of in counts)} files)" for name in names[:_SHOWN]]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return f": {', '.join(listed)}{more}"

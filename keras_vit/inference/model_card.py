@@ -165,8 +165,7 @@ def parts_of(path: str) -> dict[str, str]:
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
-        cards = [os.path.join(path, "assets.extra", name) for name in (FILE_NAME, "model_card.md")]  # .md: once written
-        return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in sorted(files) if file not in cards}
+        return {os.path.relpath(f, path).replace(os.sep, "/"): f for f in sorted(files) if f != path_of(path)}
     # Names without the stem: a file that is renamed together with its card is still the same artifact.
     stem, extension = os.path.splitext(path)
     known = formats.of_file(path)
@@ -199,8 +198,7 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
 
 def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
     """Compare sizes and hashes of an artifact's files with those in its card."""
-    # Cards of files once named their labels, too.
-    missing = [n for n in {**expected, **parts} if n != LABELS and not os.path.isfile(parts.get(n, ""))]
+    missing = [name for name in {**expected, **parts} if not os.path.isfile(parts.get(name, ""))]
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
     for name, file in parts.items():

@@ -28,7 +28,7 @@ def stamp() -> str:
 
 def _model(model: Mapping[str, Any]) -> str:
     """Return the name of the variant, or the number of layers of a model of other sizes."""
-    name, sizes = str(model["variant"]), {**model, **(model.get("arguments") or {})}
+    name, sizes = str(model["variant"]), model.get("arguments", {})
     if name not in models.VIT or not any(sizes.get(size) for size in _SIZES):
         return name
     layers = sizes.get("num_layers") or models.VIT[name].num_layers

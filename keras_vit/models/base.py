@@ -160,8 +160,6 @@ class ConfiguredModel(keras.Model):
         input_normalization = config.pop("input_normalization", None)
         class_names = config.pop("class_names", ())
         changes = config.pop("layers", {})
-        frozen = config.pop("frozen_layers", ())  # of files written before sublayers were looked at
-        changes |= {name: {"trainable": False} for name in frozen}
         model = cls(**config)
         model.input_normalization = input_normalization
         if model.config.include_top and len(class_names) == model.output_shape[-1]:  # another head has other classes

@@ -13,10 +13,6 @@ from keras_vit import models
 from keras_vit.models import heads, parts
 from keras_vit.models.config import pair
 
-# Peak memory per image of a step that is not compiled, as a multiple of its saved activations. Measured on a CPU at 224
-# pixels: in float32 1.2 for a ViT, 1.4 for a hybrid, 1.5 for a BiT; in bfloat16, whose sums are in float32, 1.7 to 1.8.
-UNFUSED = 1.8
-
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -29,7 +25,7 @@ class Cost:
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
             products, norms, poolings and GELU, attention weights, and dropout masks, without those that
             `keras_vit.layers.kernels` recompute. With `remat`, or attention in chunks, recomputed values count for one
-            block instead of all. The temporary values of a step come on top: see `UNFUSED`.
+            block instead of all. The temporary values of a step come on top: see `planning.plan`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 

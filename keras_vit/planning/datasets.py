@@ -27,13 +27,8 @@ DATASETS = {
     "tfds:imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1_000),
     "tfds:imagenet21k": ({"full": 14_197_122}, 21_843),
     "tfrecord:jft": ({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
+    "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),  # without a location: with one, it may be anything
 }
-# Sources without a location: with one, they may be anything.
-WITHOUT_LOCATION = {
-    "digits": ({"train": 1_437, "test": 360}, 10),
-    "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),
-}
-SHAPES = {"fashion_mnist": (28, 28, 1)}
 
 
 def size(source: str, split: str) -> Size:
@@ -42,12 +37,13 @@ def size(source: str, split: str) -> Size:
     Options and version of the source are ignored.
     """
     name = source.partition("#")[0]
-    matching = (entry for entry in DATASETS if name == entry or name.startswith((f"{entry}:", f"{entry}/")))
-    known = WITHOUT_LOCATION.get(name) or DATASETS.get(next(matching, ""))
+    versions = (known for known in DATASETS if ":" in known and name.startswith((f"{known}:", f"{known}/")))
+    known = name if name in DATASETS else next(versions, None)
     if known is None:
         return Size()
-    examples, classes = known
-    return Size(sum(part.stop - part.start for part in splits.parse(split, examples, name)), classes, SHAPES.get(name))
+    examples, classes = DATASETS[known]
+    shape = (28, 28, 1) if known == "fashion_mnist" else None
+    return Size(sum(part.stop - part.start for part in splits.parse(split, examples, name)), classes, shape)
 
 
 def of_recipe(recipe: Recipe, examples: int | None = None, classes: int | None = None) -> tuple[int, int, Any]:
@@ -72,7 +68,7 @@ def of_recipe(recipe: Recipe, examples: int | None = None, classes: int | None =
                 ) from error
             logging.warning("%s Planned for %s examples of %s classes.", error, f"{examples:,}", f"{classes:,}")
         else:
-            examples, classes = given_examples or source.num_examples, given_classes or source.num_classes
+            examples, classes = given_examples or source.num_examples, given_classes or source.num_outputs
     if source is None and known.shape is not None:
         source = sources.ArraySource(name, split, np.zeros((1, *known.shape), np.uint8), np.zeros(1, np.int32), ["0"])
     batch = None if source is None else data.train_batches(source, recipe.data.pp_train, batch_size=1).element_spec

@@ -1,44 +1,35 @@
 """Choices that follow from the size of a data set and from the memory of the machine."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 
 from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import open_source, split_sizes
-from keras_vit.planning import cost, memory
+from keras_vit.planning import memory, plan
 
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
+_UNKNOWN_GPU = 16e9  # bytes
 
 
-def fit(
-    recipe: recipes.Recipe,
-    image_size: int | None = None,
-    change: Callable[[recipes.Recipe], recipes.Recipe] = lambda recipe: recipe,
-) -> recipes.Recipe:
+def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recipe]) -> recipes.Recipe:
     """Return a recipe with the steps and the split that suit its data, and the image size and batch that fit here.
 
-    By default, images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened. `change` returns
-    a recipe with the user's choices, which take precedence. The log states the result.
+    Images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened. `change` returns a recipe
+    with the user's choices, which take precedence. The log states the result.
     """
-    changed = change(recipe)
-    data, model = changed.data, changed.model
-    if model.image_size != recipe.model.image_size:
-        image_size = model.image_size
+    data = change(recipe).data
     opened, splits = open_source(data.source, split=data.train_split), split_sizes(data.source)
     warmup, steps = schedule(opened.num_examples)
-    gpu = gpu_memory()
-    sizes = (image_size,) if image_size else SIZES if gpu else SIZES[-1:]  # a CPU would take days for the larger
-    size, parts = what_fits(model.variant, opened.num_classes, gpu or host_memory(), sizes, data.batch_size)
     chosen = {
         "total_steps": steps,
         "eval_every": max(100, steps // 10),
         "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",
         "optim.schedule.warmup_steps": warmup,
-        "optim.accumulation_steps": parts,
     }
-    recipe = change(recipes.replace(recipes.with_image_size(recipe, size), chosen))
+    recipe = what_fits(recipes.replace(recipe, chosen), opened.num_classes, change)
     steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
     logging.info(
         "%s of %s: %s (%d of them warm-up) at %d pixels, a batch of %d in %s",
@@ -55,33 +46,36 @@ def schedule(num_examples: int) -> tuple[int, int]:
 
 
 def what_fits(
-    variant: str, classes: int, available: float, sizes: Sequence[int] = SIZES, batch_size: int = 128
-) -> tuple[int, int]:
-    """Return the largest image size and the fewest parts of a batch that fit into half of the memory, in bytes."""
-    size = 0
-    for size in sizes:
-        size -= size % 14 if "/14" in variant else 0
-        counted = cost.of_variant(variant, classes=classes, image_size=size)
-        weights = 12 * counted.parameters  # weight, gradient, momentum
-        for parts in (number for number in (1, 2, 4, 8, 16, 32) if batch_size % number == 0):
-            gradients = 4 * counted.parameters if parts > 1 else 0
-            activations = 4 * cost.UNFUSED * counted.activations * batch_size / parts
-            if weights + gradients + activations <= SHARE_OF_MEMORY * available:
-                return size, parts
-    return size, batch_size
+    recipe: recipes.Recipe,
+    classes: int,
+    change: Callable[[recipes.Recipe], recipes.Recipe] = lambda recipe: recipe,
+) -> recipes.Recipe:
+    """Return the recipe with the largest images and the fewest parts of a batch that fit into half of the memory."""
+    on_gpu, available = device_memory()
+    sizes = SIZES if on_gpu else SIZES[-1:]  # a CPU would take days for the larger
+    changed = change(recipe)
+    step, batch_size = 14 if "/14" in changed.model.variant else 1, changed.data.batch_size
+    sized = [recipes.with_image_size(recipe, size - size % step) for size in sizes]
+    # Where the user chose a size, there is only that one.
+    wanted = list(dict.fromkeys(change(each).model.image_size for each in sized))
+    choices = [(size, parts) for size in wanted for parts in (1, 2, 4, 8, 16, 32) if batch_size % parts == 0]
+    for size, parts in [*choices, (wanted[-1], batch_size)]:
+        found = recipes.replace(recipes.with_image_size(recipe, size), {"optim.accumulation_steps": parts})
+        found = change(found)
+        planned = plan.of_recipe(found, classes)
+        if planned.total_bytes - on_gpu * planned.host_bytes <= SHARE_OF_MEMORY * available:
+            break
+    return found
 
 
-def host_memory() -> float:
-    """Return the bytes of memory of this machine or its container."""
-    return memory.machine_memory()[0]
-
-
-def gpu_memory() -> float | None:
-    """Return the bytes of memory of the first GPU that TensorFlow sees, or None."""
+def device_memory() -> tuple[bool, float]:
+    """Return whether TensorFlow sees a GPU, and the bytes of memory of that GPU, or else of this machine."""
     import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
-    return tf.config.experimental.get_device_details(gpus[0]).get("memory_size") or 16e9 if gpus else None
+    if not tf.config.list_physical_devices("GPU"):
+        return False, memory.machine_memory()[0]
+    total = memory.gpu_memory()
+    return True, total if math.isfinite(total) else _UNKNOWN_GPU
 
 
 def _counted(number: int, noun: str) -> str:

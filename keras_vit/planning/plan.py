@@ -1,11 +1,14 @@
 """Costs of a recipe: size of the model, operations, memory, and time on the hardware of the paper."""
 
 import dataclasses
+import math
 
+import numpy as np
 from absl import logging
 
+from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit.optim import create_optimizer
+from keras_vit.optim import create_optimizer, groups
 from keras_vit.planning import cost
 from keras_vit.planning.cost import Cost
 from keras_vit.training import run_directory
@@ -13,17 +16,19 @@ from keras_vit.training import run_directory
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-
-
-# Core-days of the paper's table 2 by model and data set.
-PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-300M": 2_500}}
+# Peak memory of activations in a step that is not compiled, as a multiple of those that it saves. Measured on a
+# processor: in float32 in training runs (benchmarks/step_memory.py); in 16 bits, whose sums are in float32, 1.2 in a
+# run of ViT-B/16 and 1.8 in a step of ViT-Ti/16.
+TEMPORARY, TEMPORARY_IN_16_BITS, TEMPORARY_OF_RESNET = 1.15, 1.5, 1.75
+GRAPH = 0.2e9  # bytes of the traced step and its threads
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Costs of a recipe.
 
-    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation.
+    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation. Gradients,
+    optimizer state and averages are those of the trained weights. Activations are saved from the first of these on.
     """
 
     cost: Cost
@@ -31,8 +36,19 @@ class Plan:
     total_steps: int
     epochs: float | None
     weights_bytes: int  # per device: weights, gradients, optimizer state and moving averages
-    activations_bytes: int  # per device: the saved activations of `cost.Cost`
+    activations_bytes: int  # per device: the saved activations
+    peak_bytes: int  # per device: the saved activations and temporary values of a step that is not compiled
     teacher: Cost | None = None
+
+    @property
+    def host_bytes(self) -> float:
+        """Bytes of the graph of the step, and of the weights in the file of the final model."""
+        return GRAPH + 4 * self.cost.parameters
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes in a process whose device is the processor."""
+        return self.weights_bytes + self.peak_bytes + self.host_bytes
 
     @property
     def examples_seen(self) -> int:
@@ -65,14 +81,19 @@ def of_recipe(
     counted, teacher = model_cost(recipe, classes, channels), teacher_cost(recipe, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
-    number = 4 if recipe.precision == "float32" else 2
+    number, temporary = (4, TEMPORARY) if recipe.precision == "float32" else (2, TEMPORARY_IN_16_BITS)
+    trained, backward = _trained(recipe, classes, channels)
+    activations = round(backward * counted.activations) * at_a_time * number
     return Plan(
         counted,
         batch_size,
         recipe.total_steps,
         None if num_examples is None else batch_size * recipe.total_steps / num_examples,
-        counted.parameters * _bytes_per_weight(recipe) + (4 * teacher.parameters if teacher else 0),
-        counted.activations * at_a_time * number,
+        counted.parameters * (2 if recipe.precision == "bfloat16" else 4)
+        + round(trained * counted.parameters) * _bytes_of_training(optim)
+        + (4 * teacher.parameters if teacher else 0),
+        activations,
+        round((TEMPORARY_OF_RESNET if recipe.model.variant in models.BIT else temporary) * activations),
         teacher,
     )
 
@@ -98,10 +119,19 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
     return model_cost(taught, len(config["data"]["class_names"]), channels)
 
 
-def _bytes_per_weight(recipe: recipes.Recipe) -> int:
-    optim = recipe.optim
-    weight = 2 if recipe.precision == "bfloat16" else 4
+def _trained(recipe: recipes.Recipe, classes: int, channels: int) -> tuple[float, float]:
+    """Return the share of the weights that are trained, and of those from the first trained one on."""
+    if not recipe.optim.frozen:
+        return 1.0, 1.0
+    model = recipes.describe_model(recipe, classes, channels)
+    sizes = np.array([math.prod(weight.shape) for weight in model.weights])
+    trained = np.isin([weight.path for weight in model.weights], groups.trained(model, recipe.optim.frozen))
+    return float(sizes @ trained / sizes.sum()), float(sizes[trained.argmax() :].sum() / sizes.sum())
+
+
+def _bytes_of_training(optim: recipes.Optim) -> int:
+    """Return the bytes that a trained weight takes beside itself."""
     # Muon is counted for all weights: those of its AdamW, for all but the matrices, are few.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
-    return weight + gradients + slots + (4 if optim.ema else 0)
+    return gradients + slots + (4 if optim.ema else 0)

@@ -97,11 +97,6 @@ def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> No
     flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))
 
 
-def define_precision_flag(precisions: Sequence[str]) -> None:
-    """Define `--precision`. The first one is the default."""
-    flags.DEFINE_enum("precision", precisions[0], precisions, "Precision of the artifact.")
-
-
 def define_export_flags(num_images: int | None = 64) -> None:
     """Define the flags of the programs that compare an artifact with its model."""
     define_model_flags("Run directory, .keras file or checkpoint.")

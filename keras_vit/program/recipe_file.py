@@ -8,25 +8,27 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 
-def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe", dict[str, Any]]:
-    """Return the recipe that a file's `get_config` gives, and the choices that it does not know.
+def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe", dict[str, Any], Callable]:
+    """Return the recipe that a file's `get_config` gives, the choices that it does not know, and the file's `fit`.
 
     `value` is a file or the name of a recipe, after a colon followed by an argument: `"my_recipe.py:ViT_B16"`.
-    `get_config` gets those of the choices that it has keyword-only arguments for.
+    `get_config` gets those of the choices that it has keyword-only arguments for. `fit(recipe, change)` returns the
+    recipe that is used: without a `fit` in the file, `change(recipe)`.
     """
     from keras_vit.recipe import Recipe  # not before the flags are parsed
 
     name, colon, argument = value.partition(":")
     path = find(name)
     try:
-        get_config = getattr(_import(path), "get_config", None)
+        module = _import(path)
+        get_config = getattr(module, "get_config", None)
         if get_config is None:
             raise ValueError(f"{path} must define get_config(). It does not.")
         signature, arguments = inspect.signature(get_config), [argument] if colon else []
@@ -47,7 +49,8 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         raise ValueError(f"{_place(error, path)}: {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise ValueError(f"get_config() in {path} must return a keras_vit.recipe.Recipe. It returned: {recipe!r}")
-    return recipe, {name: choice for name, choice in (chosen or {}).items() if name not in own}
+    rest = {name: choice for name, choice in (chosen or {}).items() if name not in own}
+    return recipe, rest, getattr(module, "fit", lambda recipe, change: change(recipe))
 
 
 def find(name: str) -> str:

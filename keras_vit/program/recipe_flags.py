@@ -18,8 +18,8 @@ DEFAULT = "folder"  # the recipe for any data set that is named without one
 def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     """Return the recipe of `--config` with the other flags and its overrides, checked.
 
-    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. The
-    recipe `folder` is fitted to its data and to this machine.
+    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. One with
+    a function `fit` is passed to it, with the function that applies flags and overrides.
     """
     from keras_vit import recipe as recipes
 
@@ -32,8 +32,7 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
     chosen: dict[str, Any] = {"data": data, "model": options.model, "image_size": options.image_size}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    file = options.config or DEFAULT
-    recipe, rest = recipe_file.load(file, chosen)
+    recipe, rest, fit = recipe_file.load(options.config or DEFAULT, chosen)
 
     def changed(recipe: "Recipe") -> "Recipe":
         if "data" in rest:
@@ -49,11 +48,7 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
             recipe = recipes.override(recipe, field, text)
         return recipe
 
-    if os.path.samefile(recipe_file.find(file.partition(":")[0]), recipe_file.find(DEFAULT)):
-        from keras_vit.planning import fitting
-
-        return recipes.check(fitting.fit(recipe, rest.pop("image_size", None), changed))
-    return recipes.check(changed(recipe))
+    return recipes.check(fit(recipe, changed))
 
 
 def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":

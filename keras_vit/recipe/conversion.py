@@ -42,7 +42,7 @@ def from_dict(values: dict[str, Any]) -> Recipe:
     >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
     'digits'
     """
-    return check(_build(Recipe, _upgrade(values) if isinstance(values, dict) else values, prefix=""))
+    return check(_build(Recipe, values, prefix=""))
 
 
 def check(recipe: Recipe) -> Recipe:
@@ -191,18 +191,6 @@ def _unknown(path: str, names: list[str]) -> str:
         return f"The recipe has no field {path}. {parent} has no fields of its own."
     known = [f"{parent}.{field}" if parent else field for field in names]
     return f"The recipe has no field {path}.{_checks.nearest(path, known)} Known fields there: {', '.join(known)}."
-
-
-def _upgrade(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of an old `config.json` as one of today: the model's arguments were fields of `model`."""
-    model = values.get("model")
-    model = model if isinstance(model, dict) else {}
-    old = [name for name in model if name in argument_names("")]
-    if not old:
-        return values
-    kept = {name: value for name, value in model.items() if name not in old}
-    given = {name: model[name] for name in old if model[name] is not None}
-    return {**values, "model": {**kept, "arguments": {**given, **model.get("arguments", {})}}}
 
 
 def _annotations(kind: Any) -> dict[str, Any]:

@@ -24,9 +24,6 @@ from keras_vit import _io
 from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 _NAME = "ckpt"
-# The names that `tf.train.Checkpoint` gives to variables, and its own entries.
-_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-_IGNORED = ("_CHECKPOINTABLE_OBJECT_GRAPH", f"save_counter{_SUFFIX}")
 
 
 class CheckpointStore:
@@ -112,7 +109,7 @@ def write(prefix: str, arrays: Mapping[str, Any]) -> None:
         tensors = [tf.convert_to_tensor(array) for array in arrays.values()]
         tf.raw_ops.SaveV2(
             prefix=prefix,
-            tensor_names=[name.replace("/", "|") + _SUFFIX for name in arrays],
+            tensor_names=list(arrays),
             shape_and_slices=[""] * len(tensors),
             tensors=tensors,
         )
@@ -122,8 +119,7 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
     """Read the arrays of a checkpoint, all or none."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    keys = {key.removesuffix(_SUFFIX).replace("|", "/"): key for key in shapes if key not in _IGNORED}
-    found = {name: (tuple(shapes[key]), dtypes[key].name) for name, key in keys.items()}
+    found = {name: (tuple(shape), dtypes[name].name) for name, shape in shapes.items()}
     wrong = [name for name in {**specs, **found} if found.get(name) != specs.get(name)]
     if wrong:
         there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
@@ -132,7 +128,7 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
             f"{len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the recipe that this "
             "one was started with."
         )
-    return {name: reader.get_tensor(keys[name]) for name in specs}
+    return {name: reader.get_tensor(name) for name in specs}
 
 
 def choose(directory: str, checkpoint: str) -> str:
@@ -162,15 +158,13 @@ def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     """Read the weights that are evaluated, by their path: their moving averages where the checkpoint has them."""
     reader = tf.train.load_checkpoint(prefix)
     stored = reader.get_variable_to_shape_map()
-    names = {}
+    names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():
-        keys = [f"{kind}/{path}".replace("/", "|") + _SUFFIX for kind in ("average", "model")]
-        names[path] = next((key for key in keys if key in stored), None)
-        received = None if names[path] is None else tuple(stored[names[path]])
-        if received != shape:
+        received = stored.get(names[path], "no such weight")
+        if received != list(shape):
             raise CheckpointMismatch(
                 f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
-                f"Received: {'no such weight' if received is None else list(received)}."
+                f"Received: {received}."
             )
     return {path: reader.get_tensor(name) for path, name in names.items()}
 

@@ -27,7 +27,7 @@ def write(directory: str, description: Mapping[str, Any]) -> None:
 
 
 def read(directory: str) -> dict[str, Any]:
-    """Return the description in a run directory; empty for runs of versions that wrote none."""
+    """Return the description in a run directory; empty if there is none."""
     path = os.path.join(directory, FILE)
     if not os.path.exists(path):
         return {}

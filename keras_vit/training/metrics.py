@@ -32,7 +32,9 @@ class MetricsWriter:
         _io.check_writable(directory)
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
-            _forget_after(directory, step)
+            if os.path.exists(self.path):  # without damaged lines, too
+                kept = [line for line in read_metrics(directory) if line["step"] <= step]
+                _io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write one line: `step`, then `values` (numbers and strings)."""
@@ -70,11 +72,3 @@ def _writing(path: str) -> Iterator[None]:
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).split("\n", 1)[0]
         raise StorageError(f"Could not write {path}: {reason}. Free some space, then start again.") from error
-
-
-def _forget_after(directory: str, step: int) -> None:
-    """Remove the lines of steps after `step` from the metrics of a run, and all damaged lines."""
-    kept = [line for line in read_metrics(directory) if line["step"] <= step]
-    path = os.path.join(directory, METRICS)
-    if os.path.exists(path):
-        _io.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))

@@ -74,6 +74,7 @@ class Splits:
             "num_train": self.train.num_examples,
             "num_eval": self.eval.num_examples,
             "label_kind": self.train.label_kind,
+            "channels": self.channels,
             **self.task.record(),
         }
 

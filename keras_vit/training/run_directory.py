@@ -22,7 +22,7 @@ from absl import logging
 from keras_vit import _io
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints.keras_files import load_keras_file
-from keras_vit.training.errors import CheckpointMismatch, StorageError
+from keras_vit.training.errors import StorageError
 from keras_vit.version import __version__
 
 CONFIG = "config.json"
@@ -134,9 +134,9 @@ def write_config(
         "output": recipe.task.output(recipe),
         "versions": _versions(),
     }
-    if resolved is not None and resolved.model != recipe.model:
+    if resolved and resolved.model != recipe.model:
         config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
-    if devices is not None:
+    if devices:
         config["devices"] = devices
     path = os.path.join(directory, CONFIG)
     if before := recorded(directory):
@@ -144,8 +144,8 @@ def write_config(
         same = {**before, "recipe": as_json(recipe_of(before))}
         if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
-        entry: dict[str, Any] = {part: before[part] for part in parts if part in before}
-        config["history"] = [*before.get("history", []), {"until_step": step, **entry}]
+        entry = {"until_step": step, **{part: before[part] for part in parts if part in before}}
+        config["history"] = [*before.get("history", []), entry]
         logging.info("The earlier record of %s is kept in its history.", path)
         changed = []
         for part in ("versions", "devices"):
@@ -182,8 +182,9 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def recorded(directory: str) -> dict[str, Any]:
     """Return the content of `config.json` of a run that has weights; empty for another directory."""
-    known = has_weights(directory) and os.path.exists(os.path.join(directory, CONFIG))
-    return read_config(directory) if known else {}
+    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
+    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests)
+    return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
 
 
 def is_run(path: str) -> bool:
@@ -191,12 +192,6 @@ def is_run(path: str) -> bool:
     if path.endswith(".keras"):
         return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
-
-
-def has_weights(directory: str) -> bool:
-    """Return whether a run directory holds a checkpoint or a model."""
-    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
-    return os.path.exists(os.path.join(directory, MODEL)) or bool(glob.glob(manifests))
 
 
 def save_model(model: keras.Model, directory: str) -> str:
@@ -219,15 +214,9 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     # The manifest has the SHA-256 of each file.
     sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
-    for channels in (3, 1):  # not recorded
-        model = recipes.create_model(recipe, len(config["data"]["class_names"]), channels)
-        variables = {variable.path: variable for variable in state.weights(model)}
-        try:
-            values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
-            break
-        except CheckpointMismatch:
-            if channels == 1:
-                raise
+    model = recipes.create_model(recipe, len(config["data"]["class_names"]), config["data"].get("channels", 3))
+    variables = {variable.path: variable for variable in state.weights(model)}
+    values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
     for path, variable in variables.items():
         variable.assign(values[path])
     pixel_range.set_normalization(model, recipe.data.pp_eval)

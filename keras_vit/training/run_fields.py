@@ -34,21 +34,22 @@ def check(
 ) -> None:
     """Refuse to resume a run with another recipe or other data than it was made with.
 
-    A directory without weights fits any recipe. `files` is what `data_record.describe` returned; None compares no
-    files.
+    A directory without weights fits any recipe. `files` is what `data_record.describe` returned; None compares none.
     """
     config = run_directory.recorded(directory)
     if not config:
         return
     path, found = os.path.join(directory, run_directory.CONFIG), differences(config, recipe, data)
-    before = data_record.read(directory).get("splits", {})
-    changed = fingerprint.changes(before, files["splits"]) if files and before else []
-    if files and before and not changed:
+    before, now = (record.get("splits", {}) for record in (data_record.read(directory), files or {}))
+    changed = fingerprint.changes(before, now)
+    if before and now and not changed:
         found.pop("data.source", None)  # another path of the same data
-    if not found and not changed:
-        return
     listed = [f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items()]
-    serious = [field for field, values in found.items() if not _is_harmless(field, *values)]
+    serious = [
+        field
+        for field, (before, after) in found.items()
+        if field not in HARMLESS and not (field == "total_steps" and after > before)
+    ]
     if (changed or serious) and not change_recipe:
         what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
@@ -62,26 +63,14 @@ def check(
 
 def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, tuple]:
     """Return the fields that differ as `{field: (before, after)}`. `config` is the content of `config.json`."""
-    old = fields(config)
-    new = {**flatten(recipes.to_dict(recipe)), **flatten(data, "data set.")}
-    return {
-        field: (old.get(field), new.get(field))
-        for field in dict.fromkeys([*new, *old])
-        if old.get(field) != new.get(field)
-    }
+    old, new = fields(config), fields({"recipe": recipes.to_dict(recipe), "data": data})
+    both = {field: (old.get(field), new.get(field)) for field in {**new, **old}}
+    return {field: (before, after) for field, (before, after) in both.items() if before != after}
 
 
 def fields(config: dict) -> dict:
     """Return the recipe and the data of a `config.json` as one dictionary with dotted names."""
     return {**flatten(run_directory.recipe_of(config)), **flatten(config["data"], "data set.")}
-
-
-def _is_harmless(field: str, before, after) -> bool:
-    if field == "total_steps":
-        return after > before
-    if field == "optim.weight_decay_mask":
-        return {before, after} == {None, "kernel$"}  # two spellings of one set of weights
-    return field in HARMLESS
 
 
 def _short(value) -> str:

@@ -21,7 +21,7 @@ from keras_vit.training import load_run
 from tests import tiny
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
-OLD_FILES = pathlib.Path(__file__).parents[1] / "data_files"
+STORED = [RUN / "model.keras", RUN.parents[2] / "data_files" / "vit.keras"]
 MAX_KILOBYTES = 200_000
 
 
@@ -341,13 +341,11 @@ def test_valid_files_load_bit_for_bit(make, tmp_path):
 
 
 @pytest.mark.slow
-def test_files_of_an_earlier_commit_open():
-    files = [RUN / "model.keras", *sorted(OLD_FILES.glob("*.keras"))]
-    assert len(files) == 3
-    for path in files:
-        loaded, expected = load_keras_file(path), keras.saving.load_model(path)
-        for mine, theirs in zip(loaded.variables, expected.variables, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.parent.name)
+def test_stored_files_open(path):
+    loaded, expected = load_keras_file(path), keras.saving.load_model(path)
+    for mine, theirs in zip(loaded.variables, expected.variables, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 @pytest.mark.parametrize(

@@ -55,19 +55,6 @@ def test_the_classes_that_changed_are_named(folder):
     ]
 
 
-def test_a_record_without_counts_is_compared(folder):
-    """As earlier versions wrote it, with the names and sizes of all files."""
-    before, now = fingerprints(folder), fingerprints(folder)
-    for entry in before.values():
-        entry["files"] = {"cat": {"cat0.jpg": entry.pop("counts")["cat"]}}
-    assert all(fingerprint.is_fingerprint(entry) for entry in before.values())
-    assert fingerprint.changes(before, now) == []
-    (folder / "train" / "cat" / "cat3.jpg").unlink()
-    assert fingerprint.changes(before, fingerprints(folder)) == [
-        "other images or another order in the split 'train': cat (9 files)"
-    ]
-
-
 def test_another_order_is_another_data_set(folder):
     paths, labels = [str(path) for path in sorted(folder.rglob("*.jpg"))], np.zeros(40, np.int32)
     before, after = (

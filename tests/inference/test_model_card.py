@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit import _io
 from keras_vit.inference import keras_model, model_card, probabilities, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
@@ -152,17 +151,6 @@ def test_every_file_of_a_saved_model_is_in_its_card(version, change):
         (version / "fingerprint.pb").unlink()
     with pytest.raises((ValueError, FileNotFoundError), match="model card"):
         open_artifact(str(version))
-
-
-def test_cards_of_earlier_exports_are_read(copied, version):
-    """They named labels beside the file; SavedModels had a second card, and labels among their files."""
-    path = model_card.path_of(str(copied))
-    content = _io.read_json(path)
-    content["files"]["labels.txt"] = {"bytes": 20, "sha256": "0" * 64}
-    _io.write_json(path, content)
-    assert open_artifact(str(copied)).card.input == "uint8"
-    (version / "assets.extra" / "model_card.md").write_text("# Model card")
-    assert open_artifact(str(version)).class_names == tiny.CLASS_NAMES
 
 
 def test_a_written_card_has_no_absolute_paths(tmp_path):

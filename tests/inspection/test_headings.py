@@ -19,7 +19,7 @@ from keras_vit.inspection.headings import run_title
         ({"variant": "ViT-Ti/16", "arguments": {"hidden_size": 8}}, "digits", "ViT of 12 layers on digits"),
         ({"variant": "ViT-B/16", "arguments": {"pooling": "gap"}}, "digits", "ViT-B/16 on digits"),
         ({"variant": "BiT-R50x1", "arguments": {}}, "digits", "BiT-R50x1 on digits"),
-        ({"variant": "ViT-Ti/16", "num_layers": 1}, "digits", "ViT of 1 layer on digits"),  # an old config.json
+        ({"variant": "ViT-Ti/16", "arguments": {"num_layers": 1}}, "digits", "ViT of 1 layer on digits"),
     ],
 )
 def test_run_title(model, source, title):

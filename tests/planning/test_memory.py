@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import step_memory
 from keras_vit import recipe as recipes
-from keras_vit.planning import memory
+from keras_vit.planning import memory, plan
 
 GB = 1e9
 
@@ -31,16 +31,18 @@ def recipe(variant="ViT-S/16", batch_size=64, **optim):
 def test_the_estimate_is_within_20_percent_of_the_measured_peak(name):
     with open(step_memory.FILE, encoding="utf-8") as file:
         measured = json.load(file)[name]
-    assert memory.of_recipe(step_memory.RECIPES[name], step_memory.CLASSES).total == pytest.approx(measured, rel=0.2)
+    assert plan.of_recipe(step_memory.RECIPES[name], step_memory.CLASSES).total_bytes == pytest.approx(
+        measured, rel=0.2
+    )
 
 
 def test_the_estimate_adds_weights_and_activations():
-    whole, parts = memory.of_recipe(recipe(), 10), memory.of_recipe(recipe(accumulation_steps=4), 10)
-    assert parts.activations == pytest.approx(whole.activations / 4)
+    whole, parts = plan.of_recipe(recipe(), 10), plan.of_recipe(recipe(accumulation_steps=4), 10)
+    assert parts.peak_bytes == pytest.approx(whole.peak_bytes / 4)
     weights = 21_669_514  # ViT-S/16 with ten classes, published parameters without the head of 1,000
-    assert whole.weights == 16 * weights  # weight, gradient, two moments
-    assert parts.weights == 20 * weights  # and the sum of the gradients
-    assert memory.of_recipe(recipe(), 10, devices=4).activations == pytest.approx(whole.activations / 4)
+    assert whole.weights_bytes == 16 * weights  # weight, gradient, two moments
+    assert parts.weights_bytes == 20 * weights  # and the sum of the gradients
+    assert plan.of_recipe(recipe(), 10, devices=4).peak_bytes == pytest.approx(whole.peak_bytes / 4)
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
     (warning,) = warnings
     assert "and 3.0 GB are free" in warning
     assert advised(warning) == [("optim.accumulation_steps", "4")]
-    assert memory.of_recipe(recipe(accumulation_steps=4), 10).total <= free
-    assert memory.of_recipe(recipe(accumulation_steps=2), 10).total > free
+    assert plan.of_recipe(recipe(accumulation_steps=4), 10).total_bytes <= free
+    assert plan.of_recipe(recipe(accumulation_steps=2), 10).total_bytes > free
 
 
 def test_two_changes_where_one_is_not_enough(machine):
@@ -108,19 +110,34 @@ def test_devices_of_a_processor_share_its_memory(machine):
     assert len(warnings) == 1
 
 
-@pytest.mark.parametrize(("device", "frozen"), [("tpu", ""), ("cpu", "encoder")])
-def test_what_is_not_checked(machine, device, frozen):
+def test_tpus_are_not_checked(machine):
     warnings = machine(1, 0.1)
-    memory.check(recipe("ViT-H/14", frozen=frozen), backend(device), 10, 3)
+    memory.check(recipe("ViT-H/14"), backend("tpu"), 10, 3)
     assert not warnings
+
+
+def test_frozen_weights_have_no_gradients_and_slots(machine):
+    """A recipe with frozen weights was not checked at all."""
+    weights, head = 21_669_514, 384 * 10 + 10
+    probe = plan.of_recipe(recipe(frozen="^(?!head)"), 10)
+    assert probe.weights_bytes == 4 * weights + 12 * head
+    assert probe.peak_bytes < 0.001 * plan.of_recipe(recipe(), 10).peak_bytes
+    first = plan.of_recipe(recipe(frozen="^embedding|cls|posembed"), 10)
+    assert first.peak_bytes > 0.95 * plan.of_recipe(recipe(), 10).peak_bytes
+    warnings = machine(8, 3)
+    memory.check(recipe(frozen="^(?!head)"), backend(), 10, 3)
+    assert not warnings
+    with pytest.raises(ValueError, match=r"ViT-H/14 take 2\.5 GB"):
+        machine(2, 2)
+        memory.check(recipe("ViT-H/14", frozen="^(?!head)"), backend(), 10, 3)
 
 
 def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert memory.gpu_memory() == (math.inf, math.inf)
+    assert memory.gpu_memory() == math.inf
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 81559\necho 16384\n")
     os.chmod(tmp_path / "nvidia-smi", 0o755)
-    assert memory.gpu_memory() == (2**34, 2**34)
+    assert memory.gpu_memory() == 2**34
 
 
 def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):

@@ -119,9 +119,7 @@ def save_best(directory, step, factor):
     shutil.rmtree(best, ignore_errors=True)
     best.mkdir()
     reader = checkpoints.tf.train.load_checkpoint(str(directory / "checkpoints" / "ckpt-4"))
-    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
-    names = [name for name in reader.get_variable_to_shape_map() if name.endswith(suffix)]
-    arrays = {name.removesuffix(suffix).replace("|", "/"): reader.get_tensor(name) for name in names}
+    arrays = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     arrays = {name: array * factor if array.ndim else array for name, array in arrays.items()}
     checkpoints.write(str(best / f"ckpt-{step}"), {**arrays, "step": np.asarray(step, np.int64)})
     checkpoints.write_manifest(str(best / f"ckpt-{step}"), step)

@@ -142,7 +142,7 @@ def test_a_file_as_working_directory(tmp_path):
     assert str(tmp_path / "file") in output and "Traceback" not in output
 
 
-def test_a_run_of_the_first_version_resumes(tmp_path):
+def test_a_stored_run_resumes(tmp_path):
     directory = shutil.copytree(worlds.ROOT / "tests/training/data/run", tmp_path / "run")
     fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
     fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {

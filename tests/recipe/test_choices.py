@@ -1,6 +1,7 @@
 """`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
 
 import logging
+import shutil
 
 import keras
 import numpy as np
@@ -136,8 +137,7 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
 )
 def test_the_log_states_the_choices_after_those_of_the_user(arguments, said, images, monkeypatch, caplog):
     """It printed "500 steps" and "a batch of 128 in 1 parts" of a run with 120 steps of 32 images."""
-    monkeypatch.setattr(fitting, "gpu_memory", lambda: None)
-    monkeypatch.setattr(fitting, "host_memory", lambda: 6e9)
+    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = from_flags(
             f"folder:{images}", "--verbosity=0", "--model=ViT_S16", *(f"--config.{field}" for field in arguments)
@@ -147,10 +147,36 @@ def test_the_log_states_the_choices_after_those_of_the_user(arguments, said, ima
     assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
 
 
+@pytest.mark.parametrize("chosen", ["--image_size=224", "--config.model.image_size=384"])
+def test_the_parts_follow_from_the_size_that_the_user_chooses(chosen, images, monkeypatch):
+    monkeypatch.setattr(fitting, "device_memory", lambda: (True, 40e9))
+    free, fixed = (from_flags(f"folder:{images}", "--model=ViT_S16", *flags) for flags in ((), (chosen,)))
+    assert free.model.image_size == 384
+    assert f"resize({fixed.model.image_size})" in fixed.data.pp_eval and chosen.endswith(str(fixed.model.image_size))
+    assert (fixed.optim.accumulation_steps < free.optim.accumulation_steps) == chosen.endswith("224")
+
+
+def test_a_copy_of_the_recipe_folder_is_fitted_too(images, tmp_path, monkeypatch):
+    """Only the original was compared with the data and the machine."""
+    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
+    copy = shutil.copy(toy.CONFIGS / "folder.py", tmp_path / "mine.py")
+    flags = (f"folder:{images}", "--model=ViT_S16", "--config.seed=3")
+    assert from_flags(*flags, f"--config={copy}") == from_flags(*flags)
+    assert from_flags(*flags).optim.accumulation_steps == 8
+
+
+def test_a_recipe_fits_itself(tmp_path):
+    """Its function gets the recipe and what the flags change; its result is the recipe."""
+    text = "import dataclasses\nfrom keras_vit import recipe as r\n\ndef get_config():\n    return r.Recipe()\n\n"
+    text += "def fit(recipe, change):\n    return change(dataclasses.replace(recipe, seed=5, total_steps=6))\n"
+    (tmp_path / "mine.py").write_text(text)
+    recipe = from_flags(f"--config={tmp_path / 'mine.py'}", "--config.total_steps=7")
+    assert (recipe.seed, recipe.total_steps) == (5, 7)
+
+
 def test_the_choices_follow_from_what_the_user_changes(images, monkeypatch, caplog):
     """The steps were those of another data set, and the parts those of another batch and another model."""
-    monkeypatch.setattr(fitting, "gpu_memory", lambda: None)
-    monkeypatch.setattr(fitting, "host_memory", lambda: 6e9)
+    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
     with caplog.at_level(logging.INFO, logger="absl"):
         small = from_flags("--config=folder:nowhere", f"--config.data.source=folder:{images}", "--model=ViT_Ti16")
         from_flags(f"folder:{images}", "--verbosity=0", "--config.data.train_split=train[:4]")

@@ -86,15 +86,6 @@ def test_every_argument_of_the_model_can_be_set():
         recipes.override(recipe, "model.arguments.layerscale", "1e-4")
 
 
-def test_the_arguments_of_an_old_record():
-    """They were fields of `model`, None where the variant decided."""
-    old = {
-        "model": {"variant": "ViT-Ti/16", "image_size": 32, "patch_size": 4, "resnet_blocks": None, "pooling": "gap"}
-    }
-    model = recipes.from_dict(old).model
-    assert (model.image_size, model.arguments) == (32, {"patch_size": 4, "pooling": "gap"})
-
-
 def test_a_task_is_parsed_where_it_enters():
     parsed = recipes.MAE(mask_ratio=0.5)
     recipe = recipes.Recipe(task="mae(mask_ratio=0.5, decoder_num_layers=8)")
@@ -124,11 +115,6 @@ def test_json_holds_the_canonical_text_of_a_task(text, canonical):
     recipe = recipes.Recipe(task=text)
     assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
     assert recipes.from_dict({"task": canonical}).task == recipe.task
-
-
-def test_new_fields_of_an_old_record_win():
-    old = {"model": {"variant": "ViT-Ti/16", "pooling": "gap", "patch_size": 4, "arguments": {"pooling": "map"}}}
-    assert recipes.from_dict(old).model.arguments == {"patch_size": 4, "pooling": "map"}
 
 
 def test_arguments_of_the_recipe_come_before_those_of_its_record():

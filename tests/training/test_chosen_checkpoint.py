@@ -15,23 +15,20 @@ from keras_vit._metrics import Metric
 from keras_vit.training import checkpoints, load_run, run_summary, state
 from tests import programs
 
-FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"
+STORED = pathlib.Path(__file__).parent / "data" / "run"
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 8, 1)).astype(np.float32)
 
 
 def arrays_of(prefix):
     """All arrays of a checkpoint as TensorFlow reads them, by the name in the state."""
     reader = tf.train.load_checkpoint(str(prefix))
-    names = [name for name in reader.get_variable_to_shape_map() if name.endswith("VARIABLE_VALUE")]
-    return {
-        name.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").replace("|", "/"): reader.get_tensor(name) for name in names
-    }
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of 4 steps whose best checkpoint, of step 2, has weights of its own. Not to be changed."""
-    directory = shutil.copytree(FIRST_VERSION, tmp_path_factory.mktemp("chosen") / "run")
+    directory = shutil.copytree(STORED, tmp_path_factory.mktemp("chosen") / "run")
     rng = np.random.default_rng(1)
     best = {
         name: array if array.ndim == 0 else rng.normal(size=array.shape).astype(array.dtype)

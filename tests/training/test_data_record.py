@@ -87,7 +87,7 @@ def test_another_recipe_is_not_called_other_data(run):
         run_fields.check(str(run), other, about("folder:digits"), files=describe("folder:digits"))
 
 
-def test_a_run_of_an_earlier_version_resumes(run):
+def test_a_run_without_its_record_resumes(run):
     (run / "data.json").unlink()
     check(run, "folder:digits")
     data_record.write(str(run), describe("folder:digits"))

@@ -26,7 +26,7 @@ from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
 from tests import forked
 
-FIRST_VERSION = pathlib.Path(__file__).parent / "data" / "run"
+STORED = pathlib.Path(__file__).parent / "data" / "run"
 DATA = {
     "name": "toy",
     "class_names": ["a", "b"],
@@ -39,17 +39,17 @@ DATA = {
 
 @pytest.fixture
 def run(tmp_path):
-    """A copy of a run directory that the first version of this package wrote."""
-    return shutil.copytree(FIRST_VERSION, tmp_path / "run")
+    """A copy of a stored run directory."""
+    return shutil.copytree(STORED, tmp_path / "run")
 
 
-def test_a_run_of_the_first_version_opens(run):
+def test_a_stored_run_opens(run):
     opened = load_run(run)
     assert opened.class_names == tuple(str(digit) for digit in range(10))
     assert (opened.preprocess, opened.output) == ("value_range(-1, 1)", "softmax")
     assert opened.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
     recipe = recipes.from_dict(opened.config["recipe"])
-    assert (recipe.total_steps, recipe.optim.ema) == (4, 0.99)
+    assert (recipe.total_steps, recipe.optim.ema, opened.config["data"]["channels"]) == (4, 0.99, 1)
     assert not run_fields.differences(opened.config, recipe, opened.config["data"])
 
 

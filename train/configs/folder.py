@@ -26,19 +26,18 @@ Smaller machines: the choices fit the machine. `--model=ViT_Ti16` is the fastest
 import re
 
 from keras_vit import models, recipe
-
-from . import common
+from keras_vit.models.registry import full_name
+from keras_vit.planning import fitting
 
 DEFAULT_FOLDER, DEFAULT_VARIANT = "images", "ViT-B/16"
+fit = fitting.fit  # the program calls it with the recipe and the changes that its flags make
 
 
 def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
-    """Return the recipe at 224 pixels; the arguments are the folder and the variant, in one text or each by its name.
-
-    The program then calls `keras_vit.planning.fitting.fit`.
-    """
+    """Return the recipe at 224 pixels. Folder and variant are given in one text, or each by its name."""
     folder, variant = folder_and_variant(arguments)
-    folder, variant = data or folder, common.variant(model) if model else variant
+    folder, variant = data or folder, full_name(model) if model else variant
+    padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # that of the published files
     return recipe.Recipe(
         total_steps=500,
         deterministic=False,
@@ -46,7 +45,7 @@ def get_config(arguments: str = "", *, data: str | None = None, model: str | Non
         eval_every=100,
         checkpoint_every=100,
         evaluators=("knn(neighbors=(1, 10))",),
-        model=common.published_model(variant),
+        model=recipe.Model(variant, 224, recipe.pretrained(variant), head="reset", arguments=padding),
         data=recipe.Data(
             source=folder if ":" in folder else f"folder:{folder}",
             pp_train="decode|inception_crop(224)|flip_lr|value_range(-1, 1)",
@@ -69,5 +68,5 @@ def folder_and_variant(arguments: str) -> tuple[str, str]:
     folder, comma, variant = (arguments or "").rpartition(",")
     variant = variant.strip()
     if comma and (variant in ("", *models.list_models()) or re.fullmatch(r"(ViT|BiT|R\d*)[_+-][\w/+-]+", variant)):
-        return folder.strip() or DEFAULT_FOLDER, common.variant(variant or DEFAULT_VARIANT)
+        return folder.strip() or DEFAULT_FOLDER, full_name(variant or DEFAULT_VARIANT)
     return (arguments or "").strip() or DEFAULT_FOLDER, DEFAULT_VARIANT

@@ -26,6 +26,11 @@ class Devices:
 
     Devices of a `jax.experimental.topologies` description can only be compiled for. With `fsdp`, weights are sharded,
     too, if each device has at least `min_part` elements.
+
+    Attributes:
+        count: Number of devices among which a batch is divided.
+        kind: What the devices are: `"cpu"`, `"gpu"` or `"tpu"`.
+        processes: Number of processes that run the same program, one per host.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None, fsdp: bool = False, min_part: int = MIN_PART):
@@ -33,21 +38,8 @@ class Devices:
         self.mesh = Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows = NamedSharding(self.mesh, PartitionSpec(AXIS))
-
-    @property
-    def count(self) -> int:
-        """Number of devices among which a batch is divided."""
-        return self.mesh.size
-
-    @property
-    def kind(self) -> str:
-        """What the devices are: `"cpu"`, `"gpu"` or `"tpu"`."""
-        return self.mesh.devices.flat[0].platform
-
-    @property
-    def processes(self) -> int:
-        """Number of processes that run the same program, one per host."""
-        return len({device.process_index for device in self.mesh.devices.flat})
+        self.count, self.kind = self.mesh.size, self.mesh.devices.flat[0].platform
+        self.processes = len({device.process_index for device in self.mesh.devices.flat})
 
     @property
     def is_chief(self) -> bool:

@@ -1,0 +1,58 @@
+"""A run that trains: opened or resumed in its directory, and recorded there."""
+
+import dataclasses
+import os
+
+from absl import logging
+
+from keras_vit import recipe as recipes
+from keras_vit.training import data_record, run_directory, run_fields
+from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.run_data import Splits
+from keras_vit.training.state import BaseState
+
+
+class TrainingRun:
+    """A run in its directory: a new one, or one that resumes from its last checkpoint.
+
+    Attributes:
+        recipe: The recipe, with the path and the architecture of its initial weights.
+        store: The checkpoints.
+        step: Step of the checkpoint that `restore` read; None for a new run.
+
+    Raises:
+        ValueError: If the directory has weights of another recipe or of other data, unless `change_recipe` is set.
+    """
+
+    def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):
+        self.directory, self.data, self.given = directory, data, recipe
+        self.files = data_record.describe(recipe.data.source, data.train, data.eval)
+        run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
+        architecture = run_directory.recorded(directory).get("architecture")
+        if architecture is None:  # otherwise the initial weights are not needed again
+            model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
+            recipe = dataclasses.replace(recipe, model=model)
+        self.recipe = recipes.resolve(recipe, architecture)
+        self.store = CheckpointStore(
+            os.path.join(directory, run_directory.CHECKPOINTS), recipe.keep_checkpoints, data.backend.is_chief
+        )
+        self.step: int | None = None
+
+    def restore(self, state: BaseState) -> bool:
+        """Set a state to the newest checkpoint that is whole, and return whether there is one."""
+        saved = self.store.restore(state.specs())
+        if saved is None:
+            return False
+        state.assign(saved)
+        self.step = state.progress.step
+        logging.info("Resuming from the checkpoint of step %d", self.step)
+        return True
+
+    def record(self) -> None:
+        """Write `config.json` and `data.json`, in the process that writes the shared files."""
+        backend = self.data.backend
+        if backend.is_chief:
+            run_directory.write_config(
+                self.directory, self.given, self.data.describe(), self.step, self.recipe, backend.record()
+            )
+            data_record.write(self.directory, self.files)
