@@ -42,7 +42,7 @@ with program.imports(__name__):
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
     from keras_vit.data import preprocess
-    from keras_vit.inference import FunctionClassifier, ModelCard
+    from keras_vit.inference import FunctionPredictor, ModelCard
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
@@ -201,7 +201,7 @@ def scheduled_evaluators(
     output, names = recipe.task.output(recipe), data.train.class_names
     card = ModelCard(names, recipe.data.pp_eval, output, state.model.config.image_shape)
     context = evaluators.Context(
-        FunctionClassifier(card, backend.compile_forward(state)),
+        FunctionPredictor(card, backend.compile_forward(state)),
         evaluators.opener(data.eval_batch_size, recipe.data.on_bad_image),
         recipe.data.source,
         recipe.data.train_split,

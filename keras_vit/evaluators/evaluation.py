@@ -1,4 +1,4 @@
-"""Evaluators, the classifier and data that they measure, and their results."""
+"""Evaluators, the predictor and data that they measure, and their results."""
 
 import abc
 import dataclasses
@@ -15,34 +15,34 @@ from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
 from keras_vit.zoo.labels import imagenet_classes
 
 if TYPE_CHECKING:
-    from keras_vit.inference import Classifier
+    from keras_vit.inference import Predictor
 
 COUNTS = {name: Metric(name) for name in ("examples", "non_finite")}
 
 
 class NotMeasurable(ValueError):
-    """The classifier lacks what an evaluator needs. Other evaluators may still run on it."""
+    """The predictor lacks what an evaluator needs. Other evaluators may still run on it."""
 
 
 @dataclasses.dataclass
 class Context:
-    """A classifier with its data. Features of a split are computed once for all evaluators.
+    """A predictor with its data. Features of a split are computed once for all evaluators.
 
     Attributes:
-        classifier: Classifier to evaluate, see `keras_vit.inference.open_classifier`.
+        predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
         open_split: Function of a source, a split and a preprocessing string to a `Split`, see `opener`.
         source: Data of evaluators that name none.
         train_split: Its split to learn from.
         eval_split: Its split to test on.
 
     Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> context = Context(classifier, keras_vit.evaluators.opener(batch_size=100), source="digits")
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> context = Context(predictor, keras_vit.evaluators.opener(batch_size=100), source="digits")
     >>> context.output, context.image_shape
     ('softmax', (8, 8, 1))
     """
 
-    classifier: "Classifier"
+    predictor: "Predictor"
     open_split: Callable[[str, str, str], Split]
     source: str
     train_split: str = "train"
@@ -51,24 +51,24 @@ class Context:
 
     @property
     def output(self) -> str:
-        """`"softmax"`, `"sigmoid"` or `"values"`, as the classifier was trained; see `ModelCard`."""
-        return self.classifier.card.output
+        """`"softmax"`, `"sigmoid"` or `"values"`, as the predictor was trained; see `ModelCard`."""
+        return self.predictor.card.output
 
     @property
     def preprocess(self) -> str:
-        """Preprocessing string of the classifier."""
-        return self.classifier.card.preprocess
+        """Preprocessing string of the predictor."""
+        return self.predictor.card.preprocess
 
     @property
     def image_shape(self) -> tuple[int | None, ...]:
-        """`(H, W, C)` that the classifier takes; a size is None if it takes any."""
-        model = getattr(self.classifier, "model", None)
-        return tuple(self.classifier.card.image_shape if model is None else model.input_shape[1:])
+        """`(H, W, C)` that the predictor takes; a size is None if it takes any."""
+        model = getattr(self.predictor, "model", None)
+        return tuple(self.predictor.card.image_shape if model is None else model.input_shape[1:])
 
     def require_features(self) -> None:
-        """Refuse a classifier that returns only scores, with `NotMeasurable`."""
-        if self.classifier.features_unavailable:
-            raise NotMeasurable(f"{self.classifier.features_unavailable}.")
+        """Refuse a predictor that returns only scores, with `NotMeasurable`."""
+        if self.predictor.features_unavailable:
+            raise NotMeasurable(f"{self.predictor.features_unavailable}.")
 
     def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
         """Return features `[N, D]` and labels `[N]` of a split, and the number of classes."""
@@ -76,17 +76,17 @@ class Context:
         key = (source, split, pp)
         if key not in self._features:
             opened = self.open_split(*key)
-            self._features[key] = collect(self.classifier.features, opened.batches), opened.num_classes
+            self._features[key] = collect(self.predictor.features, opened.batches), opened.num_classes
         return self._features[key]
 
     def forget_features(self) -> None:
-        """Forget the features that were computed: the weights of the classifier have changed."""
+        """Forget the features that were computed: the weights of the predictor have changed."""
         self._features.clear()
 
     def open_fitting(
         self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
     ) -> Split:
-        """Open a split. Refuse images that do not fit the classifier, other labels, and other outputs unless empty."""
+        """Open a split. Refuse images that do not fit the predictor, other labels, and other outputs unless empty."""
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
             model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
@@ -112,7 +112,7 @@ class Context:
         Names decide, and images of classes that the model does not have do not count. Where data or model have numbers
         for names, the classes must be those of the model, or its classes `part`, in their order.
         """
-        known, card = tuple(self.classifier.class_names or ()), self.classifier.card
+        known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
         in_order = tuple(range(len(known or names)) if part is None or len(part) != len(names) else part.tolist())
         of_the_data = tuple(card.data.get("class_names", ()))  # that it was trained on, if it got other names
@@ -174,7 +174,7 @@ class Result:
         missing: Data sets that are not available, with the reason.
         details: Arrays by name, such as a confusion matrix, which are too large for tables and curves.
         name: Name of the evaluator in its suite.
-        not_measured: Why the evaluator could not run on this classifier; None if it ran.
+        not_measured: Why the evaluator could not run on this predictor; None if it ran.
         meanings: Direction and unit of each number by its name. `Suite` fills them in.
 
     Example:
@@ -200,7 +200,7 @@ class Result:
 
 
 class Evaluator(abc.ABC):
-    """A measurement of a classifier.
+    """A measurement of a predictor.
 
     Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
     created.
@@ -216,7 +216,7 @@ class Evaluator(abc.ABC):
     ...     metrics = {"parameters": Metric("parameters", larger_is_better=False)}
     ...
     ...     def measure(self, context):
-    ...         return Result({"parameters": context.classifier.card.parameters})
+    ...         return Result({"parameters": context.predictor.card.parameters})
     """
 
     name: ClassVar[str]
@@ -233,11 +233,11 @@ class Evaluator(abc.ABC):
 
     @abc.abstractmethod
     def check(self, context: Context) -> None:
-        """Open the data and refuse a classifier that does not fit them, or, by `NotMeasurable`, that lacks features."""
+        """Open the data and refuse a predictor that does not fit them, or, by `NotMeasurable`, that lacks features."""
 
     @abc.abstractmethod
     def measure(self, context: Context) -> Result:
-        """Run the classifier on the data and return the result."""
+        """Run the predictor on the data and return the result."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -269,7 +269,7 @@ class SplitEvaluator(Evaluator):
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
     def open(self, context: Context) -> Split:
-        """Open the data, and refuse those that do not fit the classifier or the evaluator."""
+        """Open the data, and refuse those that do not fit the predictor or the evaluator."""
         return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
 
 

@@ -47,7 +47,7 @@ class FeatureEvaluator(SplitEvaluator):
 
     @abc.abstractmethod
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        """Return the metrics of a classifier that learns on features `[N, D]` and labels `[N]`, measured on others."""
+        """Return the metrics of a predictor that learns on features `[N, D]` and labels `[N]`, measured on others."""
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:

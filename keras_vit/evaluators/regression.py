@@ -32,7 +32,7 @@ class Regression(SplitEvaluator):
     def measure(self, context: Context) -> Result:
         opened = self.open(context)
         columns = _columns(context, opened)
-        predicted, true = collect(context.classifier.predict, opened.batches)
+        predicted, true = collect(context.predictor.predict, opened.batches)
         return to_result(true[:, columns], predicted, [opened.value_names[column] for column in columns])
 
 
@@ -80,7 +80,7 @@ def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> 
 
 def _columns(context: Context, opened: Split) -> list[int]:
     """Return the column of the labels for each value that the model predicts; refuse data with other values."""
-    known, names = tuple(context.classifier.card.values.get("names", opened.value_names)), opened.value_names
+    known, names = tuple(context.predictor.card.values.get("names", opened.value_names)), opened.value_names
     if sorted(known) != sorted(names):
         raise ValueError(
             f"The data must have the values that the model predicts: {', '.join(known)}. Received: {', '.join(names)}. "

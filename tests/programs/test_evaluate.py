@@ -265,10 +265,10 @@ def test_a_model_of_values(as_json, monkeypatch, capsys):
     true = np.array([[1.0, 40.0], [2.0, 60.0], [4.0, 50.0]])
     where = of_values(true + [0.25, 5.0], true, ("age", "weight"))
     about = {"path": "ages", "kind": "function", "prepare_for_many": lambda: None}
-    vars(where.classifier).update(about)
-    vars(where.classifier.card).update({"recipe_data": {}, "sha256": ""})
+    vars(where.predictor).update(about)
+    vars(where.predictor.card).update({"recipe_data": {}, "sha256": ""})
     program = load("train.evaluate")
-    monkeypatch.setattr(program, "open_classifier", lambda *_, **__: where.classifier)
+    monkeypatch.setattr(program, "open_predictor", lambda *_, **__: where.predictor)
     monkeypatch.setattr(program.evaluators, "opener", lambda *_: where.open_split)
     with flagsaver.flagsaver(model="ages", json=as_json):
         assert program.main(["evaluate", "made-up"]) == 0
