@@ -91,8 +91,8 @@ def export(name: str, directory: str) -> None:
     wanted = [kind for kind in options.formats if kind not in results]
     if not wanted:
         return
-    classifier = keras_model.open_model(run_of(name, directory))
-    model, card = classifier.model, classifier.card
+    predictor = keras_model.open_model(run_of(name, directory))
+    model, card = predictor.model, predictor.card
     count, calibrated = (10_000, 256) if name == TRAINED else (options.examples, options.examples)
     images = sample_images.for_model(card, count)
     calibration = sample_images.for_model(card, calibrated, split=card.recipe_data["train_split"])

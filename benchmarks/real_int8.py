@@ -18,7 +18,7 @@ import numpy as np
 import keras_vit
 from keras_vit import _io, evaluators, exporting
 from keras_vit.exporting import verify
-from keras_vit.inference import model_card, open_classifier, openvino, sample_images
+from keras_vit.inference import model_card, open_predictor, openvino, sample_images
 
 AGREEMENT = 0.97
 SIZE = 112  # pixels
@@ -96,7 +96,7 @@ def export(
         options["calibration"] = sample_images.of_any(pixels(calibration))
     if not os.path.exists(path):
         exporting.export(model, path, images=pixels(calibration[:4]), **options)
-    return path, open_classifier(path, num_threads=1).features
+    return path, open_predictor(path, num_threads=1).features
 
 
 def pixels(images: np.ndarray) -> np.ndarray:

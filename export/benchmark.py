@@ -30,7 +30,7 @@ flags.DEFINE_string("worker", None, "Used by the program itself: what this proce
 with program.imports(__name__):
     import tensorflow as tf
 
-    from keras_vit.inference import latency, model_card, open_classifier
+    from keras_vit.inference import latency, model_card, open_predictor
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,14 +65,14 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     options = flags.FLAGS
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    classifier = open_classifier(path, num_threads=options.threads, **common_flags.model_options())
-    classifier.prepare_for_many()
-    precision = classifier.card.precision
+    predictor = open_predictor(path, num_threads=options.threads, **common_flags.model_options())
+    predictor.prepare_for_many()
+    precision = predictor.card.precision
     run = os.path.join(path, "model.keras")
-    size = model_card.size_of(run if os.path.exists(run) else classifier.path)
+    size = model_card.size_of(run if os.path.exists(run) else predictor.path)
     for batch_size in options.batch_sizes:
-        about = {"path": path, "kind": classifier.kind, "precision": precision, "threads": options.threads}
-        measured = latency.measure(classifier, int(batch_size), options.calls)
+        about = {"path": path, "kind": predictor.kind, "precision": precision, "threads": options.threads}
+        measured = latency.measure(predictor, int(batch_size), options.calls)
         yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}
 
 

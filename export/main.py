@@ -66,7 +66,7 @@ flags.DEFINE_float("max_accuracy_drop", 0.01, "TFLite integers: largest allowed 
 with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
-    from keras_vit.inference import KerasClassifier, formats, model_card, sample_images
+    from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
     from keras_vit.program import trained_model
 
 # Options of a format that are flags of the same name. The library refuses an option that its format does not have.
@@ -83,20 +83,20 @@ def main(argv: Sequence[str]) -> int:
     chosen = {option: options[option].value for option in OPTIONS if options[option].present}
     if options.model and path:
         writer_of(path, format, chosen)  # its errors come before the model is opened
-    classifier = trained_model.open_model()
+    predictor = trained_model.open_model()
     is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
-    images = trained_model.load_images(classifier.card, 512 if is_calibrated else 64)
+    images = trained_model.load_images(predictor.card, 512 if is_calibrated else 64)
     if is_calibrated:
-        chosen |= calibration(classifier)
+        chosen |= calibration(predictor)
         if images.labels is None:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
-        has_head = any(layer.name == "head" for layer in classifier.model.layers)  # whose input are the features
+        has_head = any(layer.name == "head" for layer in predictor.model.layers)  # whose input are the features
         signatures = options.signature if has_head or options["signature"].present else ()
         chosen["extra_signatures"] = tuple(dict.fromkeys(signatures))
         chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]
     try:
-        path, comparison = write(classifier, path, format, images, **chosen)
+        path, comparison = write(predictor, path, format, images, **chosen)
     except (VerificationError, ConversionError, FileExistsError) as error:
         logging.error("%s", error)
         return 1
@@ -122,9 +122,9 @@ def check_flags(format: str) -> None:  # noqa: A002
                 raise ValueError(f"--{name} is a flag of --format={owner}. Received: --{name} with --format={format}.")
 
 
-def calibration(classifier: KerasClassifier) -> dict[str, Any]:
+def calibration(predictor: KerasPredictor) -> dict[str, Any]:
     """Return the training images to find the ranges of activations with, and the tolerance."""
-    options, card = flags.FLAGS, classifier.card
+    options, card = flags.FLAGS, predictor.card
     images = sample_images.for_model(
         card,
         options.calibration_images,

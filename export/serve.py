@@ -30,7 +30,7 @@ flags.DEFINE_integer("port", 8501, "Port to listen at; 0 for any free one.", 0, 
 flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to finish after SIGTERM.", 1.0)
 
 with program.imports(__name__):
-    from keras_vit.inference import open_classifier
+    from keras_vit.inference import open_predictor
     from keras_vit.tf_serving import server
     from keras_vit.tf_serving.served_model import ServedModel
 
@@ -40,9 +40,9 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of an exported model, or another model.")
-    classifier = open_classifier(options.model, **common_flags.model_options())
-    classifier.prepare_for_many()
-    model = ServedModel(options.name or name_of(options.model), classifier)
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    predictor.prepare_for_many()
+    model = ServedModel(options.name or name_of(options.model), predictor)
     limits = server.Limits(grace_seconds=options.grace_seconds)
     try:
         rest_server = server.RestServer(model, options.host, options.port, limits)

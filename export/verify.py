@@ -29,7 +29,7 @@ with program.imports(__name__):
 
     from keras_vit.exporting import artifact_check, verify
     from keras_vit.exporting.inference_model import inference_model, is_half
-    from keras_vit.inference import Classifier, KerasClassifier
+    from keras_vit.inference import KerasPredictor, Predictor
     from keras_vit.inference.opening import open_artifact
     from keras_vit.program import trained_model
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         )
     images = trained_model.load_images(model.card, split=options.split)
     if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts hold float32
-        model = KerasClassifier(inference_model(model.model), model.card, model.path)
+        model = KerasPredictor(inference_model(model.model), model.card, model.path)
     tolerance = choose_tolerance(artifact)
     comparison, problems = artifact_check.check(artifact, model, images, tolerance)
     report(artifact, comparison, tolerance, problems)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-def choose_tolerance(artifact: Classifier) -> verify.Tolerance:
+def choose_tolerance(artifact: Predictor) -> verify.Tolerance:
     """Return the tolerance of the precision that the file has, with the changes of the flags."""
     options = flags.FLAGS
     chosen = {
@@ -69,7 +69,7 @@ def choose_tolerance(artifact: Classifier) -> verify.Tolerance:
     return dataclasses.replace(verify.tolerance_of(precision), **chosen)
 
 
-def origin(artifact: Classifier) -> str:
+def origin(artifact: Predictor) -> str:
     """Return the origin of the tolerance."""
     limits = ("max_difference", "min_agreement", "max_accuracy_drop")
     given = [f"--{name}" for name in limits if flags.FLAGS[name].value is not None]
@@ -77,7 +77,7 @@ def origin(artifact: Classifier) -> str:
 
 
 def report(
-    artifact: Classifier, comparison: verify.Comparison, tolerance: verify.Tolerance, problems: Sequence[str]
+    artifact: Predictor, comparison: verify.Comparison, tolerance: verify.Tolerance, problems: Sequence[str]
 ) -> None:
     if flags.FLAGS.json:
         content = {"artifact": artifact.path, "kind": artifact.kind, **dataclasses.asdict(comparison)}

@@ -128,9 +128,9 @@ def served(tmp_path_factory):
 @pytest.fixture(scope="session")
 def served_artifact(served):
     """The artifact of `served`, opened by the server's loader."""
-    from keras_vit.inference.saved_model import SavedModelClassifier
+    from keras_vit.inference.saved_model import SavedModelPredictor
 
-    return SavedModelClassifier(str(served[1] / "1"))
+    return SavedModelPredictor(str(served[1] / "1"))
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def _preprocess_function():
 
 
 def card(output="softmax", **details):
-    """The description of the classifier."""
+    """The description of the predictor."""
     return ModelCard(CLASS_NAMES, PREPROCESS, output, (SIZE, SIZE, 3), **details)
 
 

@@ -38,7 +38,7 @@ with program.imports(__name__):
 
     from keras_vit import _io, _lock
     from keras_vit._progress import Progress
-    from keras_vit.inference import Classifier, open_classifier, preparation
+    from keras_vit.inference import Predictor, open_predictor, preparation
     from keras_vit.version import __version__
 
 DESCRIPTION = "parts.json"
@@ -80,13 +80,13 @@ def main(argv: Sequence[str]) -> int:
 def collect(folder: str, paths: Sequence[str]) -> Rows:
     """Return names and features of all readable images. Parts that are finished are kept in the folder."""
     options = flags.FLAGS
-    classifier = open_classifier(options.model, **common_flags.model_options())
-    if classifier.features_unavailable:
-        raise ValueError(f"--model must return features: {classifier.features_unavailable}.")
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    if predictor.features_unavailable:
+        raise ValueError(f"--model must return features: {predictor.features_unavailable}.")
     if len(paths) > 100 * options.batch_size:
-        classifier.prepare_for_many()
-    key = begin(folder, classifier, paths)
-    parts = [part(folder, key, start, classifier, paths) for start in range(0, len(paths), options.part_size)]
+        predictor.prepare_for_many()
+    key = begin(folder, predictor, paths)
+    parts = [part(folder, key, start, predictor, paths) for start in range(0, len(paths), options.part_size)]
     parts = [(names, features) for names, features in parts if len(names)]
     if not parts:
         raise ValueError("None of the images can be read.")
@@ -94,14 +94,14 @@ def collect(folder: str, paths: Sequence[str]) -> Rows:
     return names, features
 
 
-def begin(folder: str, classifier: Classifier, paths: Sequence[str]) -> str:
+def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     """Describe the parts of a file, or refuse those of another model or of other images; return the description's key.
 
     Without a finished part, there is nothing to refuse.
     """
     about: dict[str, Any] = {
-        "model": classifier.card.sha256,
-        "preprocess": classifier.card.preprocess,
+        "model": predictor.card.sha256,
+        "preprocess": predictor.card.preprocess,
         "images": digest([(path, *state(path)) for path in paths]),
         "part_size": flags.FLAGS.part_size,
         "keras_vit": __version__,
@@ -140,12 +140,12 @@ def parts_in(folder: str) -> list[str]:
     return glob.glob(os.path.join(glob.escape(folder), "*.npz"))
 
 
-def part(folder: str, key: str, start: int, classifier: Classifier, paths: Sequence[str]) -> Rows:
+def part(folder: str, key: str, start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     """Return names and features of the readable images of a part, from its file if it is finished."""
     file, key = os.path.join(folder, f"{start:09d}.npz"), f"{key} {start}"
     finished = read(file, key) if os.path.exists(file) else None
     if finished is None:
-        finished = embed(start, classifier, paths)
+        finished = embed(start, predictor, paths)
         if len(finished[0]):
             write(file, *finished, key=key)
     return finished
@@ -163,13 +163,13 @@ def read(file: str, key: str) -> Rows | None:
     return None
 
 
-def embed(start: int, classifier: Classifier, paths: Sequence[str]) -> Rows:
+def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     """Return names and features of the readable images of a part."""
     names: list[str] = []
     features: list[np.ndarray] = []
     chosen = paths[start : start + flags.FLAGS.part_size]
     progress = Progress(f"Features from image {start + 1:,} on", len(chosen))
-    prepare = preparation.image_function(classifier.card.preprocess)
+    prepare = preparation.image_function(predictor.card.preprocess)
     for begin in range(0, len(chosen), flags.FLAGS.batch_size):
         batch = {}
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:
@@ -183,7 +183,7 @@ def embed(start: int, classifier: Classifier, paths: Sequence[str]) -> Rows:
                 logging.error("%s: %s", path, reason)
         if batch:
             names += batch
-            features.append(np.asarray(classifier.features(np.stack(list(batch.values()))), np.float32))
+            features.append(np.asarray(predictor.features(np.stack(list(batch.values()))), np.float32))
         progress.update(begin + len(batch))
     progress.close()
     return np.array(names, np.str_), np.concatenate(features) if features else np.zeros((0, 0), np.float32)

@@ -34,7 +34,7 @@ with program.imports(__name__):
 
     from keras_vit import evaluators
     from keras_vit.evaluators import results_table
-    from keras_vit.inference import open_classifier, sample_images
+    from keras_vit.inference import open_predictor, sample_images
     from keras_vit.training import run_summary
 
 
@@ -43,35 +43,35 @@ def main(argv: Sequence[str]) -> int:
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     suite = evaluators.Suite(options.evaluators or ["classification"])
-    classifier = open_classifier(options.model, **common_flags.model_options())
-    recipe = classifier.card.recipe_data
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    recipe = predictor.card.recipe_data
     given = common_flags.data_argument(argv[1:])
-    source, split = given or sample_images.source_of(classifier.card), options.split or recipe.get("eval_split", "test")
+    source, split = given or sample_images.source_of(predictor.card), options.split or recipe.get("eval_split", "test")
     if not source:
         raise ValueError("--data is missing: the data set that the model was trained on is not known.")
 
     def compare(name, opened):
         if name == source and not given:
-            sample_images.warn_of_changes(classifier.card, opened)
+            sample_images.warn_of_changes(predictor.card, opened)
 
     open_split = evaluators.opener(
         options.batch_size, options.on_bad_image or recipe.get("on_bad_image", "error"), compare
     )
-    context = evaluators.Context(classifier, open_split, source, recipe.get("train_split", "train"), split)
-    logging.info("%s, on %s[%s]", classifier.kind, source, split)
+    context = evaluators.Context(predictor, open_split, source, recipe.get("train_split", "train"), split)
+    logging.info("%s, on %s[%s]", predictor.kind, source, split)
     suite.check(context)
-    classifier.prepare_for_many()
+    predictor.prepare_for_many()
     results = suite.run(context)
     if options.json:
         # Without --evaluators: one object, which also names the model and the data.
-        origin = {"model": classifier.path, "model_sha256": classifier.card.sha256, "kind": classifier.kind}
+        origin = {"model": predictor.path, "model_sha256": predictor.card.sha256, "kind": predictor.kind}
         origin |= {"data": source, "split": split}
         alone = {**origin, "mean_average_precision": None, **results[0].details, **results[0].metrics}
         output = results_table.to_json(results) if options.evaluators else results_table.json_text(alone)
     else:
         output = results_table.table(results)
         if not options.evaluators:
-            output = "\n".join([output, "", *per_class(results[0], classifier.class_names)])
+            output = "\n".join([output, "", *per_class(results[0], predictor.class_names)])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 

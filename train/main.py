@@ -42,7 +42,7 @@ with program.imports(__name__):
     from keras_vit import _checks, _lock, evaluators
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
-    from keras_vit.inference import FunctionClassifier, ModelCard
+    from keras_vit.inference import FunctionPredictor, ModelCard
     from keras_vit.inference.probabilities import to_probabilities
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.headings import run_title, stamp
@@ -219,7 +219,7 @@ def scheduled_evaluators(
     """
     card = ModelCard(tuple(class_names), recipe.data.pp_eval, recipe.loss, state.model.config.image_shape)
     context = evaluators.Context(
-        FunctionClassifier(card, backend.compile_forward(state)),
+        FunctionPredictor(card, backend.compile_forward(state)),
         evaluators.opener(batch_size, recipe.data.on_bad_image),
         recipe.data.source,
         recipe.data.train_split,

@@ -30,7 +30,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import _io
-    from keras_vit.inference import open_classifier, preparation, probabilities
+    from keras_vit.inference import open_predictor, preparation, probabilities
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,19 +40,19 @@ def main(argv: Sequence[str]) -> int:
     paths = _io.find_files(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit predict --model=DIR image.jpg ...")
-    classifier = open_classifier(options.model, **common_flags.model_options())
-    if not classifier.class_names:
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    if not predictor.class_names:
         raise ValueError(f"--model must have classes. Received: --model={options.model}, which has none.")
-    prepare = preparation.image_function(classifier.card.preprocess)
+    prepare = preparation.image_function(predictor.card.preprocess)
     write = write_json if flags.FLAGS.json else write_table
 
     failed = 0
     for start in range(0, len(paths), BATCH_SIZE):
         batch = paths[start : start + BATCH_SIZE]
         images, errors = read_all(batch, prepare)
-        answers = iter(classifier.predict(np.stack(images)) if images else ())
+        answers = iter(predictor.predict(np.stack(images)) if images else ())
         for path, error in zip(batch, errors, strict=True):
-            top = [] if error else probabilities.top_labels(next(answers), classifier.class_names, flags.FLAGS.top_k)
+            top = [] if error else probabilities.top_labels(next(answers), predictor.class_names, flags.FLAGS.top_k)
             write(path, top, error)
         failed += sum(error is not None for error in errors)
     if failed:

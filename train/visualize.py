@@ -36,7 +36,7 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit.data import preprocess
-    from keras_vit.inference import Classifier, ModelCard, open_classifier, sample_images
+    from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
@@ -52,47 +52,47 @@ def main(argv: Sequence[str]) -> int:
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     plots.require_matplotlib()
-    classifier = open_model(options.model)
-    pp = classifier.card.preprocess
+    predictor = open_model(options.model)
+    pp = predictor.card.preprocess
 
     # Images, as the model takes them; those of a run have labels
-    found, origin = find_images([*options.images, *argv[1:]], classifier.card, preprocess.single_image(pp))
+    found, origin = find_images([*options.images, *argv[1:]], predictor.card, preprocess.single_image(pp))
     prepared = prepare(found.contents, pp)
-    predict = classifier.predict if classifier.class_names else None
+    predict = predictor.predict if predictor.class_names else None
     probabilities = None if predict is None else np.concatenate([predict(image[None]) for image in prepared])
-    results = evaluate(classifier, probabilities, found.labels)
+    results = evaluate(predictor, probabilities, found.labels)
     if predict is None:
         found = found._replace(labels=None)  # the names of their classes are not known
 
     # The page
-    directory = classifier.path if os.path.isdir(classifier.path) else os.path.dirname(classifier.path)
+    directory = predictor.path if os.path.isdir(predictor.path) else os.path.dirname(predictor.path)
     chosen = examples.choose(options.num_images, probabilities, found.labels, len(prepared))
     path = report.write_report(
         options.output,
-        options.title or title_of(options.model, classifier.card),
-        [load_example(classifier, found, index, pp) for index in chosen],
+        options.title or title_of(options.model, predictor.card),
+        [load_example(predictor, found, index, pp) for index in chosen],
         predict,
-        classifier.class_names,
-        model=getattr(classifier, "model", None),
+        predictor.class_names,
+        model=getattr(predictor, "model", None),
         results=results,
         data=origin,
-        card=card_of(classifier),
+        card=card_of(predictor),
         metrics=run_directory.read_metrics(directory),
         distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
-        reconstructions=reconstruct(classifier, [prepared[index] for index in chosen], pp),
+        reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
         progress=True,
     )
     sys.stdout.write(f"{path}\n")
     return 0
 
 
-def open_model(path: str) -> Classifier:
+def open_model(path: str) -> Predictor:
     """Open anything that predicts, with a model card. Without a stated normalization, pixels are taken in [-1, 1]."""
     options = common_flags.model_options()
     try:
-        return open_classifier(path, **options)
+        return open_predictor(path, **options)
     except UnknownPreprocessError:
-        return open_classifier(path, **{**options, "preprocess": "value_range(-1, 1)"})
+        return open_predictor(path, **{**options, "preprocess": "value_range(-1, 1)"})
 
 
 def find_images(
@@ -124,40 +124,40 @@ def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
 
 
 def evaluate(
-    classifier: Classifier, probabilities: np.ndarray | None, labels: np.ndarray | None
+    predictor: Predictor, probabilities: np.ndarray | None, labels: np.ndarray | None
 ) -> dict[str, Any] | None:
     """Return the results on labeled images, or None if there is nothing to measure."""
     if probabilities is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
     metrics = evaluators.ClassificationMetrics(
-        len(classifier.class_names), classifier.card.output, scores_are="probabilities"
+        len(predictor.class_names), predictor.card.output, scores_are="probabilities"
     )
     metrics.update(probabilities, labels)
     return metrics.result()
 
 
-def load_example(classifier: Any, found: sample_images.SampleImages, index: int, pp: str) -> examples.Example:
+def load_example(predictor: Any, found: sample_images.SampleImages, index: int, pp: str) -> examples.Example:
     """Return an image as people and as the model see it, with the attention that an exported model returns."""
     contents = found.contents[index]
     example = examples.load(contents, found.names[index], pp, None if found.labels is None else found.labels[index])
-    if "attention" not in getattr(classifier, "signatures", ()):
+    if "attention" not in getattr(predictor, "signatures", ()):
         return example
-    attention = classifier.run("attention", {"image_bytes": [contents]})["attention"][0]
+    attention = predictor.run("attention", {"image_bytes": [contents]})["attention"][0]
     return dataclasses.replace(example, attention=attention)
 
 
-def reconstruct(classifier: Classifier, images: Any, pp: str) -> Any:
+def reconstruct(predictor: Predictor, images: Any, pp: str) -> Any:
     """Return the reconstructions of a run that trained without labels, None for other models."""
-    whole, recipe = getattr(classifier, "whole_model", None), classifier.card.recipe
+    whole, recipe = getattr(predictor, "whole_model", None), predictor.card.recipe
     if whole is None or not recipe:
         return None
     return reconstructions.reconstruct(whole, recipes.from_dict(dict(recipe)), np.stack(images), pp)
 
 
-def card_of(classifier: Classifier) -> dict[str, Any]:
+def card_of(predictor: Predictor) -> dict[str, Any]:
     """Return the model card as the page shows it."""
     hidden = ("image_shape", "files")
-    return {name.replace("_", " "): value for name, value in classifier.card.to_dict().items() if name not in hidden}
+    return {name.replace("_", " "): value for name, value in predictor.card.to_dict().items() if name not in hidden}
 
 
 def title_of(path: str, description: ModelCard) -> str:

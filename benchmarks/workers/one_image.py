@@ -64,16 +64,16 @@ def _exported(work, name, **options):
 def _predict(path, work, **options):
     import numpy as np
 
-    from keras_vit.inference import open_classifier
+    from keras_vit.inference import open_predictor
 
-    classifier = open_classifier(path, **options)
-    classifier.prepare_for_many()
+    predictor = open_predictor(path, **options)
+    predictor.prepare_for_many()
     shape = (1, work.image_size, work.image_size, 3)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    images = pixels if classifier.card.input == "uint8" else pixels.astype(np.float32) / 127.5 - 1
+    images = pixels if predictor.card.input == "uint8" else pixels.astype(np.float32) / 127.5 - 1
 
     def step():
-        classifier.predict(images)
+        predictor.predict(images)
 
     return step
 

@@ -1,6 +1,6 @@
-"""Evaluators: accuracy of a classifier, and of classifiers on its features.
+"""Evaluators: accuracy of a predictor, and of classifiers on its features.
 
-An evaluator measures a `Context`: a classifier, see `keras_vit.inference.open_classifier`, and its data. Programs and
+An evaluator measures a `Context`: a predictor, see `keras_vit.inference.open_predictor`, and its data. Programs and
 recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
 """
 

@@ -57,17 +57,17 @@ class Subset(classification.Classification):
         self._classes = check_classes(self.classes)
 
     def check(self, context: Context) -> None:
-        if context.classifier.class_names:
-            check_largest(self._classes, len(context.classifier.class_names))
+        if context.predictor.class_names:
+            check_largest(self._classes, len(context.predictor.class_names))
         opened = context.in_model_classes(self.open(context), self._classes)
         if opened.multi_label:
             raise ValueError(f"A subset needs one class per image. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
-        opened, classifier = context.in_model_classes(self.open(context), self._classes), context.classifier
+        opened, predictor = context.in_model_classes(self.open(context), self._classes), context.predictor
         batches = map(self._relabeled, opened.batches)
-        kinds = {"output": context.output, "scores_are": classifier.scores_are}
-        scores = restrict(classifier.scores, self._classes)
+        kinds = {"output": context.output, "scores_are": predictor.scores_are}
+        scores = restrict(predictor.scores, self._classes)
         result = classification.evaluate(scores, batches, len(self._classes), **kinds)
         return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
 

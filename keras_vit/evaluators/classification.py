@@ -40,9 +40,9 @@ class Classification(Evaluator):
             raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
-        opened, classifier = context.in_model_classes(self.open(context)), context.classifier
-        kinds = {"output": context.output, "scores_are": classifier.scores_are}
-        result = evaluate(classifier.scores, opened.batches, opened.num_classes, **kinds)
+        opened, predictor = context.in_model_classes(self.open(context)), context.predictor
+        kinds = {"output": context.output, "scores_are": predictor.scores_are}
+        result = evaluate(predictor.scores, opened.batches, opened.num_classes, **kinds)
         details = {name: result[name] for name in ("non_finite", "per_class", "class_examples", "confusion")}
         return Result(single_numbers(result), details=details)
 
@@ -226,7 +226,7 @@ def evaluate(
     output: str = "softmax",
     scores_are: str = "logits",
 ) -> dict[str, Any]:
-    """Measure a classifier on one pass over the data.
+    """Measure a predictor on one pass over the data.
 
     Args:
         predict: Function from images (float32 `[B, H, W, C]`, preprocessed) to scores `[B, num_classes]`.

@@ -1,4 +1,4 @@
-"""Splits of data sets as batches of arrays that a classifier takes."""
+"""Splits of data sets as batches of arrays that a predictor takes."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Evaluators, the classifier and data that they measure, and their results."""
+"""Evaluators, the predictor and data that they measure, and their results."""
 
 import abc
 import dataclasses
@@ -14,32 +14,32 @@ from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
 from keras_vit.zoo.labels import imagenet_classes
 
 if TYPE_CHECKING:
-    from keras_vit.inference import Classifier
+    from keras_vit.inference import Predictor
 
 
 class NotMeasurable(ValueError):
-    """The classifier lacks what an evaluator needs. Other evaluators may still run on it."""
+    """The predictor lacks what an evaluator needs. Other evaluators may still run on it."""
 
 
 @dataclasses.dataclass
 class Context:
-    """A classifier with its data. Features of a split are computed once for all evaluators.
+    """A predictor with its data. Features of a split are computed once for all evaluators.
 
     Attributes:
-        classifier: Classifier to evaluate, see `keras_vit.inference.open_classifier`.
+        predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
         open_split: Function of a source, a split and a preprocessing string to a `Split`, see `opener`.
         source: Data of evaluators that name none.
         train_split: Its split to learn from.
         eval_split: Its split to test on.
 
     Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> context = Context(classifier, keras_vit.evaluators.opener(batch_size=100), source="digits")
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> context = Context(predictor, keras_vit.evaluators.opener(batch_size=100), source="digits")
     >>> context.output, context.image_shape
     ('softmax', (8, 8, 1))
     """
 
-    classifier: "Classifier"
+    predictor: "Predictor"
     open_split: Callable[[str, str, str], Split]
     source: str
     train_split: str = "train"
@@ -48,24 +48,24 @@ class Context:
 
     @property
     def output(self) -> str:
-        """`"softmax"` or `"sigmoid"`, as the classifier was trained."""
-        return self.classifier.card.output
+        """`"softmax"` or `"sigmoid"`, as the predictor was trained."""
+        return self.predictor.card.output
 
     @property
     def preprocess(self) -> str:
-        """Preprocessing string of the classifier."""
-        return self.classifier.card.preprocess
+        """Preprocessing string of the predictor."""
+        return self.predictor.card.preprocess
 
     @property
     def image_shape(self) -> tuple[int | None, ...]:
-        """`(H, W, C)` that the classifier takes; a size is None if it takes any."""
-        model = getattr(self.classifier, "model", None)
-        return tuple(self.classifier.card.image_shape if model is None else model.input_shape[1:])
+        """`(H, W, C)` that the predictor takes; a size is None if it takes any."""
+        model = getattr(self.predictor, "model", None)
+        return tuple(self.predictor.card.image_shape if model is None else model.input_shape[1:])
 
     def require_features(self) -> None:
-        """Refuse a classifier that returns only scores, with `NotMeasurable`."""
-        if self.classifier.features_unavailable:
-            raise NotMeasurable(f"{self.classifier.features_unavailable}.")
+        """Refuse a predictor that returns only scores, with `NotMeasurable`."""
+        if self.predictor.features_unavailable:
+            raise NotMeasurable(f"{self.predictor.features_unavailable}.")
 
     def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
         """Return features `[N, D]` and labels `[N]` of a split, and the number of classes."""
@@ -73,15 +73,15 @@ class Context:
         key = (source, split, pp)
         if key not in self._features:
             opened = self.open_split(*key)
-            self._features[key] = collect(self.classifier.features, opened.batches), opened.num_classes
+            self._features[key] = collect(self.predictor.features, opened.batches), opened.num_classes
         return self._features[key]
 
     def forget_features(self) -> None:
-        """Forget the features that were computed: the weights of the classifier have changed."""
+        """Forget the features that were computed: the weights of the predictor have changed."""
         self._features.clear()
 
     def open_fitting(self, source: str, split: str, pp: str) -> Split:
-        """Open a split, and refuse images that do not fit the classifier."""
+        """Open a split, and refuse images that do not fit the predictor."""
         opened = self.open_split(source, split, pp)
         expected = self.image_shape
         if opened.image_shape is None:
@@ -100,7 +100,7 @@ class Context:
         Names decide, and images of classes that the model does not have do not count. Where data or model have numbers
         for names, the classes must be those of the model, or its classes `part`, in their order.
         """
-        known, card = tuple(self.classifier.class_names or ()), self.classifier.card
+        known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
         in_order = tuple(range(len(known or names)) if part is None or len(part) != len(names) else part.tolist())
         of_the_data = tuple(card.data.get("class_names", ()))  # that it was trained on, if it got other names
@@ -162,7 +162,7 @@ class Result:
         missing: Data sets that are not available, with the reason.
         details: Arrays by name, such as a confusion matrix, which are too large for tables and curves.
         name: Name of the evaluator in its suite.
-        not_measured: Why the evaluator could not run on this classifier; None if it ran.
+        not_measured: Why the evaluator could not run on this predictor; None if it ran.
 
     Example:
     >>> Result({"accuracy": 0.75}).metrics["accuracy"]
@@ -182,7 +182,7 @@ class Result:
 
 
 class Evaluator(abc.ABC):
-    """A measurement of a classifier.
+    """A measurement of a predictor.
 
     Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
     created.
@@ -191,13 +191,13 @@ class Evaluator(abc.ABC):
     >>> @dataclasses.dataclass(kw_only=True)
     ... class ParameterCount(Evaluator):
     ...     def measure(self, context):
-    ...         return Result({"parameters": context.classifier.card.parameters})
+    ...         return Result({"parameters": context.predictor.card.parameters})
     """
 
     @abc.abstractmethod
     def check(self, context: Context) -> None:
-        """Open the data and refuse a classifier that does not fit them, or, by `NotMeasurable`, that lacks features."""
+        """Open the data and refuse a predictor that does not fit them, or, by `NotMeasurable`, that lacks features."""
 
     @abc.abstractmethod
     def measure(self, context: Context) -> Result:
-        """Run the classifier on the data and return the result."""
+        """Run the predictor on the data and return the result."""

@@ -44,7 +44,7 @@ class FeatureEvaluator(Evaluator):
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
-    """Open splits; refuse several classes per example, different classes, and images that do not fit the classifier."""
+    """Open splits; refuse several classes per example, different classes, and images that do not fit the predictor."""
     opened = [context.open_fitting(*split) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
         if split.multi_label:

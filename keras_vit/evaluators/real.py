@@ -38,7 +38,7 @@ class Real(Classification):
         opened = self.open(context)
         if self._labels is not None:
             self._select(opened)
-            classes = len(context.classifier.class_names or ())
+            classes = len(context.predictor.class_names or ())
             largest = max((number for some in self._labels for number in some), default=0)
             if classes and largest >= classes:
                 raise ValueError(
@@ -51,7 +51,7 @@ class Real(Classification):
     def measure(self, context: Context) -> Result:
         opened = self.open(context)
         opened = context.in_model_classes(opened) if self._labels is None else opened
-        return Result(evaluate(context.classifier.scores, opened.batches, self._select(opened)))
+        return Result(evaluate(context.predictor.scores, opened.batches, self._select(opened)))
 
     def _select(self, opened: Split) -> list[list[int]] | None:
         if self._labels is None:

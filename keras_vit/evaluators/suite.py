@@ -47,8 +47,8 @@ class Suite:
 
     Example:
     >>> suite = Suite(["classification", "knn(neighbors=(1, 20))"])
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.opener(batch_size=360), "digits")
     >>> results = suite.run(context)
     >>> list(results[1].metrics)
     ['k1', 'k20']
@@ -72,9 +72,9 @@ class Suite:
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 
     def check(self, context: Context) -> None:
-        """Open all data, and refuse those that do not fit the classifier, before a long training.
+        """Open all data, and refuse those that do not fit the predictor, before a long training.
 
-        An evaluator that needs what the classifier lacks is not a mistake, nor are missing data of VTAB: the results
+        An evaluator that needs what the predictor lacks is not a mistake, nor are missing data of VTAB: the results
         list them.
         """
         for name, evaluator in self.evaluators.items():
@@ -107,7 +107,7 @@ class Scheduled:
 
     Args:
         suite: The evaluators.
-        context: The classifier in training, and its data. Its features are computed anew for each evaluation.
+        context: The predictor in training, and its data. Its features are computed anew for each evaluation.
         total_steps: Length of the run. All evaluators run after the last step.
         every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
 
@@ -116,8 +116,8 @@ class Scheduled:
         failed: Errors of evaluators that failed, by name, in all evaluations.
 
     Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> context = keras_vit.evaluators.Context(classifier, keras_vit.evaluators.opener(batch_size=360), "digits")
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.opener(batch_size=360), "digits")
     >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, total_steps=250, every=0)
     >>> [step for step in (50, 100, 200, 250) if scheduled.due(step)]
     [100, 200, 250]

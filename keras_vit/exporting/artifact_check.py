@@ -9,12 +9,12 @@ from keras_vit import inspection
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
 from keras_vit.inference import model_card, sample_images
-from keras_vit.inference.classifier import Classifier
-from keras_vit.inference.keras_model import KerasClassifier
+from keras_vit.inference.keras_model import KerasPredictor
+from keras_vit.inference.predictor import Predictor
 from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelClassifier
-from keras_vit.inference.tflite import TFLiteClassifier
+from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
+from keras_vit.inference.tflite import TFLitePredictor
 
 BATCH_SIZE = 16
 
@@ -24,11 +24,11 @@ FEATURE_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 1e-2, "dynami
 
 
 def check(
-    artifact: Classifier, reference: KerasClassifier, images: SampleImages, tolerance: verify.Tolerance
+    artifact: Predictor, reference: KerasPredictor, images: SampleImages, tolerance: verify.Tolerance
 ) -> tuple[verify.Comparison, list[str]]:
     """Run every signature of an artifact on real images and compare the outputs with the model's.
 
-    Each classifier prepares the images itself. The comparison is that of the first signature.
+    Each predictor prepares the images itself. The comparison is that of the first signature.
     """
     images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
@@ -48,7 +48,7 @@ def check(
         wrong += verify.failures(comparisons[-1], tolerance)
         wrong += [] if refused else _wrong_top_k(found, reference.class_names)
         problems += [f"{signature}: {problem}" if signature else problem for problem in wrong]
-    if isinstance(artifact, SavedModelClassifier):
+    if isinstance(artifact, SavedModelPredictor):
         problems += _check_serve_images(artifact, reference, images.contents[0], tolerance)
         problems += _check_extra_signatures(artifact, reference, images.contents[:1])
     elif artifact.features_unavailable is None and artifact.card.output != "features":
@@ -56,7 +56,7 @@ def check(
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
     labels = model_card.labels_text(reference.class_names).splitlines()
-    if isinstance(artifact, TFLiteClassifier) and list(artifact.stored_labels) != labels:
+    if isinstance(artifact, TFLitePredictor) and list(artifact.stored_labels) != labels:
         problems.append("the labels in the file are not the model's")
     return comparisons[0], problems
 
@@ -70,9 +70,9 @@ def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Co
     return comparison
 
 
-def _signatures(artifact: Classifier) -> dict[str, Callable[[list[bytes]], dict[str, np.ndarray]]]:
+def _signatures(artifact: Predictor) -> dict[str, Callable[[list[bytes]], dict[str, np.ndarray]]]:
     """Return functions from encoded images to the outputs of a signature; a file has a single one."""
-    if not isinstance(artifact, SavedModelClassifier):
+    if not isinstance(artifact, SavedModelPredictor):
         return {"": lambda batch: {artifact.card.output_name: artifact.predict(artifact.preprocess(batch))}}
     return {
         "serving_default": lambda batch: artifact.run("serving_default", {"image_bytes": np.array(batch, object)}),
@@ -81,7 +81,7 @@ def _signatures(artifact: Classifier) -> dict[str, Callable[[list[bytes]], dict[
 
 
 def _check_serve_images(
-    artifact: SavedModelClassifier, reference: KerasClassifier, content: bytes, tolerance: verify.Tolerance
+    artifact: SavedModelPredictor, reference: KerasPredictor, content: bytes, tolerance: verify.Tolerance
 ) -> list[str]:
     """Compare the outputs for a decoded image with those for a file of the same pixels."""
     channels = artifact.card.image_shape[-1]
@@ -94,7 +94,7 @@ def _check_serve_images(
 
 
 def _check_extra_signatures(
-    artifact: SavedModelClassifier, reference: KerasClassifier, contents: list[bytes]
+    artifact: SavedModelPredictor, reference: KerasPredictor, contents: list[bytes]
 ) -> list[str]:
     """Compare the features and attention maps with those outside of the exported graph."""
     encoded = {"image_bytes": np.array(contents, object)}
@@ -113,7 +113,7 @@ def _check_extra_signatures(
     return problems
 
 
-def _different_features(name: str, artifact: Classifier, expected: np.ndarray, found: np.ndarray) -> list[str]:
+def _different_features(name: str, artifact: Predictor, expected: np.ndarray, found: np.ndarray) -> list[str]:
     """Compare features or maps, relative to their length."""
     expected = np.asarray(expected, np.float32)
     error = float(np.linalg.norm(found - expected)) / max(float(np.linalg.norm(expected)), 1e-6)
@@ -122,7 +122,7 @@ def _different_features(name: str, artifact: Classifier, expected: np.ndarray, f
 
 
 def _compare(
-    reference: KerasClassifier, expected: np.ndarray, found: np.ndarray, labels: np.ndarray | None = None
+    reference: KerasPredictor, expected: np.ndarray, found: np.ndarray, labels: np.ndarray | None = None
 ) -> verify.Comparison:
     """Compare probabilities, or outputs of another kind."""
     if reference.card.output in CLASSIFICATION:

@@ -13,7 +13,7 @@ from keras_vit import _checks, _io, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
-from keras_vit.inference.keras_model import KerasClassifier, check_class_names, output_activation
+from keras_vit.inference.keras_model import KerasPredictor, check_class_names, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
@@ -42,7 +42,7 @@ def export(
     Args:
         model: A functional or sequential model with layers of this package, such as
             `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`, or whatever
-            `keras_vit.inference.open_classifier` opens as one: a run directory, a `.keras` file or a checkpoint.
+            `keras_vit.inference.open_predictor` opens as one: a run directory, a `.keras` file or a checkpoint.
         path: The file to write, or the directory of the versions of a SavedModel.
         format: `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`; None for that of the extension of `path`, which
             is a SavedModel for a path without extension.
@@ -85,15 +85,15 @@ def export(
 
 
 def write(
-    classifier: KerasClassifier,
+    predictor: KerasPredictor,
     path: str,
     format: str | None,
     images: SampleImages,
     **options: Any,  # noqa: A002
 ) -> tuple[str, verify.Comparison]:
-    """Export an open classifier as `export` does; return the path of the artifact, too."""
+    """Export an open predictor as `export` does; return the path of the artifact, too."""
     writer = writer_of(path, format, options)
-    return writer(classifier.model, path, card=classifier.card, images=images, **options)
+    return writer(predictor.model, path, card=predictor.card, images=images, **options)
 
 
 def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
@@ -140,8 +140,8 @@ def _open(
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
         card = keras_model.card_of_model(model, model.name, preprocess)
     else:
-        classifier = keras_model.open_model(os.fspath(model), preprocess, class_names)
-        model, card = classifier.model, classifier.card
+        predictor = keras_model.open_model(os.fspath(model), preprocess, class_names)
+        model, card = predictor.model, predictor.card
         if card.recipe and card.class_names:  # a run, whose output is known
             return model, card
         check_model(model)

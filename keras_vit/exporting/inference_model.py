@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.inference.keras_model import KerasClassifier, check_input, output_activation
+from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inspection import _layer_walk
@@ -35,9 +35,9 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     return copy
 
 
-def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasClassifier:
+def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPredictor:
     """Return what the artifact of a copy is compared with: the model itself, or the copy if one computes in 16 bits."""
-    return KerasClassifier(copy if is_half(model) or is_half(copy) else model, card)
+    return KerasPredictor(copy if is_half(model) or is_half(copy) else model, card)
 
 
 def is_half(model: keras.Model) -> bool:

@@ -31,21 +31,21 @@ def write(
     batch_size: int | None = None,
     tolerance: verify.Tolerance | None = None,
 ) -> tuple[str, verify.Comparison]:
-    """Export a classifier to ONNX or OpenVINO, as `export` does.
+    """Export a predictor to ONNX or OpenVINO, as `export` does.
 
     The card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written beside the file. Its input is `images`, its
     output `probabilities`, both float32. `batch_size=None` leaves the batch size open.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
     copy = inference_model(model, "float32")
-    classifier = with_output(copy, card.image_shape, card.output, batch_size)
-    spec = tf.TensorSpec(classifier.input_shape, tf.float32, INPUT)
+    predictor = with_output(copy, card.image_shape, card.output, batch_size)
+    spec = tf.TensorSpec(predictor.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision="float32", batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
             with _garbage_collected(), kernels.plain():
-                classifier.export(name, format=format, verbose=False, input_signature=[spec])
+                predictor.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
@@ -83,7 +83,7 @@ def with_output(
     name = probabilities.name_of(output)
     activation = output if output in probabilities.CLASSIFICATION else "linear"
     outputs = keras.layers.Activation(activation, dtype="float32", name=name)(logits)
-    return keras.Model(images, {name: outputs}, name="classifier")
+    return keras.Model(images, {name: outputs}, name="predictor")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from keras_vit.inference import formats, model_card
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import TOP_K
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
@@ -31,7 +31,7 @@ def write(
     extra_signatures: Sequence[str] = (),
     warm_up: Sequence[int] = (),
 ) -> tuple[str, verify.Comparison]:
-    """Export a classifier as a new version in the directory `path`, as `export` does.
+    """Export a predictor as a new version in the directory `path`, as `export` does.
 
     Args:
         model: The trained model.
@@ -55,7 +55,7 @@ def write(
         signatures.write(module, draft, module.signatures())
         os.makedirs(os.path.join(draft, "assets.extra"), exist_ok=True)  # copied and kept by the server
         card = model_card.write(draft, card)
-        artifact = SavedModelClassifier(draft)
+        artifact = SavedModelPredictor(draft)
         try:
             result = artifact_check.check(
                 artifact, reference(model, copy, card), images, verify.tolerance_of(precision, card.output)

@@ -39,14 +39,14 @@ def write(module: tf.Module, path: str, functions: Mapping[str, Callable]) -> No
 
 
 class ServingModule(tf.Module):
-    """Trained classifier as a `tf.Module` with the signatures that TF Serving offers.
+    """Trained predictor as a `tf.Module` with the signatures that TF Serving offers.
 
     A Keras model cannot be saved with `tf.saved_model.save` directly: names and dtypes of its signature get lost. The
     module tracks the model's variables and traces its call instead.
     """
 
     def __init__(self, model: keras.Model, card: ModelCard, top_k: int = TOP_K, extra_signatures: Sequence[str] = ()):
-        super().__init__(name="classifier")
+        super().__init__(name="predictor")
         # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
         self._model = lambda: model
         self._card, self._top_k = card, top_k

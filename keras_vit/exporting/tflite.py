@@ -22,7 +22,7 @@ from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLiteClassifier, without_deprecation
+from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLitePredictor, without_deprecation
 
 WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 
@@ -40,7 +40,7 @@ def write(
     tolerance: verify.Tolerance | None = None,
     features: bool = False,
 ) -> tuple[str, verify.Comparison]:
-    """Export a classifier for devices, as `export` does.
+    """Export a predictor for devices, as `export` does.
 
     The card (`PATH.json`) is written beside the file. The signature `classify` takes `images` and returns
     `probabilities`.
@@ -87,7 +87,7 @@ def write(
             file.write(content)
         describe()
         try:
-            artifact = TFLiteClassifier(name)
+            artifact = TFLitePredictor(name)
             limits = tolerance or verify.tolerance_of(precision, card.output)
             result = artifact_check.check(artifact, reference(model, copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter

@@ -3,7 +3,7 @@
 `tflite-support`, which used to write it, is no longer maintained, and `mediapipe` requires other versions of NumPy and
 protobuf than TensorFlow. The metadata is a table of a published schema in the file's list of metadata, under the name
 TFLITE_METADATA, and the labels are a text file in an uncompressed ZIP archive behind the model. The part of the schema
-that an image classifier needs is declared below.
+that an image predictor needs is declared below.
 
 References:
     https://ai.google.dev/edge/litert/models/metadata
@@ -88,7 +88,7 @@ class Table(NamedTuple):
 
 
 def describe(card: ModelCard) -> Table:
-    """Return the metadata of a classifier."""
+    """Return the metadata of a predictor."""
     height, width, channels = card.image_shape
     color = {1: _GRAYSCALE, 3: _RGB}.get(channels, 0)
     size = Table(_SIZE, {"width": ("Uint32", width), "height": ("Uint32", height)})
@@ -107,7 +107,7 @@ def describe(card: ModelCard) -> Table:
         outputs["files"] = [Table(_FILE, labels)]
     subgraph = {"name": "classify", "inputs": [Table(_TENSOR, inputs)], "outputs": [Table(_TENSOR, outputs)]}
     model = {
-        "name": card.architecture or "classifier",
+        "name": card.architecture or "predictor",
         "subgraphs": [Table(_SUBGRAPH, subgraph)],
         "min_parser_version": _PARSER_VERSION,
     }

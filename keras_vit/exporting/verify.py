@@ -21,7 +21,7 @@ class VerificationError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Answers of two classifiers to the same images.
+    """Answers of two predictors to the same images.
 
     Attributes:
         examples: Number of images.

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _io
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 
 FILE_NAME = "tf_serving_warmup_requests"
 MAX_RECORDS = 1000  # the server refuses files with more
@@ -24,7 +24,7 @@ _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _MODEL, _SIGNATURE, _INPUTS, _KEY, _VALUE =
 
 
 def write(
-    artifact: SavedModelClassifier, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
+    artifact: SavedModelPredictor, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
 ) -> list[tuple[str, int]]:
     """Run one request for each signature and batch size, as the server will, and write them into the SavedModel.
 
@@ -54,7 +54,7 @@ def encode(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> byte
 
 
 def _requests(
-    artifact: SavedModelClassifier, contents: Sequence[bytes], batch_sizes: Sequence[int]
+    artifact: SavedModelPredictor, contents: Sequence[bytes], batch_sizes: Sequence[int]
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Yield one request for each signature and batch size, smallest batches first."""
     height, width, channels = artifact.card.image_shape

@@ -14,7 +14,7 @@ class Format:
     Attributes:
         name: Its name in `export(format=...)` and `keras-vit export --format`.
         extension: Extension of the file; empty for a directory with versions.
-        reader: Module with `open_artifact(path, num_threads)`, which returns a `Classifier`.
+        reader: Module with `open_artifact(path, num_threads)`, which returns a `Predictor`.
         writer: Module with `write(model, path, *, card, images, **options)`, which returns the path of the artifact and
             its comparison with the model.
         packages: Packages that writing needs beyond the runtime, in the extra of the format's name.
@@ -29,7 +29,7 @@ class Format:
     parts: tuple[str, ...] = ()
 
     def open(self, path: str, num_threads: int | None = None) -> Any:
-        """Open an artifact of this format as a `Classifier`."""
+        """Open an artifact of this format as a `Predictor`."""
         return importlib.import_module(self.reader).open_artifact(path, num_threads)
 
     def require_packages(self) -> None:

@@ -1,4 +1,4 @@
-"""Keras models as classifiers: of a training run, a `.keras` file, or a checkpoint."""
+"""Keras models as predictors: of a training run, a `.keras` file, or a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
-from keras_vit.inference.classifier import FunctionClassifier
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.models.base import ConfiguredModel, class_names_of
 from keras_vit.models.normalization import of_images, operation
@@ -26,7 +26,7 @@ from keras_vit.models.representation import activation_of, endings
 from keras_vit.training import run_directory
 
 
-class KerasClassifier(FunctionClassifier):
+class KerasPredictor(FunctionPredictor):
     """Keras model with its head.
 
     Args:
@@ -36,8 +36,8 @@ class KerasClassifier(FunctionClassifier):
         whole_model: Model of a run that trained without labels, around the encoder that `model` is; None for others.
 
     Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> classifier.kind, classifier.card.image_shape
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> predictor.kind, predictor.card.image_shape
     ('keras', (8, 8, 1))
     """
 
@@ -80,8 +80,8 @@ def open_model(
     labels: Sequence[str] | str | os.PathLike | None = None,
     checkpoint: str | int = "last",
     image_size: int | None = None,
-) -> KerasClassifier:
-    """Open a run, a `.keras` file or a checkpoint; arguments and errors as of `open_classifier`.
+) -> KerasPredictor:
+    """Open a run, a `.keras` file or a checkpoint; arguments and errors as of `open_predictor`.
 
     A model of any image size gets images of 224 x 224, unless `preprocess` resizes.
     """
@@ -93,7 +93,7 @@ def open_model(
             trained = run.config["recipe"]["model"]["image_size"]
             preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
         encoder, whole = _without_pretraining(run.model, image_size)
-        return KerasClassifier(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
+        return KerasPredictor(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
@@ -102,7 +102,7 @@ def open_model(
     model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
     encoder, whole = _without_pretraining(model, image_size)
     card = card_of_model(encoder, path, preprocess, labels or ())
-    return KerasClassifier(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
+    return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
 
 
 def _sha256(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Latency, throughput and memory of a classifier."""
+"""Latency, throughput and memory of a predictor."""
 
 import contextlib
 import resource
@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference.classifier import Classifier
+from keras_vit.inference.predictor import Predictor
 
 PERCENTILES = (50, 95, 99)
 
 
-def measure(classifier: Classifier, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
-    """Measure the latency of a classifier, without preprocessing, on batches of noise, call by call.
+def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
+    """Measure the latency of a predictor, without preprocessing, on batches of noise, call by call.
 
     Returns `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all calls after the `warmup`.
     """
     if calls < 1 or batch_size < 1:
         raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")
     rng = np.random.default_rng(0)
-    shape = (batch_size, *classifier.card.image_shape)
-    pixels = classifier.card.input == "uint8"
+    shape = (batch_size, *predictor.card.image_shape)
+    pixels = predictor.card.input == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
     for _ in range(warmup):
-        classifier.predict(images)
+        predictor.predict(images)
     times = []
     for _ in range(calls):
         start = time.perf_counter()
-        classifier.predict(images)
+        predictor.predict(images)
         times.append(time.perf_counter() - start)
     percentiles = {f"p{p}_ms": float(np.percentile(times, p)) * 1e3 for p in PERCENTILES}
     return {"batch_size": batch_size, **percentiles, "images_per_second": batch_size * calls / sum(times)}

@@ -1,4 +1,4 @@
-"""Model card: the description of a classifier, as JSON.
+"""Model card: the description of a predictor, as JSON.
 
 Each artifact has a card of its own, with the size and the SHA-256 of the artifact's files. A card that belongs to other
 files is refused: labels and preprocessing of another export would give wrong answers without an error. A card is not
@@ -24,7 +24,7 @@ EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """Description of a classifier.
+    """Description of a predictor.
 
     Attributes:
         class_names: One name for each class; empty for a model without classes.
@@ -91,7 +91,7 @@ class ModelCard:
         return self.recipe.get("data", {})
 
     def preprocess_function(self) -> Callable[[Any], Any]:
-        """Return the TensorFlow function from an encoded image (scalar string) to the classifier's input."""
+        """Return the TensorFlow function from an encoded image (scalar string) to the predictor's input."""
         from keras_vit.data import preprocess
 
         return preprocess.single_image(self.preprocess)

@@ -1,4 +1,4 @@
-"""ONNX files as classifiers, run with ONNX Runtime."""
+"""ONNX files as predictors, run with ONNX Runtime."""
 
 import os
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import Classifier, in_batches
+from keras_vit.inference.predictor import Predictor, in_batches
 
 INPUT = "images"
 
 
-class SingleOutputClassifier(Classifier):
-    """Common part of the classifiers whose files map `images` to one output, such as `probabilities`.
+class SingleOutputPredictor(Predictor):
+    """Common part of the predictors whose files map `images` to one output, such as `probabilities`.
 
     Attributes:
         batch_size: Number of images per call; None if the file takes any number.
@@ -32,7 +32,7 @@ class SingleOutputClassifier(Classifier):
         raise NotImplementedError
 
 
-class OnnxClassifier(SingleOutputClassifier):
+class OnnxPredictor(SingleOutputPredictor):
     """ONNX file on the CPU, from `images` to `probabilities`, scores or features."""
 
     kind = "onnx"
@@ -48,9 +48,9 @@ class OnnxClassifier(SingleOutputClassifier):
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     """Open an artifact of this format."""
-    return OnnxClassifier(path, num_threads)
+    return OnnxPredictor(path, num_threads)
 
 
 def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:

@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 
 from keras_vit.inference import formats
-from keras_vit.inference.classifier import Classifier
+from keras_vit.inference.predictor import Predictor
 
 
-def open_classifier(
+def open_predictor(
     path: str | os.PathLike,
     *,
     preprocess: str | None = None,
@@ -15,7 +15,7 @@ def open_classifier(
     num_threads: int | None = None,
     checkpoint: str | int = "last",
     image_size: int | None = None,
-) -> Classifier:
+) -> Predictor:
     """Open anything that predicts.
 
     Args:
@@ -31,17 +31,17 @@ def open_classifier(
             model. An artifact has one size.
 
     Returns:
-        The classifier.
+        The predictor.
 
     Raises:
         FileNotFoundError: If there is nothing at `path`, or a part of it is missing.
         ValueError: If it cannot be opened, or `preprocess`, `labels`, `checkpoint` or `image_size` do not fit.
 
     Example:
-    >>> classifier = open_classifier("runs/digits")
+    >>> predictor = open_predictor("runs/digits")
     >>> with open("images/cat.png", "rb") as file:
-    ...     images = classifier.preprocess([file.read()])
-    >>> classifier.predict(images).shape
+    ...     images = predictor.preprocess([file.read()])
+    >>> predictor.predict(images).shape
     (1, 10)
     """
     path = os.fspath(path)
@@ -59,8 +59,8 @@ def open_classifier(
     return open_artifact(path, num_threads)
 
 
-def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Classifier:
-    """Open an exported classifier; arguments and errors as of `open_classifier`."""
+def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
+    """Open an exported predictor; arguments and errors as of `open_predictor`."""
     path = os.fspath(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):

@@ -1,4 +1,4 @@
-"""OpenVINO models as classifiers."""
+"""OpenVINO models as predictors."""
 
 import logging
 import sys
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import Classifier
-from keras_vit.inference.onnx import INPUT, SingleOutputClassifier, check_names
+from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
+from keras_vit.inference.predictor import Predictor
 
 
-class OpenVinoClassifier(SingleOutputClassifier):
+class OpenVinoPredictor(SingleOutputPredictor):
     """OpenVINO model on the CPU: an `.xml` file, with its weights in a `.bin` file beside it."""
 
     kind = "openvino"
@@ -31,9 +31,9 @@ class OpenVinoClassifier(SingleOutputClassifier):
         )  # a copy: the next call writes into this memory
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     """Open an artifact of this format."""
-    return OpenVinoClassifier(path, num_threads)
+    return OpenVinoPredictor(path, num_threads)
 
 
 def _compile(path: str, num_threads: int | None, output: str) -> Any:

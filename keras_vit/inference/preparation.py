@@ -1,4 +1,4 @@
-"""From encoded images to the input of a classifier, with TensorFlow only where it is needed."""
+"""From encoded images to the input of a predictor, with TensorFlow only where it is needed."""
 
 import functools
 import sys
@@ -11,7 +11,7 @@ from keras_vit.inference import light_preprocess
 
 @functools.lru_cache(maxsize=16)
 def image_function(pp: str) -> Callable[[bytes], np.ndarray]:
-    """Return the function from an encoded image to the input of a classifier, float32 `[H, W, C]`.
+    """Return the function from an encoded image to the input of a predictor, float32 `[H, W, C]`.
 
     A process that has not imported TensorFlow does without it where it can. The values are the same.
     """

@@ -1,4 +1,4 @@
-"""SavedModels as classifiers, loaded and run as TF Serving does it."""
+"""SavedModels as predictors, loaded and run as TF Serving does it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import Classifier
+from keras_vit.inference.predictor import Predictor
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 FEATURES_TENSOR = "features_tensor"  # signature that returns the features of preprocessed images
 
 
-class SavedModelClassifier(Classifier):
+class SavedModelPredictor(Predictor):
     """SavedModel in a TF1 session, with the tag `serve` and tensors by name, as the server runs it."""
 
     kind = "saved_model"
@@ -79,9 +79,9 @@ class SavedModelClassifier(Classifier):
         self._session.close()
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     """Open an artifact of this format."""
-    return SavedModelClassifier(path, num_threads)
+    return SavedModelPredictor(path, num_threads)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""TFLite files as classifiers, run with LiteRT or with TensorFlow's interpreter."""
+"""TFLite files as predictors, run with LiteRT or with TensorFlow's interpreter."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference import model_card
-from keras_vit.inference.classifier import Classifier, in_batches
+from keras_vit.inference.predictor import Predictor, in_batches
 
 CLASSIFY, FEATURES = "classify", "features"  # names of the signatures; not all files have the second
 
 
-class TFLiteClassifier(Classifier):
+class TFLitePredictor(Predictor):
     """TFLite file from `images` to `probabilities`, with a fixed batch size."""
 
     kind = "tflite"
@@ -72,9 +72,9 @@ class TFLiteClassifier(Classifier):
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Classifier:
+def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     """Open an artifact of this format."""
-    return TFLiteClassifier(path, num_threads)
+    return TFLitePredictor(path, num_threads)
 
 
 def tensor_types(content: bytes) -> tuple[set[str], set[str]]:

@@ -1,4 +1,4 @@
-"""Occlusion: which parts of an image a classifier needs. Works with anything that predicts."""
+"""Occlusion: which parts of an image a predictor needs. Works with anything that predicts."""
 
 import functools
 from collections.abc import Callable

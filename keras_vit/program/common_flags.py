@@ -45,7 +45,7 @@ def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or e
 
 
 def model_options() -> dict[str, Any]:
-    """Return the arguments of `open_classifier` that the flags of `define_model_flags` give, beside the path."""
+    """Return the arguments of `open_predictor` that the flags of `define_model_flags` give, beside the path."""
     return {name: flags.FLAGS[name].value for name in ("preprocess", "labels", "checkpoint", "image_size")}
 
 

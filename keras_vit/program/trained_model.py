@@ -3,13 +3,13 @@
 from absl import flags
 
 from keras_vit.inference import formats, keras_model, sample_images
-from keras_vit.inference.keras_model import KerasClassifier
+from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.program import common_flags
 
 
-def open_model(other: str = "output") -> KerasClassifier:
+def open_model(other: str = "output") -> KerasPredictor:
     """Return the model of `--model`; `other` is a second flag that is needed."""
     options = flags.FLAGS
     if not options.model or not options[other].value:
@@ -19,10 +19,10 @@ def open_model(other: str = "output") -> KerasClassifier:
             f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
             f"Received: --model={options.model}."
         )
-    classifier = keras_model.open_model(options.model, **common_flags.model_options())
-    if not classifier.class_names:
+    predictor = keras_model.open_model(options.model, **common_flags.model_options())
+    if not predictor.class_names:
         raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
-    return classifier
+    return predictor
 
 
 def load_images(card: ModelCard, default: int = 64, split: str | None = None) -> SampleImages:

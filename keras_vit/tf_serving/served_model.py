@@ -1,4 +1,4 @@
-"""Model as the development server serves it: a SavedModel, or a classifier of another format with its signature."""
+"""Model as the development server serves it: a SavedModel, or a predictor of another format with its signature."""
 
 import contextlib
 import json
@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_vit.data import headers
 from keras_vit.exporting import safe_decode
-from keras_vit.inference import Classifier
+from keras_vit.inference import Predictor
 from keras_vit.inference.probabilities import TOP_K
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
 
@@ -26,17 +26,17 @@ _LARGE_PIXELS = 12_500_000  # Requests of more pixels are computed one at a time
 class ServedModel:
     """Responses of one version of a model, as objects for JSON."""
 
-    def __init__(self, name: str, classifier: Classifier):
+    def __init__(self, name: str, predictor: Predictor):
         self.name, self.version = name, 1
-        self._max_pixels = classifier.card.max_pixels or safe_decode.MAX_PIXELS
+        self._max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
         self._large = threading.Lock()
-        self._servable: SavedModelClassifier | ServedClassifier
-        if isinstance(classifier, SavedModelClassifier):
-            number = os.path.basename(os.path.normpath(classifier.path))
+        self._servable: SavedModelPredictor | ServedPredictor
+        if isinstance(predictor, SavedModelPredictor):
+            number = os.path.basename(os.path.normpath(predictor.path))
             self.version = int(number) if number.isdecimal() else 1
-            self._servable = classifier
+            self._servable = predictor
         else:
-            self._servable = ServedClassifier(classifier)
+            self._servable = ServedPredictor(predictor)
 
     def predict(self, body: object) -> dict[str, Any]:
         """Respond to a predict request."""
@@ -93,14 +93,14 @@ class ServedModel:
         return {"model_version_status": [{"version": str(self.version), "state": "AVAILABLE", "status": status}]}
 
 
-class ServedClassifier:
-    """Classifier with the signature `serving_default`: encoded images in, labels and probabilities out."""
+class ServedPredictor:
+    """Predictor with the signature `serving_default`: encoded images in, labels and probabilities out."""
 
-    def __init__(self, classifier: Classifier, top_k: int = TOP_K):
-        if not classifier.class_names:
-            raise ValueError(f"The model must have a classification head. Received: {classifier.path!r}.")
-        self._classifier = classifier
-        self._labels = np.array([name.encode() for name in classifier.class_names], object)
+    def __init__(self, predictor: Predictor, top_k: int = TOP_K):
+        if not predictor.class_names:
+            raise ValueError(f"The model must have a classification head. Received: {predictor.path!r}.")
+        self._predictor = predictor
+        self._labels = np.array([name.encode() for name in predictor.class_names], object)
         self._top_k = min(top_k, len(self._labels))
         self._lock = threading.Lock()  # an interpreter runs one batch at a time
         self.signatures = {"serving_default": self._signature()}
@@ -113,7 +113,7 @@ class ServedClassifier:
         probabilities = np.zeros((len(images), len(self._labels)), np.float32)
         if valid.any():
             with self._lock:
-                probabilities[valid] = self._classifier.predict(np.stack([i for i in images if i is not None]))
+                probabilities[valid] = self._predictor.predict(np.stack([i for i in images if i is not None]))
         order = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top_k]
         return {
             "probabilities": probabilities,
@@ -126,7 +126,7 @@ class ServedClassifier:
         """Preprocess an encoded image; None if it is unreadable or too large."""
         try:
             headers.check(tf.constant(contents), safe_decode.MAX_PIXELS, untrusted=True)
-            return self._classifier.preprocess([contents])[0]
+            return self._predictor.preprocess([contents])[0]
         except tf.errors.OpError:
             return None
 

@@ -245,7 +245,7 @@ def ways(path, decoder):
     shutil.copy(RUN / "config.json", run)
     shutil.copy(path, run / "model.keras")
     return [
-        (path, lambda: inference.open_classifier(path, preprocess="value_range(-1, 1)")),
+        (path, lambda: inference.open_predictor(path, preprocess="value_range(-1, 1)")),
         (run / "model.keras", lambda: load_run(str(run))),
         (path, lambda: keras_vit.model_from_checkpoint(path, decoder=decoder)),
     ]

@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit import exporting
-from keras_vit.inference import formats, open_classifier
+from keras_vit.inference import formats, open_predictor
 from keras_vit.models import normalization
 from tests import golden_data
 from tools import real_dinov2
@@ -84,7 +84,7 @@ def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_pa
         exporting.export(model, path, kind, images=known["images"], **options)
     except ImportError as error:
         pytest.skip(str(error))
-    artifact = open_classifier(path)
+    artifact = open_predictor(path)
     found = artifact.features(prepared(known["images"]))
     tolerance = exporting.verify.RELATIVE[precision]
     assert_close(found, known["pooled"], tolerance + 1e-4)  # of the artifact, and of the model

@@ -1,4 +1,4 @@
-"""Synthetic data and classifiers for tests of evaluators: arrays, and functions of them."""
+"""Synthetic data and predictors for tests of evaluators: arrays, and functions of them."""
 
 import types
 
@@ -37,8 +37,8 @@ class Data:
         return evaluators.Split(list(batches_of(images, labels)), self.num_classes)
 
 
-def classifier(**changes):
-    """A classifier whose images are its features."""
+def predictor(**changes):
+    """A predictor whose images are its features."""
     card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,), "data": {}}
     card |= {name: changes.pop(name) for name in card if name in changes}
     arguments = {
@@ -53,5 +53,5 @@ def classifier(**changes):
 
 
 def context(open_split, **changes):
-    """The classifier with its data."""
-    return evaluators.Context(classifier(**changes), open_split, "made-up", "train", "test")
+    """The predictor with its data."""
+    return evaluators.Context(predictor(**changes), open_split, "made-up", "train", "test")

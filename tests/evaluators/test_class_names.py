@@ -8,7 +8,7 @@ import pytest
 from keras_vit import _checks, evaluators
 from keras_vit.evaluators import results_table
 from keras_vit.zoo.labels import imagenet_classes
-from tests.evaluators.synthetic import batches_of, classifier, context
+from tests.evaluators.synthetic import batches_of, context, predictor
 
 KNOWN = ("apple", "kiwi", "plum")
 
@@ -23,7 +23,7 @@ def measured(names, known=KNOWN, truth=None, evaluator="classification", card=No
     images, labels = np.concatenate([images, images[:1]]), np.concatenate([labels, labels[:1]])  # not full batches
     data = evaluators.Split(list(batches_of(images, labels)), len(names), class_names=tuple(names))
     where = context(lambda *_: data, class_names=known, **changes)
-    vars(where.classifier.card).update(card or {})
+    vars(where.predictor.card).update(card or {})
     suite = evaluators.Suite([evaluator])
     suite.check(where)
     return suite.run(where)[0]
@@ -151,6 +151,6 @@ def test_other_numbers_may_be_names():
 
 
 def test_a_classifier_without_names_takes_numbers():
-    assert classifier().class_names == ()
+    assert predictor().class_names == ()
     data = evaluators.Split(list(batches_of(np.eye(3), np.arange(3))), 3, class_names=("x", "y", "z"))
     assert evaluators.Suite(["classification"]).run(context(lambda *_: data))[0].metrics["accuracy"] == 1.0

@@ -1,4 +1,4 @@
-"""Evaluators by name, on a classifier made of functions and arrays: no backend is needed."""
+"""Evaluators by name, on a predictor made of functions and arrays: no backend is needed."""
 
 import json
 

@@ -11,15 +11,15 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit import _io, models
 from keras_vit.exporting import artifact_check, inference_model, saved_model, tflite, verify
-from keras_vit.inference import KerasClassifier, model_card
+from keras_vit.inference import KerasPredictor, model_card
 from keras_vit.inference.opening import open_artifact
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 from tests import selection, tiny
 
 
 def check(artifact, model):
     """The problems that the check finds, under the tolerance of the file."""
-    reference = KerasClassifier(model, tiny.card())
+    reference = KerasPredictor(model, tiny.card())
     tolerance = verify.tolerance_of(artifact.stored_precision)
     return artifact_check.check(artifact, reference, tiny.images(), tolerance)
 
@@ -63,13 +63,13 @@ def test_an_artifact_that_was_not_changed_has_no_problems(served, served_artifac
 
 @pytest.mark.parametrize("signature", ["serving_default", "serve_images", "serve_tensor"])
 def test_other_probabilities_of_any_signature_are_found(served, served_artifact, signature, monkeypatch):
-    run = SavedModelClassifier.run
+    run = SavedModelPredictor.run
 
     def halved(artifact, name, inputs):
         found = run(artifact, name, inputs)
         return {**found, "probabilities": found["probabilities"] / 2} if name == signature else found
 
-    monkeypatch.setattr(SavedModelClassifier, "run", halved)
+    monkeypatch.setattr(SavedModelPredictor, "run", halved)
     _, problems = check(served_artifact, served[0])
     assert [problem.partition(":")[0] for problem in problems] == [signature]
     assert "the largest difference of a probability" in problems[0]
@@ -132,10 +132,10 @@ def test_a_second_softmax_is_found():
     base = tiny.model(num_layers=1)
     exponentials = keras.ops.exp(base.output)
     model = keras.Model(base.input, exponentials / keras.ops.sum(exponentials, axis=-1, keepdims=True))
-    _, problems = check(KerasClassifier(model, tiny.card()), model)
+    _, problems = check(KerasPredictor(model, tiny.card()), model)
     assert problems == ["the outputs of the model are probabilities already; let it end in keras.layers.Softmax"]
     model = keras.Model(base.input, keras.layers.Softmax()(base.output))
-    assert check(KerasClassifier(model, tiny.card()), model)[1] == []
+    assert check(KerasPredictor(model, tiny.card()), model)[1] == []
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_a_model_is_exported_to_the_format_of_the_extension(tmp_path):
         precision="float16",
     )
     assert comparison.examples == 2
-    artifact = inference.open_classifier(tmp_path / "model.tflite")
+    artifact = inference.open_predictor(tmp_path / "model.tflite")
     assert (artifact.kind, artifact.card.precision) == ("tflite", "float16")
     assert artifact.class_names == tiny.CLASS_NAMES
     assert artifact.card.preprocess == "decode(3)|resize((16, 16), method='bilinear')|value_range(-1, 1)"
@@ -42,8 +42,8 @@ def test_a_checkpoint_is_exported(tmp_path):
     save_checkpoint(model, tmp_path / "model.npz")
     arguments = {"preprocess": "value_range(-1, 1)", "images": tiny.images().contents}
     exporting.export(tmp_path / "model.npz", tmp_path / "served", **arguments)
-    artifact = inference.open_classifier(tmp_path / "served")
-    original = inference.open_classifier(tmp_path / "model.npz", preprocess="value_range(-1, 1)")
+    artifact = inference.open_predictor(tmp_path / "served")
+    original = inference.open_predictor(tmp_path / "model.npz", preprocess="value_range(-1, 1)")
     images = original.preprocess(tiny.images().contents)
     np.testing.assert_allclose(artifact.predict(images), original.predict(images), atol=1e-5)
     assert artifact.class_names == tuple("0123456")
@@ -208,10 +208,10 @@ PROBABILITIES = {
 def test_probabilities_are_those_of_the_model(build, output, of_logits):
     """Of the model called directly, and of the copy that is exported."""
     model, images = build(), tiny.arrays(3, tiny.SIZE, tiny.SIZE) / np.float32(127.5) - 1
-    classifier = inference.KerasClassifier(model, card_of_model(model, "model", "value_range(-1, 1)"))
+    predictor = inference.KerasPredictor(model, card_of_model(model, "model", "value_range(-1, 1)"))
     expected = expected_outputs(model, images, output if of_logits else "as_is")
-    assert classifier.card.output == output
-    np.testing.assert_allclose(classifier.predict(images), expected, atol=1e-6)
+    assert predictor.card.output == output
+    np.testing.assert_allclose(predictor.predict(images), expected, atol=1e-6)
     copy = inference_model(model)
     np.testing.assert_allclose(expected_outputs(copy, images, output), expected, atol=1e-6)
 
@@ -223,7 +223,7 @@ def test_images_that_are_not_square(extension, tmp_path):
         pytest.importorskip({".onnx": "onnxruntime", ".xml": "openvino"}[extension])
     model, arrays = tiny.model(num_layers=1, image_size=(16, 24)), tiny.arrays(3, 16, 24)
     exporting.export(model, tmp_path / f"model{extension}", images=arrays, preprocess="value_range(-1, 1)")
-    artifact = inference.open_classifier(tmp_path / f"model{extension}")
+    artifact = inference.open_predictor(tmp_path / f"model{extension}")
     images = arrays.astype(np.float32) / 127.5 - 1
     np.testing.assert_allclose(artifact.predict(images), expected_outputs(model, images, "softmax"), atol=1e-5)
     for change in ({"image_shape": [24, 16, 3]}, {"class_names": list("012345")}):
@@ -231,7 +231,7 @@ def test_images_that_are_not_square(extension, tmp_path):
         content = _io.read_json(path)
         _io.write_json(path, {**content, **change})
         with pytest.raises(ValueError, match=f"{next(iter(change))}.*Export the artifact again"):
-            inference.open_classifier(artifact.path)
+            inference.open_predictor(artifact.path)
         _io.write_json(path, content)
 
 
@@ -259,7 +259,7 @@ def test_functional_models(kind, extension, tmp_path):
     comparison = exporting.export(model, path, images=arrays, preprocess="value_range(-1, 1)", **options)
     assert comparison.examples == 4
     assert (comparison.top1_agreement is None) == (output in ("scores", "features"))
-    artifact = inference.open_classifier(path)
+    artifact = inference.open_predictor(path)
     assert artifact.card.output == output
     classes = () if comparison.top1_agreement is None else map(str, range(model.output_shape[-1]))
     assert artifact.class_names == tuple(options.get("class_names", classes))
@@ -287,7 +287,7 @@ def test_features_of_every_precision(precision, tmp_path):
         precision=precision,
         **options,
     )
-    assert inference.open_classifier(path).stored_precision == precision
+    assert inference.open_predictor(path).stored_precision == precision
 
 
 def test_images_in_every_form(tmp_path):
@@ -329,7 +329,7 @@ def two_inputs():
 def test_a_file_of_a_model_with_two_inputs_is_refused(tmp_path):
     two_inputs().save(tmp_path / "two.keras")
     with pytest.raises(ValueError, match="one input of images"):
-        inference.open_classifier(tmp_path / "two.keras", preprocess="value_range(-1, 1)")
+        inference.open_predictor(tmp_path / "two.keras", preprocess="value_range(-1, 1)")
 
 
 GOOD = tiny.arrays(1)

@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_vit import inspection, models
 from keras_vit.data import headers
 from keras_vit.exporting import saved_model, verify
-from keras_vit.inference import KerasClassifier, model_card
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference import KerasPredictor, model_card
+from keras_vit.inference.saved_model import SavedModelPredictor
 from tests import forked, tiny
 
 
@@ -142,7 +142,7 @@ def test_features_of_prepared_images_are_the_models(exported):
     expected = body(images).numpy()
     assert artifact.features_unavailable is None
     np.testing.assert_allclose(artifact.features(images), expected, rtol=1e-5, atol=1e-5)  # float32
-    keras_artifact = KerasClassifier(model, artifact.card)
+    keras_artifact = KerasPredictor(model, artifact.card)
     np.testing.assert_allclose(keras_artifact.features(images), expected, rtol=1e-5, atol=1e-5)
     # The signature of files prepares the same images itself.
     of_files = artifact.run("features", {"image_bytes": contents})["features"]
@@ -158,7 +158,7 @@ def test_attention_maps_are_those_of_inspection(pooling, tmp_path):
     images = np.stack([tiny.preprocess(tf.constant(content)) for content in contents])
     maps = inspection.attention_maps(model, images)
     expected = np.stack([maps.grids()[name].mean(axis=1) for name in maps.blocks()], axis=1)
-    answer = SavedModelClassifier(path).run("attention", {"image_bytes": contents})["attention"]
+    answer = SavedModelPredictor(path).run("attention", {"image_bytes": contents})["attention"]
     assert answer.shape == (2, 2, 2, 2)  # images, blocks, rows and columns of patches
     np.testing.assert_allclose(answer, expected, atol=1e-5)
 
@@ -209,7 +209,7 @@ def test_sigmoid_and_mixed_precision(tmp_path):
     images = np.stack([tiny.preprocess(tf.constant(content)) for content in tiny.images(4).contents])
     plain = tiny.model(num_layers=1, dtype="float32")  # the same random weights
     expected = tf.sigmoid(plain(images)).numpy()
-    np.testing.assert_allclose(SavedModelClassifier(path).predict(images), expected, atol=1e-5)
+    np.testing.assert_allclose(SavedModelPredictor(path).predict(images), expected, atol=1e-5)
     assert comparison.max_difference < 1e-5
 
 
@@ -268,7 +268,7 @@ def test_the_number_of_named_classes_can_be_chosen(tmp_path):
     path, _ = saved_model.write(
         tiny.model(num_layers=1), str(tmp_path), card=tiny.card(), images=tiny.images(), top_k=2, extra_signatures=()
     )
-    answer = SavedModelClassifier(path).run(
+    answer = SavedModelPredictor(path).run(
         "serving_default", {"image_bytes": np.array(tiny.images(3).contents, object)}
     )
     assert answer["top_k_classes"].shape == (3, 2)

@@ -9,7 +9,7 @@ from keras_vit import models
 from keras_vit.exporting import single_file, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
-from keras_vit.inference.tflite import TFLiteClassifier, make_interpreter
+from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
 from tests import selection, tiny
 
 
@@ -75,8 +75,8 @@ def test_signature_has_names_and_a_fixed_batch(tmp_path):
     export(small(), path, batch_size=4)
     opened = make_interpreter(path)
     assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
-    assert TFLiteClassifier(path).input_details["shape"].tolist() == [4, 16, 16, 3]
-    assert TFLiteClassifier(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
+    assert TFLitePredictor(path).input_details["shape"].tolist() == [4, 16, 16, 3]
+    assert TFLitePredictor(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
 
 
 @pytest.mark.slow
@@ -257,7 +257,7 @@ def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
 
-    monkeypatch.setattr(TFLiteClassifier, "predict", refuse)
+    monkeypatch.setattr(TFLitePredictor, "predict", refuse)
     with pytest.raises(single_file.ConversionError, match="The interpreter cannot run .*float32.*PADV2"):
         export(small(), tmp_path / "model.tflite")
     assert os.listdir(tmp_path) == []
@@ -335,7 +335,7 @@ def test_integer_files_have_no_features(tmp_path):
 
 @pytest.mark.slow
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(TFLiteClassifier, "features", lambda self, images: np.zeros((6, 16)))
+    monkeypatch.setattr(TFLitePredictor, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"features: the difference is 1\.0e\+00 of the length"):
         export(small(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)

@@ -56,9 +56,9 @@ def test_exports(name, kind, tmp_path):
     model, path = tiny.model(num_layers=1, **MODELS[name]), tmp_path / FILES[kind]
     comparison = exporting.export(model, path, images=tiny.images().contents, **options_of(name, kind))
     assert comparison.top1_agreement == 1.0
-    artifact = inference.open_classifier(path)
+    artifact = inference.open_predictor(path)
     images = artifact.preprocess(tiny.images().contents)
-    expected = inference.KerasClassifier(model, tiny.card())
+    expected = inference.KerasPredictor(model, tiny.card())
     # Float32 sums in another order.
     np.testing.assert_allclose(artifact.predict(images), expected.predict(images), atol=1e-5)
     if artifact.features_unavailable is None:

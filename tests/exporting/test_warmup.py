@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.exporting import warmup
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 from tests import tiny
 
 
@@ -15,7 +15,7 @@ def artifact(served, tmp_path_factory):
     """A copy to write into."""
     path = tmp_path_factory.mktemp("warm") / "1"
     shutil.copytree(served[1] / "1", path)
-    return SavedModelClassifier(str(path))
+    return SavedModelPredictor(str(path))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.inference import KerasClassifier, frozen
+from keras_vit.inference import KerasPredictor, frozen
 from tests import tiny
 
 SPEC = tf.TensorSpec((None, tiny.SIZE, tiny.SIZE, 3), tf.float32)
@@ -50,14 +50,14 @@ def test_where_it_pays(dtype, instructions, expected, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_classifiers_of_many_images(dtype, images, monkeypatch):
     monkeypatch.setattr(frozen, "_instructions", lambda: {"amx_bf16"})
-    classifier = KerasClassifier(tiny.model(dtype=dtype), tiny.card())
-    before = classifier.predict(images)
-    classifier.prepare_for_many()
-    after = classifier.predict(images)
+    predictor = KerasPredictor(tiny.model(dtype=dtype), tiny.card())
+    before = predictor.predict(images)
+    predictor.prepare_for_many()
+    after = predictor.predict(images)
     if dtype == "float32":
         np.testing.assert_array_equal(after, before)
     else:
         np.testing.assert_allclose(after, before, atol=0.02)
-    for weight in classifier.model.weights:
+    for weight in predictor.model.weights:
         weight.assign(np.zeros(weight.shape))
-    assert np.array_equal(classifier.predict(images), after) == (dtype == "mixed_bfloat16")
+    assert np.array_equal(predictor.predict(images), after) == (dtype == "mixed_bfloat16")

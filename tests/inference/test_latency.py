@@ -27,7 +27,7 @@ def test_memory_of_the_process_that_started_the_measurement_is_not_counted():
 
 
 class Clock:
-    """A classifier whose first calls take long, and the clock that it is measured with."""
+    """A predictor whose first calls take long, and the clock that it is measured with."""
 
     card = tiny.card(input="float")
 

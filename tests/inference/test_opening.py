@@ -22,8 +22,8 @@ PREPROCESS = "value_range(-1, 1)"
 def expected():
     """A model, and its probabilities for six images."""
     model = tiny.model()
-    classifier = inference.KerasClassifier(model, tiny.card())
-    return model, classifier.predict(classifier.preprocess(tiny.images().contents))
+    predictor = inference.KerasPredictor(model, tiny.card())
+    return model, predictor.predict(predictor.preprocess(tiny.images().contents))
 
 
 @pytest.mark.parametrize(
@@ -36,33 +36,33 @@ def test_model_files(expected, name, tmp_path):
         model.save(path)
     else:
         keras_vit.save_checkpoint(model, path, format="google" if name.endswith(".npz") else "timm")
-    classifier = inference.open_classifier(path, preprocess=PREPROCESS, labels=tiny.CLASS_NAMES)
-    assert (classifier.kind, classifier.scores_are) == ("keras", "logits")
-    assert classifier.class_names == tiny.CLASS_NAMES
-    images = classifier.preprocess(tiny.images().contents)
-    np.testing.assert_allclose(classifier.predict(images), probabilities, atol=1e-5)
-    assert classifier.features(images).shape == (6, 16)
+    predictor = inference.open_predictor(path, preprocess=PREPROCESS, labels=tiny.CLASS_NAMES)
+    assert (predictor.kind, predictor.scores_are) == ("keras", "logits")
+    assert predictor.class_names == tiny.CLASS_NAMES
+    images = predictor.preprocess(tiny.images().contents)
+    np.testing.assert_allclose(predictor.predict(images), probabilities, atol=1e-5)
+    assert predictor.features(images).shape == (6, 16)
 
 
 @pytest.mark.slow
 def test_a_run_knows_its_preprocessing(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
     for path in (tmp_path / "run", tmp_path / "run" / "model.keras"):
-        classifier = inference.open_classifier(path)
-        assert classifier.card.preprocess == "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
-        assert classifier.class_names == tuple("0123456789")
-    other = inference.open_classifier(tmp_path / "run", preprocess="value_range(0, 1)", labels=list("abcdefghij"))
+        predictor = inference.open_predictor(path)
+        assert predictor.card.preprocess == "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"
+        assert predictor.class_names == tuple("0123456789")
+    other = inference.open_predictor(tmp_path / "run", preprocess="value_range(0, 1)", labels=list("abcdefghij"))
     assert other.card.preprocess.endswith("value_range(0, 1)")
     assert other.class_names == tuple("abcdefghij")
 
 
 def test_an_artifact_knows_its_preprocessing(served):
-    classifier = inference.open_classifier(served[1])
-    assert classifier.kind == "saved_model"
-    assert classifier.class_names == tiny.CLASS_NAMES
+    predictor = inference.open_predictor(served[1])
+    assert predictor.kind == "saved_model"
+    assert predictor.class_names == tiny.CLASS_NAMES
     for options in ({"preprocess": PREPROCESS}, {"labels": tiny.CLASS_NAMES}):
         with pytest.raises(ValueError, match="Leave out preprocess and labels"):
-            inference.open_classifier(served[1], **options)
+            inference.open_predictor(served[1], **options)
 
 
 @pytest.mark.slow
@@ -70,10 +70,10 @@ def test_labels_of_a_file(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_text("\n".join(tiny.CLASS_NAMES) + "\n", encoding="utf-8")
     open_with = {"preprocess": PREPROCESS, "labels": tmp_path / "labels.txt"}
-    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == tiny.CLASS_NAMES
+    assert inference.open_predictor(tmp_path / "model.keras", **open_with).class_names == tiny.CLASS_NAMES
     (tmp_path / "labels.txt").write_text("a\nb\n")
     with pytest.raises(ValueError, match="class_names"):
-        inference.open_classifier(tmp_path / "model.keras", **open_with)
+        inference.open_predictor(tmp_path / "model.keras", **open_with)
 
 
 def test_names_of_the_classes_in_the_file(expected, tmp_path):
@@ -81,9 +81,9 @@ def test_names_of_the_classes_in_the_file(expected, tmp_path):
     model.class_names = tiny.CLASS_NAMES
     inputs = keras.Input(model.input_shape[1:])
     keras.Model(inputs, model(keras.layers.RandomFlip()(inputs))).save(tmp_path / "around.keras")
-    classifier = inference.open_classifier(tmp_path / "around.keras", preprocess=PREPROCESS)
-    assert classifier.class_names == tiny.CLASS_NAMES
-    assert "class_names" not in classifier.card.arguments
+    predictor = inference.open_predictor(tmp_path / "around.keras", preprocess=PREPROCESS)
+    assert predictor.class_names == tiny.CLASS_NAMES
+    assert "class_names" not in predictor.card.arguments
 
 
 @pytest.mark.parametrize("content", ["\ufeffcafé\ndog\n", "café\r\ndog\r\n\r\n \n", "café\ndog"])
@@ -92,7 +92,7 @@ def test_labels_of_a_file_of_an_editor(content, tmp_path):
     tiny.model(classes=2).save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_bytes(content.encode())
     open_with = {"preprocess": PREPROCESS, "labels": str(tmp_path / "labels.txt")}
-    assert inference.open_classifier(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
+    assert inference.open_predictor(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
 
 
 @pytest.mark.parametrize(
@@ -107,35 +107,35 @@ def test_labels_of_a_file_that_cannot_be_read(content, message, tmp_path):
     tiny.model(classes=2).save(tmp_path / "model.keras")
     (tmp_path / "labels.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, labels=tmp_path / "labels.txt")
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, labels=tmp_path / "labels.txt")
 
 
 @pytest.mark.slow
 def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
     tiny.write_digits_run(tmp_path / "run")
-    other = inference.open_classifier(tmp_path / "run", labels=list("abcdefghij"))
+    other = inference.open_predictor(tmp_path / "run", labels=list("abcdefghij"))
     assert other.card.data["class_names"] == list("0123456789")
-    assert "class_names" not in inference.open_classifier(tmp_path / "run").card.data
+    assert "class_names" not in inference.open_predictor(tmp_path / "run").card.data
 
 
 def test_images_that_are_not_square(tmp_path):
     """A model of 16 x 24 pixels sees an image as Pillow reads it."""
     model = tiny.model(image_size=(16, 24))
     model.save(tmp_path / "model.keras")
-    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
-    assert classifier.card.image_shape == (16, 24, 3)
+    predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
+    assert predictor.card.image_shape == (16, 24, 3)
     image = tiny.arrays(1, height=16, width=24)[0]
-    np.testing.assert_allclose(classifier.preprocess([tiny.encode(image, "png")])[0], image / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(predictor.preprocess([tiny.encode(image, "png")])[0], image / 127.5 - 1, atol=1e-6)
     large = np.repeat(np.repeat(image, 2, axis=0), 2, axis=1)  # 32 x 48: bilinear by two, each pixel inside its block
-    found = classifier.preprocess([tiny.encode(large, "png")])
-    assert found.shape == (1, 16, 24, 3) and classifier.predict(found).shape == (1, 7)
+    found = predictor.preprocess([tiny.encode(large, "png")])
+    assert found.shape == (1, 16, 24, 3) and predictor.predict(found).shape == (1, 7)
     np.testing.assert_allclose(found[0], image / 127.5 - 1, atol=1e-2)
 
 
 def test_preprocess_must_be_known(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
-        inference.open_classifier(tmp_path / "model.keras")
+        inference.open_predictor(tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize(
@@ -149,31 +149,31 @@ def test_preprocess_is_that_of_the_weights(normalization, values, tmp_path):
     model = tiny.model()
     model.input_normalization = normalization
     model.save(tmp_path / "model.keras")
-    classifier = inference.open_classifier(tmp_path / "model.keras")
-    assert classifier.card.preprocess.endswith(f"|{values}")
+    predictor = inference.open_predictor(tmp_path / "model.keras")
+    assert predictor.card.preprocess.endswith(f"|{values}")
     image = np.random.default_rng(0).integers(0, 256, (tiny.SIZE, tiny.SIZE, 3), np.uint8)
     expected = keras_vit.preprocess_input(image, model)
     # The same numbers, divided in another order in single precision.
-    np.testing.assert_allclose(classifier.preprocess([tiny.encode(image, "png")])[0], expected, atol=1e-6)
+    np.testing.assert_allclose(predictor.preprocess([tiny.encode(image, "png")])[0], expected, atol=1e-6)
 
 
 def test_what_cannot_be_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        inference.open_classifier(tmp_path / "nowhere")
+        inference.open_predictor(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(FileNotFoundError, match=r"model\.keras"):  # a run that was interrupted
-        inference.open_classifier(tmp_path)
+        inference.open_predictor(tmp_path)
 
 
 @pytest.mark.parametrize("output", selection.cases(["softmax", "sigmoid"], ["softmax"]))
 def test_a_model_that_ends_in_probabilities(output, tmp_path):
     model = tiny.model(classifier_activation=output)
     model.save(tmp_path / "model.keras")
-    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
-    assert (classifier.scores_are, classifier.card.output) == ("probabilities", output)
-    images = classifier.preprocess(tiny.images(2).contents)
-    np.testing.assert_allclose(classifier.predict(images), model.predict(images, verbose=0), atol=1e-6)
+    predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
+    assert (predictor.scores_are, predictor.card.output) == ("probabilities", output)
+    images = predictor.preprocess(tiny.images(2).contents)
+    np.testing.assert_allclose(predictor.predict(images), model.predict(images, verbose=0), atol=1e-6)
 
 
 @pytest.mark.slow
@@ -181,13 +181,13 @@ def test_any_keras_model_around_ours(expected, tmp_path):
     inputs = keras.Input((16, 16, 3))
     scaled = keras.Model(inputs, keras.layers.Rescaling(2.0)(expected[0](inputs)))
     scaled.save(tmp_path / "model.keras")
-    classifier = inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS)
-    images = classifier.preprocess(tiny.images(2).contents)
-    np.testing.assert_allclose(classifier.scores(images), scaled.predict(images, verbose=0), atol=1e-5)
+    predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
+    images = predictor.preprocess(tiny.images(2).contents)
+    np.testing.assert_allclose(predictor.scores(images), scaled.predict(images, verbose=0), atol=1e-5)
 
 
 def sha256_of(path, **options):
-    return inference.open_classifier(path, preprocess=PREPROCESS, **options).card.sha256
+    return inference.open_predictor(path, preprocess=PREPROCESS, **options).card.sha256
 
 
 @pytest.mark.parametrize("name", selection.cases(["model.keras", "model.npz", "directory"], ["model.keras"]))
@@ -239,7 +239,7 @@ def test_the_sha256_of_another_model_in_a_run(tmp_path):
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
     tiny.randomize(model, seed=2).save(path)
     for file in (path, tmp_path / "run" / "model.keras"):
-        assert inference.open_classifier(file).card.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert inference.open_predictor(file).card.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_the_sha256_of_an_artifact():
@@ -257,27 +257,27 @@ def test_another_image_size(any_size, tmp_path):
     if any_size:
         path = tmp_path / "model.keras"
         keras_vit.model_from_checkpoint(tmp_path / "model", image_size=None).save(path)
-    classifier = inference.open_classifier(path, preprocess=PREPROCESS, image_size=32)
-    assert classifier.card.preprocess == "decode(3)|resize((32, 32), method='bilinear')|value_range(-1, 1)"
-    images = classifier.preprocess(tiny.images(3).contents)
+    predictor = inference.open_predictor(path, preprocess=PREPROCESS, image_size=32)
+    assert predictor.card.preprocess == "decode(3)|resize((32, 32), method='bilinear')|value_range(-1, 1)"
+    images = predictor.preprocess(tiny.images(3).contents)
     at_32 = keras_vit.model_from_checkpoint(tmp_path / "model", image_size=32)
-    np.testing.assert_allclose(classifier.scores(images), at_32.predict(images, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(predictor.scores(images), at_32.predict(images, verbose=0), atol=1e-5)
 
 
 def test_another_image_size_of_a_model_without(served, expected, tmp_path):
     with pytest.raises(ValueError, match="image size.*image_size=32"):
-        inference.open_classifier(served[1], image_size=32)
+        inference.open_predictor(served[1], image_size=32)
     keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="image_size=32"):
-        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=32)
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=32)
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="patch_size=8"):
-        inference.open_classifier(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=20)
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=20)
 
 
 def test_preprocessing_to_another_size_names_the_remedy(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     pp = "decode|resize(32)|value_range(-1, 1)"
     with pytest.raises(ValueError, match="16 by 16.*32 by 32.*--image_size=32"):
-        inference.open_classifier(tmp_path / "model.keras", preprocess=pp)
-    assert inference.open_classifier(tmp_path / "model.keras", preprocess=pp, image_size=32).card.image_shape[0] == 32
+        inference.open_predictor(tmp_path / "model.keras", preprocess=pp)
+    assert inference.open_predictor(tmp_path / "model.keras", preprocess=pp, image_size=32).card.image_shape[0] == 32

@@ -28,7 +28,7 @@ def test_features_of_a_distilled_model(representation_size):
         "representation": models.representation(model)(images)[0],
         "include_top=False": headless(images),
         "its representation": models.representation(headless)(images)[0],
-        "Classifier.features": inference.KerasClassifier(model, tiny.card()).features(images),
+        "Predictor.features": inference.KerasPredictor(model, tiny.card()).features(images),
         "exports": signatures.features_function(model)(images),
     }
     for name, features in found.items():

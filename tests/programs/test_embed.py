@@ -23,8 +23,8 @@ def images(digits, tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(run, images):
     """Their features, by the model."""
-    classifier = inference.open_classifier(run)
-    return classifier.features(classifier.preprocess([image.read_bytes() for image in images]))
+    predictor = inference.open_predictor(run)
+    return predictor.features(predictor.preprocess([image.read_bytes() for image in images]))
 
 
 def embed(model, output, *arguments):
@@ -33,7 +33,7 @@ def embed(model, output, *arguments):
 
 def interrupt(monkeypatch, calls, *arguments):
     """Interrupt a call of the program after a number of calls of the model."""
-    features, done = inference.KerasClassifier.features, []
+    features, done = inference.KerasPredictor.features, []
 
     def interrupted(self, batch):
         if len(done) == calls:
@@ -42,13 +42,13 @@ def interrupt(monkeypatch, calls, *arguments):
         return features(self, batch)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(inference.KerasClassifier, "features", interrupted)
+        patch.setattr(inference.KerasPredictor, "features", interrupted)
         embed(*arguments)
 
 
 def without_model(monkeypatch):
     """Fail where a model is opened."""
-    monkeypatch.setattr(inference, "open_classifier", lambda *_, **__: pytest.fail("the model was opened"))
+    monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: pytest.fail("the model was opened"))
 
 
 def rows(path):
@@ -82,7 +82,7 @@ def test_one_row_per_image(kind, name, request, images, expected, tmp_path, caps
 @pytest.mark.slow
 def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, monkeypatch):
     output, calls = tmp_path / "a.npz", []
-    features = inference.KerasClassifier.features
+    features = inference.KerasPredictor.features
 
     def interrupted(self, batch):
         calls.append(len(batch))
@@ -90,7 +90,7 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
             raise KeyboardInterrupt
         return features(self, batch)
 
-    monkeypatch.setattr(inference.KerasClassifier, "features", interrupted)
+    monkeypatch.setattr(inference.KerasPredictor, "features", interrupted)
     with pytest.raises(KeyboardInterrupt):
         embed(run, output, *images)
     assert calls == [2, 1, 2, 1] and not output.exists()
@@ -139,8 +139,8 @@ def test_parts_of_other_weights_are_refused(step, young, images, tmp_path, monke
         embed(directory, output, *images)
     save_best(directory, 4, 1)
     assert embed(directory, output, "--checkpoint=4", *images) == 0  # the weights of the interrupted call
-    classifier = inference.open_classifier(directory, checkpoint="best")
-    expected = classifier.features(classifier.preprocess([image.read_bytes() for image in images]))
+    predictor = inference.open_predictor(directory, checkpoint="best")
+    expected = predictor.features(predictor.preprocess([image.read_bytes() for image in images]))
     np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -242,9 +242,9 @@ def test_another_image_size(run, images, tmp_path):
     """The positions of a grid of 2 by 2 are resized as the reference does it."""
     output = tmp_path / "a.npz"
     assert embed(run, output, "--image_size=16", *images) == 0
-    classifier = inference.open_classifier(run)
-    other = type(classifier.model).from_config({**classifier.model.get_config(), "image_size": 16})
-    for new, old in zip(other.weights, classifier.model.weights, strict=True):
+    predictor = inference.open_predictor(run)
+    other = type(predictor.model).from_config({**predictor.model.get_config(), "image_size": 16})
+    for new, old in zip(other.weights, predictor.model.weights, strict=True):
         value = old.numpy()
         if value.shape != new.shape:
             grid = scipy.ndimage.zoom(value[0, 1:].reshape(2, 2, 16), (2, 2, 1), order=1).reshape(1, 16, 16)
@@ -252,7 +252,7 @@ def test_another_image_size(run, images, tmp_path):
         new.assign(value)
     pp = "decode(1)|resize((16, 16), method='area')|value_range(-1, 1)"
     prepared = inference.ModelCard((), pp, "softmax", (16, 16, 1)).prepare([image.read_bytes() for image in images])
-    expected = inference.KerasClassifier(other, classifier.card).features(prepared)
+    expected = inference.KerasPredictor(other, predictor.card).features(prepared)
     np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
 
 

@@ -96,7 +96,7 @@ def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path
 
 @pytest.mark.parametrize("name", ["", "missing.jpg"])
 def test_wrong_paths_are_refused_before_the_model_is_loaded(name, run, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(inference, "open_classifier", lambda *_, **__: pytest.fail("the model was opened"))
+    monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: pytest.fail("the model was opened"))
     tiny.digit_files(tmp_path, digits.source, 1)
     with pytest.raises((ValueError, FileNotFoundError), match="Expected image files"):
         call("train.predict", f"--model={run}", tmp_path / name)

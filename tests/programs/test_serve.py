@@ -92,8 +92,8 @@ def test_sigterm_finishes_what_is_under_way(base, images):
 # A request that is computed for ever.
 STUCK = """
 import runpy, sys, time
-from keras_vit.inference.saved_model import SavedModelClassifier
-SavedModelClassifier.run = lambda *_: time.sleep(600)
+from keras_vit.inference.saved_model import SavedModelPredictor
+SavedModelPredictor.run = lambda *_: time.sleep(600)
 sys.argv[0] = "export/serve.py"
 runpy.run_module("export.serve", run_name="__main__", alter_sys=True)
 """

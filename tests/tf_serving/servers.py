@@ -10,14 +10,14 @@ import time
 import urllib.error
 import urllib.request
 
-from keras_vit.inference import open_classifier
+from keras_vit.inference import open_predictor
 from keras_vit.tf_serving import client, served_model, server
 
 
 @functools.cache
 def loaded(base):
     """The model of a directory, loaded once for all servers of it."""
-    return served_model.ServedModel("pets", open_classifier(str(base)))
+    return served_model.ServedModel("pets", open_predictor(str(base)))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the development server serves: SavedModels, and classifiers of any other format."""
+"""What the development server serves: SavedModels, and predictors of any other format."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
-from keras_vit.inference import open_classifier
-from keras_vit.tf_serving.served_model import ServedClassifier, ServedModel
+from keras_vit.inference import open_predictor
+from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
 from tests import tiny
 
 
@@ -21,8 +21,8 @@ def images():
 
 @pytest.mark.slow
 def test_responses_are_those_of_the_saved_model(served, images):
-    servable = ServedClassifier(inference.KerasClassifier(served[0], tiny.card()))
-    expected = open_classifier(served[1]).run("serving_default", {"image_bytes": images})
+    servable = ServedPredictor(inference.KerasPredictor(served[0], tiny.card()))
+    expected = open_predictor(served[1]).run("serving_default", {"image_bytes": images})
     response = servable.run("serving_default", {"image_bytes": np.array(images, object)})
     assert response.keys() == expected.keys() == servable.signatures["serving_default"].outputs.keys()
     for name, value in expected.items():
@@ -36,28 +36,28 @@ def test_responses_are_those_of_the_saved_model(served, images):
 @pytest.mark.slow
 def test_status_and_metadata(served):
     """A SavedModel has the number of its directory and its own signatures; other formats have one of each."""
-    model = ServedModel("pets", open_classifier(served[1]))
+    model = ServedModel("pets", open_predictor(served[1]))
     model.version = 12
     (status,) = model.status()["model_version_status"]
     assert (status["version"], status["state"]) == ("12", "AVAILABLE")
     assert model.metadata()["model_spec"] == {"name": "pets", "signature_name": "", "version": "12"}
-    other = ServedModel("pets", inference.KerasClassifier(served[0], tiny.card(), "runs/7"))
+    other = ServedModel("pets", inference.KerasPredictor(served[0], tiny.card(), "runs/7"))
     assert other.version == 1
     assert list(other.metadata()["metadata"]["signature_def"]["signature_def"]) == ["serving_default"]
 
 
 def test_a_model_without_a_head():
     model = tiny.model(include_top=False)
-    classifier = inference.KerasClassifier(model, dataclasses.replace(tiny.card(), class_names=()))
+    predictor = inference.KerasPredictor(model, dataclasses.replace(tiny.card(), class_names=()))
     with pytest.raises(ValueError, match="classification head"):
-        ServedModel("pets", classifier)
+        ServedModel("pets", predictor)
 
 
 def test_labels_of_a_checkpoint(served, tmp_path):
     keras_vit.save_checkpoint(served[0], tmp_path / "pets.npz", format="google")
     labels = [f"{name}!" for name in tiny.CLASS_NAMES]
-    classifier = open_classifier(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", labels=labels)
+    predictor = open_predictor(tmp_path / "pets.npz", preprocess="value_range(-1, 1)", labels=labels)
     contents = [tiny.encode(tiny.arrays(1)[0], "PNG")]
-    response = ServedClassifier(classifier).run("serving_default", {"image_bytes": contents})
+    response = ServedPredictor(predictor).run("serving_default", {"image_bytes": contents})
     assert response["top_k_classes"].shape == (1, 5)
     assert all(label.decode().endswith("!") for label in response["top_k_classes"][0])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.inference.saved_model import SavedModelClassifier
+from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.client import RequestError
 from tests import tiny
@@ -124,7 +124,7 @@ def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch)
             (tf.errors.InvalidArgumentError(None, None, "bad shape"), 400),
         ):
             with monkeypatch.context() as patched:
-                patched.setattr(SavedModelClassifier, "run", raising(error))
+                patched.setattr(SavedModelPredictor, "run", raising(error))
                 code, answer = servers.post(url, b'{"instances": ["a"]}')
             assert code == status
             assert str(error.args[-1] if isinstance(error, KeyError) else error.message) in answer["error"]
@@ -173,7 +173,7 @@ def test_pixels_that_are_not_finite_are_refused(running, value):
 def test_a_model_that_returns_nan_is_named(base, images, monkeypatch):
     with servers.serving(base) as (_, url):
         with monkeypatch.context() as patched:
-            patched.setattr(SavedModelClassifier, "run", lambda *_: {"probabilities": np.array([[np.nan]])})
+            patched.setattr(SavedModelPredictor, "run", lambda *_: {"probabilities": np.array([[np.nan]])})
             code, answer = servers.post(url, b'{"instances": ["a"]}')
         assert code == 500
         assert "'probabilities'" in answer["error"] and "NaN" in answer["error"]
@@ -229,7 +229,7 @@ def test_a_session_is_closed_when_loading_fails(base, monkeypatch):
     monkeypatch.setattr(tf.compat.v1.Session, "close", lambda self: closed.append(self))
     monkeypatch.setattr(tf.compat.v1.saved_model.loader, "load", raising(tf.errors.DataLossError(None, None, "torn")))
     with pytest.raises(tf.errors.DataLossError):
-        SavedModelClassifier(str(base / "1"))
+        SavedModelPredictor(str(base / "1"))
     assert len(closed) == 1
 
 
@@ -299,7 +299,7 @@ def test_requests_of_clients_that_have_gone_are_not_computed(base, monkeypatch):
 
     body = b'{"instances": ["a"], "x": "' + b" " * 1_000_000 + b'"}'  # more than uvicorn reads by itself
     with servers.serving(base) as (_, url), monkeypatch.context() as patched:
-        patched.setattr(SavedModelClassifier, "run", run)
+        patched.setattr(SavedModelPredictor, "run", run)
         with servers.slow_bodies(url, server.WORKERS, body, len(body)):
             servers.wait_until(lambda: len(computed) == server.WORKERS)
             with servers.slow_bodies(url, 5, body, len(body)):
@@ -391,7 +391,7 @@ def test_large_requests_are_computed_one_at_a_time(base, images, monkeypatch):
         return {"probabilities": np.zeros((1, 5))}
 
     with servers.serving(base) as (_, url), concurrent.futures.ThreadPoolExecutor(4) as pool:
-        monkeypatch.setattr(SavedModelClassifier, "run", run)
+        monkeypatch.setattr(SavedModelPredictor, "run", run)
         monkeypatch.setattr(served_model, "_LARGE_PIXELS", 100)
         assert [code for code, _ in pool.map(lambda _: servers.post(url, png(images[:1])), range(4))] == [200] * 4
     assert at_a_time == [1] * 4

@@ -75,7 +75,7 @@ def test_an_unfinished_run_has_checkpoints(run, tmp_path):
     directory = shutil.copytree(run, tmp_path / "run")
     (directory / "model.keras").unlink()
     assert load_run(directory, checkpoint="best").step == 2
-    assert inference.open_classifier(directory, checkpoint=4).predict(IMAGES).shape == (3, 10)
+    assert inference.open_predictor(directory, checkpoint=4).predict(IMAGES).shape == (3, 10)
     with pytest.raises(FileNotFoundError, match=r"model\.keras.*best \(2\), 4"):
         load_run(directory)
 
@@ -94,18 +94,18 @@ def test_what_cannot_be_chosen(run, tmp_path):
 
 
 def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
-    final, best = inference.open_classifier(run), inference.open_classifier(run, checkpoint="best")
+    final, best = inference.open_predictor(run), inference.open_predictor(run, checkpoint="best")
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)
     assert final.card.sha256 == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
-    of_step = inference.open_classifier(run, checkpoint=4)
-    assert len({classifier.card.sha256 for classifier in (final, best, of_step)} | {""}) == 4
+    of_step = inference.open_predictor(run, checkpoint=4)
+    assert len({predictor.card.sha256 for predictor in (final, best, of_step)} | {""}) == 4
     assert not np.array_equal(final.predict(IMAGES), best.predict(IMAGES))
     shutil.copy(run / "model.keras", tmp_path / "model.keras")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
-        inference.open_classifier(tmp_path / "model.keras", preprocess="value_range(-1, 1)", checkpoint="best")
+        inference.open_predictor(tmp_path / "model.keras", preprocess="value_range(-1, 1)", checkpoint="best")
     (tmp_path / "a.onnx").write_bytes(b"")
     with pytest.raises(ValueError, match="checkpoint"):
-        inference.open_classifier(tmp_path / "a.onnx", checkpoint="best")
+        inference.open_predictor(tmp_path / "a.onnx", checkpoint="best")
 
 
 @pytest.mark.slow

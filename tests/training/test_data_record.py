@@ -147,9 +147,9 @@ def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, c
 
 
 def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, caplog):
-    from keras_vit.inference import open_classifier
+    from keras_vit.inference import open_predictor
 
-    card = open_classifier(run).card
+    card = open_predictor(run).card
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert len(sample_images.for_model(card, 100).contents) == 10

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import checkpoints, exporting, models
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import open_classifier
+from keras_vit.inference import open_predictor
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
@@ -88,7 +88,7 @@ def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
     model.get_layer("head_norm").moving_variance.assign(np.linspace(0.5, 2, 16))
     images = tiny.images(3).contents
     exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
-    artifact = open_classifier(tmp_path / name)
+    artifact = open_predictor(tmp_path / name)
     pixels = artifact.preprocess(images)
     expected = keras.ops.softmax(model.predict(pixels, verbose=0))
     np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)

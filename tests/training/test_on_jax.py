@@ -18,7 +18,7 @@ import keras_vit
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import latency, open_classifier
+from keras_vit.inference import latency, open_predictor
 from keras_vit.training import tasks
 from keras_vit.training.backend import METRICS
 from keras_vit.training.checkpoints import CheckpointStore
@@ -530,7 +530,7 @@ def test_programs_open_a_run_on_jax(tmp_path, capsys):
     small = {"num_images": 1, "distance_images": 1, "evaluated_images": 8}
     assert programs.call("train.visualize", output=str(tmp_path / "report"), **small, **model) == 0
     assert (tmp_path / "report" / "report.html").exists()
-    assert latency.measure(open_classifier(model["model"]), batch_size=2, calls=1)["images_per_second"] > 0
+    assert latency.measure(open_predictor(model["model"]), batch_size=2, calls=1)["images_per_second"] > 0
 
 
 def test_exporters_ask_for_tensorflow(tmp_path):

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 
 from keras_vit import checkpoints, models
 from keras_vit import recipe as recipes
-from keras_vit.inference import open_classifier
+from keras_vit.inference import open_predictor
 from keras_vit.optim import groups
 from keras_vit.training.reconstructions import reconstruct
 from keras_vit.training.run_directory import load_run
@@ -97,10 +97,10 @@ def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
 
     loaded = load_run(str(run))
     assert loaded.class_names == ()
-    classifier = open_classifier(str(run))
+    predictor = open_predictor(str(run))
     images = np.random.default_rng(0).uniform(-1, 1, (3, 16, 16, 3)).astype("float32")
     np.testing.assert_allclose(
-        classifier.features(images), models.representation(loaded.model)(images)[0], rtol=1e-4, atol=1e-5
+        predictor.features(images), models.representation(loaded.model)(images)[0], rtol=1e-4, atol=1e-5
     )
     shown = reconstruct(loaded.model, recipes.from_dict(loaded.config["recipe"]), images, loaded.preprocess)
     assert np.abs(shown["input"].astype(float) - (images + 1) * 127.5).max() <= 1

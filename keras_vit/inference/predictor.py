@@ -9,11 +9,11 @@ from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 from keras_vit.inference.probabilities import to_probabilities
 
 
-class Classifier:
-    """Classifier of any format, from preprocessed images to probabilities.
+class Predictor:
+    """Predictor of any format, from preprocessed images to probabilities.
 
     Args:
-        path: File or directory of the classifier.
+        path: File or directory of the predictor.
         card: Its description.
 
     Attributes:
@@ -23,8 +23,8 @@ class Classifier:
         features_unavailable: Why `features` raises an error, and what to do; None if features are available.
 
     Example:
-    >>> classifier = keras_vit.inference.open_classifier("runs/digits")
-    >>> isinstance(classifier, Classifier), classifier.scores_are
+    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> isinstance(predictor, Predictor), predictor.scores_are
     (True, 'logits')
     """
 
@@ -69,14 +69,14 @@ class Classifier:
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return logits `[B, classes]` if the classifier has them, else probabilities; see `scores_are`."""
+        """Return logits `[B, classes]` if the predictor has them, else probabilities; see `scores_are`."""
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`; of two heads, the mean of their inputs.
 
         Raises:
-            ValueError: If the classifier does not compute features; see `features_unavailable`.
+            ValueError: If the predictor does not compute features; see `features_unavailable`.
         """
         if self.features_unavailable is None:  # the output itself
             return self.predict(images)
@@ -86,20 +86,20 @@ class Classifier:
         """Spend some seconds and memory where that makes hundreds of predictions faster."""
 
     def close(self) -> None:
-        """Free what the classifier holds."""
+        """Free what the predictor holds."""
 
 
-class FunctionClassifier(Classifier):
-    """Classifier made of a function, such as a model in training, of preprocessed images `[B, H, W, C]`.
+class FunctionPredictor(Predictor):
+    """Predictor made of a function, such as a model in training, of preprocessed images `[B, H, W, C]`.
 
     Args:
-        card: Description of the classifier.
+        card: Description of the predictor.
         function: Function to the input of the classification head, `[B, D]`, and logits `[B, classes]`.
 
     Example:
     >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
-    >>> classifier = FunctionClassifier(card, keras_vit.models.representation(model).predict_on_batch)
-    >>> classifier.predict(images).shape
+    >>> predictor = FunctionPredictor(card, keras_vit.models.representation(model).predict_on_batch)
+    >>> predictor.predict(images).shape
     (4, 10)
     """
 
