@@ -10,14 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import (
-    artifact_check,
-    quantization,
-    signatures,
-    single_file,
-    tflite_metadata,
-    verify,
-)
+from keras_vit.exporting import artifact_check, quantization, signatures, single_file, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
@@ -81,7 +74,6 @@ def write(
     content = convert(
         copy, card.image_shape, card.output, precision, batch_size, normalize, calibration_images, features
     )
-    content = tflite_metadata.add(content, card)
     with single_file.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)

@@ -18,7 +18,6 @@ from keras_vit.inference import formats, preparation, probabilities
 
 FILE_NAME = "model_card.json"
 CUT = ".../"  # in place of the folders of an absolute path
-LABELS = "labels.txt"  # inside a TFLite file
 EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 
@@ -152,11 +151,6 @@ def path_of(path: str) -> str:
     return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
 
 
-def labels_text(class_names: Sequence[str]) -> str:
-    """Return the content of a file of labels, with one line per class."""
-    return "".join(f"{_io.one_line(name)}\n" for name in class_names)
-
-
 def parts_of(path: str) -> dict[str, str]:
     """Return the files of an artifact by the name that they have in its card.
 
@@ -165,8 +159,8 @@ def parts_of(path: str) -> dict[str, str]:
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
-        cards = [os.path.join(path, "assets.extra", name) for name in (FILE_NAME, "model_card.md")]  # .md: once written
-        return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in sorted(files) if file not in cards}
+        files = sorted(set(files) - {path_of(path)})
+        return {os.path.relpath(file, path).replace(os.sep, "/"): file for file in files}
     # Names without the stem: a file that is renamed together with its card is still the same artifact.
     stem, extension = os.path.splitext(path)
     known = formats.of_file(path)
@@ -199,8 +193,7 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
 
 def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
     """Compare sizes and hashes of an artifact's files with those in its card."""
-    # Cards of files once named their labels, too.
-    missing = [n for n in {**expected, **parts} if n != LABELS and not os.path.isfile(parts.get(n, ""))]
+    missing = [n for n in {**expected, **parts} if not os.path.isfile(parts.get(n, ""))]
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
     for name, file in parts.items():

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import warnings
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,8 +29,6 @@ class TFLitePredictor(Predictor):
         ((output_name, output),) = self._classify.get_output_details().items()
         shape, dtype = self.input_details["shape"].tolist(), np.dtype(self.input_details["dtype"]).name
         self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
-        if self.stored_labels not in ((), tuple(model_card.labels_text(self.class_names).splitlines())):
-            raise ValueError(f"The labels in {path!r} must be those of its model card. {model_card.EXPORT_AGAIN}")
         if not has_features and self.card.output != "features":
             self.features_unavailable = (
                 "this TFLite file returns probabilities only; export it again with --features (float32, float16 and "
@@ -48,14 +45,6 @@ class TFLitePredictor(Predictor):
         if "INT8" in computed:
             return "int8"
         return "dynamic_int8" if "INT8" in stored else "float16" if "FLOAT16" in stored else "float32"
-
-    @property
-    def stored_labels(self) -> tuple[str, ...]:
-        """Names of the classes in the file, for applications; empty if it holds none."""
-        with contextlib.suppress(zipfile.BadZipFile, KeyError), zipfile.ZipFile(self.path) as archive:
-            if archive.getinfo(model_card.LABELS).file_size < os.path.getsize(self.path):
-                return tuple(archive.read(model_card.LABELS).decode("utf-8", "replace").splitlines())
-        return ()
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""

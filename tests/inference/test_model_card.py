@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit import _io
 from keras_vit.inference import keras_model, model_card, probabilities, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
@@ -76,7 +75,6 @@ def test_a_changed_artifact_is_refused(copied):
         {"image_shape": [9, 9, 1]},  # another size than that of the file
         {"image_shape": [8, 8, 3]},
         {"class_names": list("012345678")},
-        {"class_names": list("1023456789")},  # not the labels in the file
         {"input": "float32"},
         {"batch_size": 2},
         {"output": "features"},
@@ -154,17 +152,6 @@ def test_every_file_of_a_saved_model_is_in_its_card(version, change):
         open_artifact(str(version))
 
 
-def test_cards_of_earlier_exports_are_read(copied, version):
-    """They named labels beside the file; SavedModels had a second card, and labels among their files."""
-    path = model_card.path_of(str(copied))
-    content = _io.read_json(path)
-    content["files"]["labels.txt"] = {"bytes": 20, "sha256": "0" * 64}
-    _io.write_json(path, content)
-    assert open_artifact(str(copied)).card.input == "uint8"
-    (version / "assets.extra" / "model_card.md").write_text("# Model card")
-    assert open_artifact(str(version)).class_names == tiny.CLASS_NAMES
-
-
 def test_a_written_card_has_no_absolute_paths(tmp_path):
     path = str(tmp_path / "a.tflite")
     with open(path, "wb") as file:
@@ -179,10 +166,6 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
     assert content["preprocess"] == tiny.PREPROCESS
     assert sample_images.source_of(written) is None  # no other folder of that name is taken for it
     assert sample_images.source_of(dataclasses.replace(written, recipe={"data": {"source": "digits"}})) == "digits"
-
-
-def test_labels_have_one_line_per_class(tmp_path):
-    assert model_card.labels_text(("a\nb", "c", "d\r\u2028e")) == "a b\nc\nd e\n"
 
 
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
