@@ -43,7 +43,7 @@ with program.imports(__name__):
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints import load_checkpoint
     from keras_vit.inference import FunctionPredictor, ModelCard
-    from keras_vit.inference.probabilities import to_probabilities
+    from keras_vit.inference.outputs import to_answers
     from keras_vit.inspection import examples, plots
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
@@ -243,7 +243,7 @@ def draw_figure(
             plots.save(drawn, path)
             return
         found = validation.examples or {}
-        shares = keras.ops.convert_to_numpy(to_probabilities(found["predictions"], recipe.loss))
+        shares = keras.ops.convert_to_numpy(to_answers(found["predictions"], recipe.loss))
         labels = found["label"]
         chosen = examples.choose(plots.MAX_IMAGES, shares, labels, len(shares))
         true_classes = (labels if labels.ndim == 1 else labels.argmax(axis=-1))[chosen]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.data import preprocess
-from keras_vit.inference.probabilities import is_correct
+from keras_vit.inference.outputs import is_correct
 
 
 @dataclasses.dataclass(frozen=True)

@@ -159,7 +159,7 @@ def test_foreign_operators_are_refused():
     inputs = keras.Input((4, 4, 3))
     network = keras.Model(inputs, Erf()(inputs))
     with pytest.raises(single_file.ConversionError, match="cannot be converted to TFLite .*Erf"):
-        tflite.convert(network, (4, 4, 3), "softmax")
+        tflite.convert(network, dataclasses.replace(tiny.card(), image_shape=(4, 4, 3)))
 
 
 def test_flex_operators_are_seen():
@@ -319,10 +319,7 @@ def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(t
 @pytest.mark.slow
 def test_the_weights_are_shared(tmp_path):
     model = small(hidden_size=128, mlp_dim=512)
-    sizes = [
-        len(tflite.convert(model, (tiny.SIZE, tiny.SIZE, 3), "softmax", features=features))
-        for features in (False, True)
-    ]
+    sizes = [len(tflite.convert(model, tiny.card(), features=features)) for features in (False, True)]
     assert sizes[1] - sizes[0] < 0.1 * sizes[0]
 
 

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import keras_model, model_card, probabilities, sample_images
+from keras_vit.inference import keras_model, model_card, outputs, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
 from tests.programs import call
@@ -175,4 +175,4 @@ def test_a_cut_line_of_metrics_is_ignored(tmp_path):
 
 def test_a_card_with_too_few_names_is_refused():
     with pytest.raises(ValueError, match="a name for each of the 3 classes. Received: 2 names"):
-        probabilities.top_labels(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))
+        outputs.parts(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))
