@@ -1,4 +1,4 @@
-"""Predict the classes or the values of images with a server, the development server or TensorFlow Serving, over its REST API.
+"""Predict the classes or the values of images with a server, over TensorFlow Serving's REST API.
 
 keras-vit client --url=http://localhost:8501 --name=digits *.jpg
 """

@@ -1,6 +1,5 @@
-"""TFLite files: converted, checked for foreign operators and verified before they are published."""
+"""TFLite files: converted, and verified before they are published."""
 
-import collections
 import dataclasses
 import tempfile
 from collections.abc import Callable
@@ -124,32 +123,4 @@ def convert(
             ) from error
     if card.output == "values":
         content = tflite_values.append(content, signature, Values.from_dict(card.values))
-    foreign = foreign_operators(content)
-    if foreign:
-        raise single_file.ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
     return content
-
-
-def operators(content: bytes) -> collections.Counter:
-    """Count the operators of a TFLite file by name; custom and Flex ones have the prefix `CUSTOM:`."""
-    from tensorflow.lite.python import schema_py_generated as schema
-
-    root = schema.Model.GetRootAs(content, 0)
-    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-    codes = []
-    for index in range(root.OperatorCodesLength()):
-        entry = root.OperatorCodes(index)
-        # Codes below 127 are stored in the old, one-byte field.
-        code = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
-        custom = entry.CustomCode()
-        codes.append(f"CUSTOM:{custom.decode()}" if custom else names[code])
-    counts: collections.Counter = collections.Counter()
-    for index in range(root.SubgraphsLength()):
-        graph = root.Subgraphs(index)
-        counts.update(codes[graph.Operators(i).OpcodeIndex()] for i in range(graph.OperatorsLength()))
-    return counts
-
-
-def foreign_operators(content: bytes) -> list[str]:
-    """Return the custom and Flex operators of a TFLite file, which a plain interpreter cannot run."""
-    return sorted(name.removeprefix("CUSTOM:") for name in operators(content) if name.startswith("CUSTOM"))

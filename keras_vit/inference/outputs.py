@@ -25,8 +25,8 @@ def to_answers(raw: Any, output: str, values: Mapping[str, Any] | None = None) -
 
     Args:
         raw: Logits, standardized numbers, scores or features.
-        output: A key of `NAMES`. `"softmax"` and `"sigmoid"` return probabilities, `"values"` numbers in the unit of the
-            data.
+        output: A key of `NAMES`: `"softmax"` and `"sigmoid"` return probabilities, `"values"` numbers in the data's
+            unit.
         values: Names and standardization of values, `Values.to_dict()`.
     """
     if output not in NAMES:

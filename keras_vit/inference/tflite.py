@@ -38,8 +38,8 @@ class TFLitePredictor(Predictor):
         self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
         if self._features is None and self.card.output != "features":
             self.features_unavailable = (
-                f"this TFLite file returns {self.card.output_name} only; export it again with --features (float32, float16 and "
-                "dynamic_int8), or use the directory of the run"
+                f"this TFLite file returns {self.card.output_name} only; export it again with --features (float32, "
+                "float16 and dynamic_int8), or use the directory of the run"
             )
 
     @property
