@@ -1,4 +1,4 @@
-"""Classify images with a server, the development server or TensorFlow Serving, over its REST API.
+"""Predict the classes or the values of images with a server, over TensorFlow Serving's REST API.
 
 keras-vit client --url=http://localhost:8501 --name=digits *.jpg
 """
@@ -22,6 +22,7 @@ common_flags.define_json_flag()
 
 with program.imports(__name__):
     from keras_vit import _io
+    from keras_vit.inference import outputs
     from keras_vit.tf_serving import Client, RequestError
 
 
@@ -51,14 +52,13 @@ def main(argv: Sequence[str]) -> int:
         if not prediction.valid:
             logging.error("%s: the server cannot read this image", path)
             failed += 1
-        elif options.json:
-            top = zip(prediction.labels, prediction.scores, strict=True)
-            answer = [{"label": label, "probability": score} for label, score in top]
-            sys.stdout.write(json.dumps({"path": path, "predictions": answer}, ensure_ascii=False) + "\n")
+            continue
+        parts = list(zip(prediction.labels, prediction.scores, strict=True))
+        if options.json:
+            answer = {"path": path, **outputs.as_json(parts, prediction.kind)}
+            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
         else:
-            width = max(map(len, prediction.labels))
-            rows = zip(prediction.labels, prediction.scores, strict=True)
-            sys.stdout.write(f"{path}\n" + "".join(f"  {label:<{width}}  {score:8.3%}\n" for label, score in rows))
+            sys.stdout.write(f"{path}\n{outputs.as_text(parts, prediction.kind)}")
     return 1 if failed else 0
 
 

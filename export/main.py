@@ -38,7 +38,7 @@ flags.DEFINE_enum("precision", "float32", PRECISIONS, "Precision of the artifact
 flags.DEFINE_integer("batch_size", None, "Of files: images per call; 1 for TFLite and any for others if not given.", 1)
 # Of a SavedModel.
 flags.DEFINE_integer("version", None, "SavedModel: version number; the next free one if not given.", 1)
-flags.DEFINE_integer("top_k", 5, "SavedModel: number of labels in an answer.", 1)
+flags.DEFINE_integer("top_k", 5, "SavedModel with classes: number of labels in an answer.", 1)
 flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: larger images are refused before they are decoded.", 1)
 flags.DEFINE_multi_enum(
     "signature",
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     images = trained_model.load_images(predictor.card, 512 if is_calibrated else 64)
     if is_calibrated:
         chosen |= calibration(predictor)
-        if images.labels is None:
+        if images.labels is None and predictor.class_names:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
         has_head = any(layer.name == "head" for layer in predictor.model.layers)  # whose input are the features
@@ -133,7 +133,7 @@ def calibration(predictor: KerasPredictor) -> dict[str, Any]:
         split=card.recipe_data.get("train_split", "train"),
         on_bad_image=options.on_bad_image,
     )
-    tolerance = verify.tolerance_of(options.precision)
+    tolerance = verify.tolerance_of(options.precision, card.output)
     return {
         "calibration": images,
         "tolerance": dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop),

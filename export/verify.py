@@ -20,7 +20,11 @@ from keras_vit.program import common_flags
 common_flags.define_export_flags(num_images=256)
 flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file to verify.")
 flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
-flags.DEFINE_float("max_difference", None, "Largest allowed difference of a probability; by precision if not given.")
+flags.DEFINE_float(
+    "max_difference",
+    None,
+    "Largest allowed difference, of probabilities, or of values in standard deviations; by precision if not given.",
+)
 flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal answers; by precision if not given.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")
 
@@ -39,9 +43,10 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     model = trained_model.open_model("artifact")
     artifact = open_artifact(options.artifact)
-    if artifact.class_names != model.class_names:
+    if (artifact.card.names, artifact.card.values) != (model.card.names, model.card.values):
         raise ValueError(
-            f"The artifact must have the model's classes {model.class_names[:5]}. Received: {artifact.class_names[:5]}."
+            f"The artifact must have the model's classes or values: {model.card.values or model.card.names[:5]}. "
+            f"Received: {artifact.card.values or artifact.card.names[:5]}."
         )
     images = trained_model.load_images(model.card, split=options.split)
     if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts hold float32
@@ -66,7 +71,7 @@ def choose_tolerance(artifact: Predictor) -> verify.Tolerance:
     precision, of_the_card = artifact.stored_precision, artifact.card.precision
     if precision != of_the_card.removeprefix("mixed_"):
         logging.warning("The file is %s, although its model card has precision=%r.", precision, of_the_card)
-    return dataclasses.replace(verify.tolerance_of(precision), **chosen)
+    return dataclasses.replace(verify.tolerance_of(precision, artifact.card.output), **chosen)
 
 
 def origin(artifact: Predictor) -> str:
@@ -88,9 +93,11 @@ def report(
     rows = [
         ("images", f"{comparison.examples:,}", ""),
         ("largest difference", f"{comparison.max_difference:.2e}", f"at most {tolerance.max_difference:.2e}"),
-        ("mean difference", f"{comparison.mean_difference:.2e}", ""),
-        ("top-1 agreement", f"{comparison.top1_agreement:.2%}", f"at least {tolerance.top1_agreement:.2%}"),
+        ("mean difference", f"{comparison.mean_difference:.2e}", comparison.unit.strip()),
     ]
+    if comparison.top1_agreement is not None:
+        agreement = f"{comparison.top1_agreement:.2%}"
+        rows.append(("top-1 agreement", agreement, f"at least {tolerance.top1_agreement:.2%}"))
     if comparison.accuracy is not None:
         drop = "" if tolerance.accuracy_drop is None else f"at most {tolerance.accuracy_drop:.2%} less"
         rows.append(("accuracy of the model", f"{comparison.reference_accuracy:.2%}", ""))

@@ -3,7 +3,6 @@
 import functools
 import io
 import json
-import zipfile
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +10,6 @@ from PIL import Image
 
 from keras_vit import data, models, recipe
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import tflite_metadata
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.training import run_directory
@@ -76,12 +74,6 @@ def encode(array, kind, **options):
     buffer = io.BytesIO()
     Image.fromarray(array).save(buffer, kind, **options)
     return buffer.getvalue()
-
-
-def labels_in(content):
-    """Return the labels in the archive of a TFLite file."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return archive.read(tflite_metadata.LABELS).decode("utf-8").splitlines()
 
 
 def write_digits_run(directory, output="softmax", seed=0, **arguments):

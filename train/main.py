@@ -198,8 +198,9 @@ def scheduled_evaluators(
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    output, names = recipe.task.output(recipe), data.train.class_names
-    card = ModelCard(names, recipe.data.pp_eval, output, state.model.config.image_shape)
+    output, values = recipe.task.output(recipe), data.task.record().get("values", {})
+    shape = state.model.config.image_shape
+    card = ModelCard(data.train.class_names, recipe.data.pp_eval, output, shape, values=values)
     context = evaluators.Context(
         FunctionPredictor(card, backend.compile_forward(state)),
         evaluators.opener(data.eval_batch_size, recipe.data.on_bad_image),

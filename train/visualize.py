@@ -39,7 +39,7 @@ with program.imports(__name__):
     from keras_vit.evaluators import classification, regression
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
-    from keras_vit.inference.probabilities import is_correct
+    from keras_vit.inference.outputs import is_correct
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory

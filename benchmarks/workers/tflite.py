@@ -11,9 +11,11 @@ def keras_vit(work: Work) -> Step:
     """This package's converter."""
     from keras_vit import models
     from keras_vit.exporting import tflite
+    from keras_vit.inference import ModelCard
 
     model = models.create_model(work.model, classes=CLASSES)
-    return _caller(tflite.convert(model, (work.image_size, work.image_size, 3), "softmax", work.precision), work)
+    card = ModelCard((), "", "softmax", (work.image_size, work.image_size, 3), precision=work.precision)
+    return _caller(tflite.convert(model, card), work)
 
 
 def keras_hub(work: Work) -> Step:

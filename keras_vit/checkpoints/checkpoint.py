@@ -85,6 +85,7 @@ class Checkpoint:
     ignored: list[str] = dataclasses.field(default_factory=list)  # tensors left out on purpose (an optimizer's state)
     grid: Grid | None = None  # of the position table, if known
     class_names: tuple[str, ...] | None = None
+    values: dict[str, Any] | None = None  # of a `.keras` file, see `ConfiguredModel.values`
     kind: str = "vit"  # of the model: one of KINDS
     alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # values that suit the file, too
     input_normalization: Normalization | None = None  # if the file or its project states it

@@ -231,7 +231,8 @@ def _load(
         report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
     if "head/kernel" in report.loaded or given is not None:
-        model.class_names = checkpoint.class_names
+        model.class_names = model.values = None
+        model.class_names, model.values = checkpoint.class_names, checkpoint.values
     return report
 
 

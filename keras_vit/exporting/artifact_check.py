@@ -1,4 +1,4 @@
-"""Check of an exported artifact: every signature and the labels in it, on real images."""
+"""Check of an exported artifact: every signature, on real images."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +8,11 @@ import tensorflow as tf
 from keras_vit import inspection
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
-from keras_vit.inference import model_card, sample_images
+from keras_vit.inference import sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.predictor import Predictor
-from keras_vit.inference.probabilities import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
-from keras_vit.inference.tflite import TFLitePredictor
 
 BATCH_SIZE = 16
 
@@ -33,7 +31,7 @@ def check(
     images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in batches])
-    expected = reference.probabilities(scores)
+    expected = reference.answers(scores)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
     are_logits = reference.card.output == "softmax" and reference.scores_are == "logits" and scores.shape[-1] > 1
@@ -42,11 +40,11 @@ def check(
     for signature, run in _signatures(artifact).items():
         results = [run(batch) for batch in batches]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
-        comparisons.append(_compare(reference, expected, found[name], images.labels))
+        comparisons.append(verify.compare_answers(reference.card, expected, found[name], images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)
-        wrong += [] if refused else _wrong_top_k(found, reference.class_names)
+        wrong += [] if refused else _wrong_names(found, reference.card.names)
         problems += [f"{signature}: {problem}" if signature else problem for problem in wrong]
     if isinstance(artifact, SavedModelPredictor):
         problems += _check_serve_images(artifact, reference, images.contents[0], tolerance)
@@ -55,9 +53,6 @@ def check(
         batch = images.contents[:BATCH_SIZE]
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
-    labels = model_card.labels_text(reference.class_names).splitlines()
-    if isinstance(artifact, TFLitePredictor) and list(artifact.stored_labels) != labels:
-        problems.append("the labels in the file are not the model's")
     return comparisons[0], problems
 
 
@@ -88,8 +83,8 @@ def _check_serve_images(
     image = decode(tf.constant(content), channels)
     expected = reference.predict(reference.preprocess([tf.io.encode_png(image).numpy()]))
     found = artifact.run("serve_images", {"images": image.numpy()[None]})
-    comparison = _compare(reference, expected, found[reference.card.output_name])
-    problems = [*verify.failures(comparison, tolerance), *_wrong_top_k(found, reference.class_names)]
+    comparison = verify.compare_answers(reference.card, expected, found[reference.card.output_name])
+    problems = [*verify.failures(comparison, tolerance), *_wrong_names(found, reference.card.names)]
     return [f"serve_images: {problem}" for problem in problems]
 
 
@@ -121,21 +116,15 @@ def _different_features(name: str, artifact: Predictor, expected: np.ndarray, fo
     return [] if error <= limit else [f"{name}: the difference is {error:.1e} of the length, expected at most {limit}"]
 
 
-def _compare(
-    reference: KerasPredictor, expected: np.ndarray, found: np.ndarray, labels: np.ndarray | None = None
-) -> verify.Comparison:
-    """Compare probabilities, or outputs of another kind."""
-    if reference.card.output in CLASSIFICATION:
-        return verify.compare(expected, found, labels)
-    return verify.compare_outputs(expected, found)
-
-
-def _wrong_top_k(outputs: dict[str, np.ndarray], class_names: Sequence[str]) -> list[str]:
-    """Compare the labels with the names of the classes of the largest probabilities, if there are labels."""
+def _wrong_names(outputs: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """Compare the names of values, or the labels with the classes of the largest probabilities, if there are any."""
+    if "value_names" in outputs:
+        wrong = (outputs["value_names"] != np.array([name.encode() for name in names], object)).any()
+        return ["value_names does not name the values"] if wrong else []
     if "top_k_classes" not in outputs:
         return []
     order = np.argsort(-outputs["probabilities"], axis=-1, kind="stable")[:, : outputs["top_k_classes"].shape[1]]
-    named = np.array([[class_names[index].encode() for index in row] for row in order], object)
+    named = np.array([[names[index].encode() for index in row] for row in order], object)
     if (named == outputs["top_k_classes"]).all():
         return []
     return ["top_k_classes does not name the classes of the largest probabilities"]

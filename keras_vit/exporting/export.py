@@ -13,7 +13,7 @@ from keras_vit import _checks, _io, models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
-from keras_vit.inference.keras_model import KerasPredictor, check_class_names, output_activation
+from keras_vit.inference.keras_model import KerasPredictor, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
@@ -36,6 +36,7 @@ def export(
 
     - `probabilities` for a model of this package with its head, for a model that ends in softmax or sigmoid, and for
       any model with `class_names`. Logits become probabilities by softmax, a single logit by sigmoid;
+    - `values` for a model with `values`: numbers in the unit of the data;
     - `scores` for another model that ends in a dense layer: its outputs as they are;
     - `features` for other models, such as those with `include_top=False`.
 
@@ -138,17 +139,15 @@ def _open(
     if isinstance(model, keras.Model):
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
-        card = keras_model.card_of_model(model, model.name, preprocess)
+        card = keras_model.card_of_model(model, model.name, preprocess, class_names or ())
     else:
         predictor = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = predictor.model, predictor.card
-        if card.recipe and card.class_names:  # a run, whose output is known
-            return model, card
         check_model(model)
-    names, count = class_names or class_names_of(model) or (), model.outputs[0].shape[-1]
     *outer, last = endings(model)
     has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in outer)
-    if names or has_our_head or output_activation(model):
-        return model, dataclasses.replace(card, class_names=check_class_names(names, count))
+    is_known = card.values or card.recipe or class_names or class_names_of(model)
+    if is_known or has_our_head or output_activation(model):
+        return model, card
     output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"
     return model, dataclasses.replace(card, output=output, class_names=())

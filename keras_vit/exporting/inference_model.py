@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION
+from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.layers.base import BaseLayer
 from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel

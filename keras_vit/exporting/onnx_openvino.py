@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit.exporting import artifact_check, single_file, verify
 from keras_vit.exporting.inference_model import inference_model, reference
-from keras_vit.inference import formats, openvino, probabilities
+from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT
 from keras_vit.inference.opening import open_artifact
@@ -34,18 +34,18 @@ def write(
     """Export a predictor to ONNX or OpenVINO, as `export` does.
 
     The card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written beside the file. Its input is `images`, its
-    output `probabilities`, both float32. `batch_size=None` leaves the batch size open.
+    output `probabilities` or another by the card, both float32. `batch_size=None` leaves the batch size open.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
     copy = inference_model(model, "float32")
-    predictor = with_output(copy, card.image_shape, card.output, batch_size)
-    spec = tf.TensorSpec(predictor.input_shape, tf.float32, INPUT)
+    exported = with_answers(copy, card, batch_size)
+    spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision="float32", batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
             with _garbage_collected(), kernels.plain():
-                predictor.export(name, format=format, verbose=False, input_signature=[spec])
+                exported.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
@@ -74,16 +74,11 @@ def _prepare(path: str) -> str:
     return format.name
 
 
-def with_output(
-    model: keras.Model, image_shape: tuple[int, int, int], output: str, batch_size: int | None = None
-) -> keras.Model:
-    """Return a model with one input, `images`, and one output, `probabilities`, `scores` or `features`."""
-    images = keras.Input(image_shape, batch_size, dtype="float32", name=INPUT)
-    logits = model(images, training=False)
-    name = probabilities.name_of(output)
-    activation = output if output in probabilities.CLASSIFICATION else "linear"
-    outputs = keras.layers.Activation(activation, dtype="float32", name=name)(logits)
-    return keras.Model(images, {name: outputs}, name="predictor")
+def with_answers(model: keras.Model, card: ModelCard, batch_size: int | None = None) -> keras.Model:
+    """Return a model with one input, `images`, and the answers as the only output, which has the name of the card."""
+    images = keras.Input(card.image_shape, batch_size, dtype="float32", name=INPUT)
+    answers = card.answers(model(images, training=False))
+    return keras.Model(images, {card.output_name: answers}, name="predictor")
 
 
 @contextlib.contextmanager

@@ -56,6 +56,8 @@ def convert(
     converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None = None
 ) -> bytes:
     """Convert a graph to a TFLite file of a precision, with built-in operators only."""
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    converter.allow_custom_ops = False
     if precision != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision in CALIBRATED:
@@ -67,8 +69,6 @@ def convert(
             debug_options=tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=list(FLOAT_OPERATORS)),
         )
         return debugger.get_nondebug_quantized_model()
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    converter.allow_custom_ops = False
     if precision == "float16":
         converter.target_spec.supported_types = [tf.float16]
     if precision == "int16x8":

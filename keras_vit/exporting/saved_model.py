@@ -11,7 +11,7 @@ from keras_vit.exporting import artifact_check, safe_decode, signatures, verify,
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import TOP_K
+from keras_vit.inference.outputs import TOP_K
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import SavedModelPredictor
 
@@ -40,7 +40,7 @@ def write(
         images: Real images to verify with.
         version: The version number; None for the next free one.
         precision: Precision of the computation, one of `PRECISIONS`.
-        top_k: Number of labels in an answer.
+        top_k: Number of labels in an answer, of a model with classes.
         max_pixels: Images with more pixels are refused by the artifact, and left out of the verification.
         extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
             (attention map of each block).

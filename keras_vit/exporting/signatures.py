@@ -8,9 +8,8 @@ from absl import logging
 
 from keras_vit.data import headers
 from keras_vit.exporting import safe_decode
-from keras_vit.inference.keras_model import check_class_names
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION, TOP_K, to_probabilities
+from keras_vit.inference.outputs import TOP_K
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.inspection import attention, token_layout
 from keras_vit.layers import kernels
@@ -51,7 +50,6 @@ class ServingModule(tf.Module):
         self._model = lambda: model
         self._card, self._top_k = card, top_k
         self._preprocess = card.preprocess_function()
-        self._class_names = check_class_names(card.class_names, model.output_shape[-1])
         self._extra_signatures = tuple(extra_signatures)
         unknown = set(extra_signatures) - set(EXTRA_SIGNATURES)
         if unknown:
@@ -70,13 +68,17 @@ class ServingModule(tf.Module):
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Classify preprocessed images, float32 `[B, H, W, C]`."""
-        probabilities = to_probabilities(self._model()(images, training=False), self._card.output)  # [B, classes]
-        if self._card.output not in CLASSIFICATION:
-            return {self._card.output_name: probabilities}
-        scores, indices = tf.math.top_k(probabilities, min(self._top_k, len(self._class_names)))  # [B, k]
-        with tf.device("/cpu:0"):  # strings
-            labels = tf.gather(tf.constant(list(self._class_names), tf.string), indices)  # [B, k]
-        return {self._card.output_name: probabilities, "top_k_classes": labels, "top_k_scores": scores}
+        answers, names = self._card.answers(self._model()(images, training=False)), list(self._card.names)  # [B, k]
+        outputs = {self._card.output_name: answers}
+        if self._card.output == "values":
+            with tf.device("/cpu:0"):  # strings
+                return {**outputs, "value_names": tf.broadcast_to(tf.constant(names, tf.string), tf.shape(answers))}
+        if not names:
+            return outputs
+        scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
+        with tf.device("/cpu:0"):
+            labels = tf.gather(tf.constant(names, tf.string), indices)
+        return {**outputs, "top_k_classes": labels, "top_k_scores": scores}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures; return them by name."""

@@ -1,6 +1,5 @@
-"""TFLite files: converted, checked for foreign operators and verified before they are published."""
+"""TFLite files: converted, and verified before they are published."""
 
-import collections
 import dataclasses
 import tempfile
 from collections.abc import Callable
@@ -9,20 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import (
-    artifact_check,
-    quantization,
-    signatures,
-    single_file,
-    tflite_metadata,
-    verify,
-)
+from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.probabilities import CLASSIFICATION, name_of, to_probabilities
+from keras_vit.inference.outputs import to_answers
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.tflite import CLASSIFY, FEATURES, TFLitePredictor, without_deprecation
+from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
 
 WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 
@@ -43,7 +36,7 @@ def write(
     """Export a predictor for devices, as `export` does.
 
     The card (`PATH.json`) is written beside the file. The signature `classify` takes `images` and returns
-    `probabilities`.
+    `probabilities`; that of a model with another output has the name of the output.
 
     Args:
         model: The trained model, under any precision.
@@ -78,10 +71,7 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    content = convert(
-        copy, card.image_shape, card.output, precision, batch_size, normalize, calibration_images, features
-    )
-    content = tflite_metadata.add(content, card)
+    content = convert(copy, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)
@@ -98,25 +88,24 @@ def write(
 
 def convert(
     model: keras.Model,
-    image_shape: tuple[int, int, int],
-    output: str,
-    precision: str = "float32",
-    batch_size: int = 1,
+    card: ModelCard,
     normalize: Callable | None = None,
     calibration_images: np.ndarray | None = None,
     features: bool = False,
 ) -> bytes:
-    """Convert a float32 model to a TFLite file with built-in operators only."""
+    """Convert a float32 model to a TFLite file of the card's precision, with built-in operators only."""
     module = tf.Module()
     module.model_variables = [variable.value for variable in model.variables]
-    spec = tf.TensorSpec((batch_size, *image_shape), tf.float32 if normalize is None else tf.uint8, "images")
+    spec = tf.TensorSpec(
+        (card.batch_size or 1, *card.image_shape), tf.float32 if normalize is None else tf.uint8, "images"
+    )
     normalize = normalize or (lambda images: images)
-    signature = CLASSIFY if output in CLASSIFICATION else output
+    signature, in_graph = signature_of(card.output), "scores" if card.output == "values" else card.output
 
-    def classify(images):
-        return {name_of(output): to_probabilities(model(normalize(images), training=False), output)}
+    def answers(images):
+        return {card.output_name: to_answers(model(normalize(images), training=False), in_graph)}
 
-    methods = {signature: classify}
+    methods = {signature: answers}
     if features:
         body = signatures.features_function(model)
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
@@ -127,37 +116,11 @@ def convert(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
             with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
-                content = quantization.convert(converter, precision, spec, signature, calibration_images)
+                content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise single_file.ConversionError(
-                f"The model cannot be converted to TFLite ({precision}): {error}"
+                f"The model cannot be converted to TFLite ({card.precision}): {error}"
             ) from error
-    foreign = foreign_operators(content)
-    if foreign:
-        raise single_file.ConversionError(f"The artifact must hold built-in operators only. It also needs {foreign}.")
+    if card.output == "values":
+        content = tflite_values.append(content, signature, Values.from_dict(card.values))
     return content
-
-
-def operators(content: bytes) -> collections.Counter:
-    """Count the operators of a TFLite file by name; custom and Flex ones have the prefix `CUSTOM:`."""
-    from tensorflow.lite.python import schema_py_generated as schema
-
-    root = schema.Model.GetRootAs(content, 0)
-    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-    codes = []
-    for index in range(root.OperatorCodesLength()):
-        entry = root.OperatorCodes(index)
-        # Codes below 127 are stored in the old, one-byte field.
-        code = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
-        custom = entry.CustomCode()
-        codes.append(f"CUSTOM:{custom.decode()}" if custom else names[code])
-    counts: collections.Counter = collections.Counter()
-    for index in range(root.SubgraphsLength()):
-        graph = root.Subgraphs(index)
-        counts.update(codes[graph.Operators(i).OpcodeIndex()] for i in range(graph.OperatorsLength()))
-    return counts
-
-
-def foreign_operators(content: bytes) -> list[str]:
-    """Return the custom and Flex operators of a TFLite file, which a plain interpreter cannot run."""
-    return sorted(name.removeprefix("CUSTOM:") for name in operators(content) if name.startswith("CUSTOM"))

@@ -1,10 +1,13 @@
 """Comparison of an artifact with the model that it was exported from, on real images."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
-from keras_vit.inference.probabilities import CLASSIFICATION, is_correct
+from keras_vit._values import Values
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.outputs import CLASSIFICATION, is_correct
 
 
 class VerificationError(RuntimeError):
@@ -25,12 +28,13 @@ class Comparison:
 
     Attributes:
         examples: Number of images.
-        max_difference: Largest absolute difference of a probability.
-        mean_difference: Mean absolute difference of the probabilities.
-        top1_agreement: Fraction of the images where both name the same class; None for scores and features, whose
-            differences are relative to the largest value.
+        max_difference: Largest absolute difference of a probability. Values are compared in standard deviations, scores
+            and features relative to the largest.
+        mean_difference: Mean absolute difference, in the same unit.
+        top1_agreement: Fraction of the images where both name the same class; None without classes.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
+        output: What was compared: `"probabilities"`, `"values"`, `"scores"` or `"features"`.
 
     Example:
     >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
@@ -43,10 +47,16 @@ class Comparison:
     top1_agreement: float | None = None
     reference_accuracy: float | None = None
     accuracy: float | None = None
+    output: str = "probabilities"
+
+    @property
+    def unit(self) -> str:
+        """Unit of the differences, after a space; empty if they have none."""
+        return " standard deviations" if self.output == "values" else ""
 
     def summary(self) -> str:
         """Return the comparison in one line."""
-        text = f"{self.examples} images, largest difference {self.max_difference:.1e}"
+        text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {self.top1_agreement:.2%}"
         if self.accuracy is not None:
@@ -59,7 +69,7 @@ class Tolerance:
     """Largest differences that are allowed.
 
     Attributes:
-        max_difference: Largest allowed absolute difference of a probability.
+        max_difference: Largest allowed difference, as in `Comparison`.
         top1_agreement: Smallest allowed fraction of equal answers.
         accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
 
@@ -86,7 +96,8 @@ TOLERANCES = {
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
 }
 
-# Of scores and features, relative to the largest: errors add up through the blocks, and no softmax dampens them.
+# Of values in standard deviations, of scores and features relative to the largest: errors add up through the blocks,
+# and no softmax dampens them.
 RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
 
@@ -111,7 +122,7 @@ def compare(
     chosen = np.where(finite, np.argmax(np.nan_to_num(candidate), axis=-1), 0)
     rows = np.arange(len(reference))
     agrees = finite & (reference[rows, chosen] >= reference.max(axis=-1) - tie)
-    accuracies = {}
+    accuracies: dict[str, Any] = {}
     if labels is not None:
         accuracies = {
             "reference_accuracy": float(is_correct(np.argmax(reference, axis=-1), labels).mean()),
@@ -120,11 +131,21 @@ def compare(
     return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
 
 
-def compare_outputs(reference: np.ndarray, candidate: np.ndarray) -> Comparison:
-    """Compare the scores or features `[N, D]` of two models, relative to the largest value of the reference."""
-    scale = max(float(np.abs(reference).max()), 1e-6)
-    comparison = compare(reference / scale, candidate / scale)
-    return dataclasses.replace(comparison, top1_agreement=None)
+def compare_answers(
+    card: ModelCard, reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None
+) -> Comparison:
+    """Compare the answers `[N, k]` of a model and of an artifact of the same card; `labels` count for probabilities."""
+    if card.output in CLASSIFICATION:
+        return compare(reference, candidate, labels)
+    scale: Any = max(float(np.abs(reference).max()), 1e-6)
+    if card.output == "values":
+        scale = Values.from_dict(card.values).deviation
+        difference = np.float64(candidate) - reference
+        # Neighbors in float32 are equal: of large means they are further apart than the tolerance.
+        rounding = np.minimum(np.abs(difference), np.spacing(np.abs(np.float32(reference))))
+        candidate = reference + difference - np.sign(difference) * rounding
+    comparison = compare(np.float64(reference) / scale, np.float64(candidate) / scale)
+    return dataclasses.replace(comparison, top1_agreement=None, output=card.output_name)
 
 
 def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
@@ -138,11 +159,11 @@ def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return how a comparison exceeds a tolerance, one clause per problem; empty if it does not."""
     problems = []
-    is_raw = comparison.top1_agreement is None
-    difference = "an output, relative to the largest output," if is_raw else "a probability"
+    kinds = {"probabilities": "a probability", "values": "a value"}
+    kind = kinds.get(comparison.output, "an output, relative to the largest output,")
     if not comparison.max_difference <= tolerance.max_difference:
         problems.append(
-            f"the largest difference of {difference} is {comparison.max_difference:.2e}, "
+            f"the largest difference of {kind} is {comparison.max_difference:.2e}{comparison.unit}, "
             f"expected at most {tolerance.max_difference:.2e}"
         )
     if comparison.top1_agreement is not None and comparison.top1_agreement < tolerance.top1_agreement:

@@ -6,6 +6,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,14 +14,15 @@ import tensorflow as tf
 
 from keras_vit import _io, checkpoints, models, training
 from keras_vit import recipe as recipes
+from keras_vit._values import Values
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.predictor import FunctionPredictor
-from keras_vit.inference.probabilities import CLASSIFICATION
-from keras_vit.models.base import ConfiguredModel, class_names_of
+from keras_vit.models.base import ConfiguredModel, class_names_of, values_of
 from keras_vit.models.normalization import of_images, operation
 from keras_vit.models.representation import activation_of, endings
 from keras_vit.training import run_directory
@@ -49,7 +51,8 @@ class KerasPredictor(FunctionPredictor):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model = model, whole_model
         self._prepared = False
-        self.scores_are = "probabilities" if output_activation(model) else "logits"
+        if output_activation(model):
+            self.scores_are = card.output_name
 
     @functools.cached_property
     def _features_and_scores(self) -> Callable:
@@ -93,7 +96,7 @@ def open_model(
             trained = run.config["recipe"]["model"]["image_size"]
             preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
         encoder, whole = _without_pretraining(run.model, image_size)
-        return KerasPredictor(encoder, _card_of_run(run, encoder, preprocess, labels or ()), run.path, whole)
+        return KerasPredictor(encoder, card_of_model(encoder, path, preprocess, labels or (), run), run.path, whole)
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
@@ -135,16 +138,62 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
         path = os.path.join(folder, "model.keras")
         model.save(path)
         checkpoints.load_checkpoint(copy, path)
-    copy.class_names = getattr(model, "class_names", None)
     return copy
 
 
-def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, labels: Sequence[str]) -> ModelCard:
-    """Return the description of a run's model, or with the given preprocessing and labels in place of the run's."""
-    preprocess = preprocessing.complete(preprocess or run.preprocess, model.input_shape[1:])
+class UnknownPreprocessError(ValueError):
+    """A model does not state how images are prepared for it."""
+
+
+def card_of_model(
+    model: keras.Model,
+    name: str,
+    preprocess: str | None,
+    labels: Sequence[str] = (),
+    run: training.Run | None = None,
+) -> ModelCard:
+    """Return the description of a model.
+
+    Args:
+        model: The model; of a run that trained without labels, its encoder.
+        name: Its file, for the error message.
+        preprocess: Preprocessing string. None for that of the run; without a run, images are resized and normalized as
+            the model's weights were trained.
+        labels: Names of the classes. Without them, those of the run or those that were loaded with the model, or
+            numbers.
+        run: The run that the model is from, if there is one.
+    """
+    stated = preprocess or (run.preprocess if run else _normalization(model))
+    if not stated:
+        raise UnknownPreprocessError(
+            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
+            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+        )
+    check_input(model)
+    height, width, channels = model.input_shape[1:]
+    method = {} if run else {"method": "bilinear"}
+    stated = preprocessing.complete(stated, (height or 224, width or 224, channels), **method)
+    size, expected = preprocessing.output_size(stated), (height, width)
+    if size != expected and None not in expected:
+        raise ValueError(
+            f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
+            f"preprocess={stated!r}. Give image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
+        )
+    arguments = model.get_config() if isinstance(model, ConfiguredModel) else {}
+    card = ModelCard(
+        preprocess=stated,
+        image_shape=(*size, channels),
+        precision=model.dtype_policy.name,
+        architecture=type(model).__name__,
+        # The card has the names of the outputs.
+        arguments={name: value for name, value in arguments.items() if name not in ("class_names", "values")},
+        parameters=model.count_params(),
+        **_outputs(model, labels, run),
+    )
+    if run is None:
+        return card
     return dataclasses.replace(
-        _describe(model, preprocess, labels or run.class_names),
-        output=run.output,
+        card,
         metrics=last_metrics(run.path, run.step),
         # The names in the data are kept if the model has other names for its classes.
         data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
@@ -155,26 +204,25 @@ def _card_of_run(run: training.Run, model: keras.Model, preprocess: str | None, 
     )
 
 
-class UnknownPreprocessError(ValueError):
-    """A model does not state how images are prepared for it."""
-
-
-def card_of_model(model: keras.Model, name: str, preprocess: str | None, labels: Sequence[str] = ()) -> ModelCard:
-    """Return the description of a model that is not one of a run; `name` is its file, for the error message.
-
-    `preprocess=None` resizes, and normalizes as the model's weights were trained. Without labels, the class names are
-    those that were loaded with the model, or numbers.
-    """
-    preprocess = preprocess or _normalization(model)
-    if not preprocess:
-        raise UnknownPreprocessError(
-            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
-            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
-        )
-    check_input(model)
-    height, width, channels = model.input_shape[1:]
-    preprocess = preprocessing.complete(preprocess, (height or 224, width or 224, channels), method="bilinear")
-    return _describe(model, preprocess, labels or class_names_of(model) or ())
+def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None) -> dict[str, Any]:
+    """Return the fields of a card that describe the outputs of a model."""
+    own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
+    if len(model.output_shape) != 2 or not all(inner.get_config().get("include_top", True) for inner in own):
+        if labels:
+            raise ValueError(f"labels are for a model with a classification head. Received: {len(labels)} labels.")
+        return {"class_names": (), "output": "features"}
+    count, stated = model.output_shape[-1], run.config["data"].get("values") if run else None
+    values = Values.from_dict(stated) if stated else values_of(model)
+    if values is not None:
+        if labels or len(values.names) != count:
+            raise ValueError(
+                f"The model has {count} outputs, the values {', '.join(values.names)}, and no classes. Received: "
+                f"labels={labels!r}."
+            )
+        return {"class_names": (), "output": "values", "values": values.to_dict()}
+    names = labels or (run.class_names if run else class_names_of(model))
+    output = output_activation(model) or ("sigmoid" if count == 1 else "softmax")
+    return {"class_names": check_class_names(names, count), "output": run.output if run else output}
 
 
 def check_input(model: keras.Model) -> None:
@@ -185,29 +233,6 @@ def check_input(model: keras.Model) -> None:
             "The model must have one input of images, [B, H, W, C]. Begin a sequential model with keras.Input; write a "
             f"model of more inputs with Keras' `model.export`. Received: {model.name!r} with the inputs {shapes}."
         )
-
-
-def _describe(model: keras.Model, preprocess: str, class_names: Sequence[str]) -> ModelCard:
-    config = model.get_config()
-    config.pop("class_names", None)  # the card has them
-    own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
-    has_head = len(model.output_shape) == 2 and all(inner.get_config().get("include_top", True) for inner in own)
-    size, expected = preprocessing.output_size(preprocess), model.input_shape[1:3]
-    if size != expected and None not in expected:
-        raise ValueError(
-            f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
-            f"preprocess={preprocess!r}. Give image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
-        )
-    return ModelCard(
-        class_names=check_class_names(class_names, model.output_shape[-1]) if has_head else (),
-        preprocess=preprocess,
-        output=output_activation(model) or ("sigmoid" if model.output_shape[-1] == 1 else "softmax"),
-        image_shape=(*size, model.input_shape[-1]),
-        precision=model.dtype_policy.name,
-        architecture=type(model).__name__,
-        arguments=config if isinstance(model, ConfiguredModel) else {},
-        parameters=model.count_params(),
-    )
 
 
 def _normalization(model: keras.Model) -> str | None:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _io, _passed_on
-from keras_vit.inference import formats, preparation, probabilities
+from keras_vit._values import Values
+from keras_vit.inference import formats, outputs, preparation
 
 FILE_NAME = "model_card.json"
 CUT = ".../"  # in place of the folders of an absolute path
-LABELS = "labels.txt"  # inside a TFLite file
 EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 
@@ -29,8 +29,8 @@ class ModelCard:
     Attributes:
         class_names: One name for each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input.
-        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities; `"scores"` or `"features"` for
-            outputs that stay as they are.
+        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities; `"values"` for numbers in the unit of
+            the data; `"scores"` or `"features"` for outputs that stay as they are.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
         input: Type of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
@@ -39,6 +39,7 @@ class ModelCard:
         architecture: Name of the model's class.
         arguments: Arguments of the model.
         parameters: Number of parameters.
+        values: Names of the values, with mean and deviation of each; empty for a model without values.
         metrics: Last evaluation of the training run.
         data: Data set that the model was trained on.
         recipe: Recipe of the training run.
@@ -65,6 +66,7 @@ class ModelCard:
     architecture: str = ""
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parameters: int = 0
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -76,8 +78,13 @@ class ModelCard:
 
     @property
     def output_name(self) -> str:
-        """Name of the artifact's output: `probabilities`, `scores` or `features`."""
-        return probabilities.name_of(self.output)
+        """Name of the artifact's output: `probabilities`, `values`, `scores` or `features`."""
+        return outputs.NAMES[self.output]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes or values, in the order of the outputs; empty for scores and features."""
+        return self.class_names or tuple(self.values.get("names", ()))
 
     @property
     def sha256(self) -> str:
@@ -89,6 +96,10 @@ class ModelCard:
     def recipe_data(self) -> Mapping[str, Any]:
         """Data section of the recipe; empty if the card holds none."""
         return self.recipe.get("data", {})
+
+    def answers(self, raw: Any) -> Any:
+        """Return the answers of raw outputs `[B, k]`, see `outputs.to_answers`."""
+        return outputs.to_answers(raw, self.output, self.values)
 
     def preprocess_function(self) -> Callable[[Any], Any]:
         """Return the TensorFlow function from an encoded image (scalar string) to the predictor's input."""
@@ -152,11 +163,6 @@ def path_of(path: str) -> str:
     return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
 
 
-def labels_text(class_names: Sequence[str]) -> str:
-    """Return the content of a file of labels, with one line per class."""
-    return "".join(f"{_io.one_line(name)}\n" for name in class_names)
-
-
 def parts_of(path: str) -> dict[str, str]:
     """Return the files of an artifact by the name that they have in its card.
 
@@ -189,8 +195,13 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
     problems = []
     if not all(isinstance(name, str) for name in content["class_names"]):
         problems.append("class_names must hold strings")
-    if content["output"] not in probabilities.OUTPUTS:
-        problems.append(f"output must be one of {probabilities.OUTPUTS}, not {content['output']!r}")
+    if content["output"] not in outputs.NAMES:
+        problems.append(f"output must be one of {tuple(outputs.NAMES)}, not {content['output']!r}")
+    if content["output"] == "values":
+        try:
+            Values.from_dict(content.get("values", {}))
+        except ValueError as error:
+            problems.append(str(error))
     if len(content["image_shape"]) != 3 or not all(isinstance(size, int) for size in content["image_shape"]):
         problems.append(f"image_shape must hold three integers, not {content['image_shape']!r}")
     return problems

@@ -13,7 +13,7 @@ INPUT = "images"
 
 
 class SingleOutputPredictor(Predictor):
-    """Common part of the predictors whose files map `images` to one output, such as `probabilities`.
+    """Common part of the predictors whose files map `images` to one output, such as `probabilities` or `values`.
 
     Attributes:
         batch_size: Number of images per call; None if the file takes any number.
@@ -21,7 +21,7 @@ class SingleOutputPredictor(Predictor):
 
     batch_size: int | None
     features_unavailable: str | None = (
-        "files of this format return probabilities only; use the directory of the run, or a SavedModel exported from it"
+        "files of this format return a single output; use the directory of the run, or a SavedModel exported from it"
     )
 
     def predict(self, images: np.ndarray) -> np.ndarray:
@@ -33,7 +33,7 @@ class SingleOutputPredictor(Predictor):
 
 
 class OnnxPredictor(SingleOutputPredictor):
-    """ONNX file on the CPU, from `images` to `probabilities`, scores or features."""
+    """ONNX file on the CPU, from `images` to one output."""
 
     kind = "onnx"
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
-from keras_vit.inference.probabilities import to_probabilities
 
 
 class Predictor:
-    """Predictor of any format, from preprocessed images to probabilities.
+    """Predictor of any format, from preprocessed images to probabilities or values, as its card states.
 
     Args:
         path: File or directory of the predictor.
@@ -19,7 +18,8 @@ class Predictor:
     Attributes:
         path, card: As given.
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
-        scores_are: Whether `scores` returns `"logits"` or `"probabilities"`.
+        scores_are: What `scores` returns: `"logits"` or `"standardized"` values, else the answers, such as
+            `"probabilities"`.
         features_unavailable: Why `features` raises an error, and what to do; None if features are available.
 
     Example:
@@ -29,18 +29,18 @@ class Predictor:
     """
 
     kind = ""
-    scores_are = "probabilities"
     features_unavailable: str | None = None
 
     def __init__(self, path: str, card: ModelCard):
         self.path = path
         self.card = card
+        self.scores_are = card.output_name
         if card.output == "features":
             self.features_unavailable = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the probabilities."""
+        """Names of the classes in the order of the probabilities; empty for a predictor of another kind."""
         return self.card.class_names
 
     @property
@@ -49,11 +49,12 @@ class Predictor:
         return "float32"
 
     def _check_card(self, images: Sequence[Any], output: Sequence[Any], **found: Any) -> None:
-        """Refuse a card of an artifact with other shapes, `[B, H, W, C]` and `[B, classes]`, or other fields."""
-        found |= {"image_shape": tuple(images)[1:], "class_names": output[-1]}
+        """Refuse a card of an artifact with other shapes, `[B, H, W, C]` and `[B, k]`, or other fields."""
+        outputs = "values" if self.card.output == "values" else "class_names"
+        found |= {"image_shape": tuple(images)[1:], outputs: output[-1]}
         for name, value in found.items():
             stated = getattr(self.card, name)
-            stated = len(stated) or value if name == "class_names" else stated  # their number, if there are any
+            stated = len(self.card.names) or value if name == outputs else stated  # their number, if there are any
             if stated != value:
                 raise ValueError(
                     f"The model card of {self.path!r} must describe it. Received: {name}={stated!r} in the card, "
@@ -65,11 +66,14 @@ class Predictor:
         return self.card.prepare(contents)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities of preprocessed images `[B, H, W, C]`; scores or features if the card has those."""
+        """Return the answers for preprocessed images `[B, H, W, C]`, float32 `[B, k]`.
+
+        By the `output` of the card they are probabilities, values in the unit of the data, scores or features.
+        """
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return logits `[B, classes]` if the predictor has them, else probabilities; see `scores_are`."""
+        """Return the network's raw output `[B, k]` if the predictor has it, else the answers; see `scores_are`."""
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
@@ -94,7 +98,7 @@ class FunctionPredictor(Predictor):
 
     Args:
         card: Description of the predictor.
-        function: Function to the input of the classification head, `[B, D]`, and logits `[B, classes]`.
+        function: Function to the input of the classification head, `[B, D]`, and the raw output, `[B, k]`.
 
     Example:
     >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -104,14 +108,14 @@ class FunctionPredictor(Predictor):
     """
 
     kind = "function"
-    scores_are = "logits"
 
     def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
         super().__init__(path, card)
         self._function = function
+        self.scores_are = {"probabilities": "logits", "values": "standardized"}.get(card.output_name, card.output_name)
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return the output of the function, float32 `[B, classes]`; see `scores_are`."""
+        """Return the raw output of the function, float32 `[B, k]`; see `scores_are`."""
         return np.asarray(self._function(images)[1], np.float32)
 
     def features(self, images: np.ndarray) -> np.ndarray:
@@ -119,16 +123,16 @@ class FunctionPredictor(Predictor):
         return np.asarray(self._function(images)[0], np.float32)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        return self.probabilities(self.scores(images))
+        """Return the answers for preprocessed images `[B, H, W, C]`, float32 `[B, k]`."""
+        return self.answers(self.scores(images))
 
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities of scores, `[B, classes]`."""
-        if self.scores_are == "probabilities":
+    def answers(self, scores: np.ndarray) -> np.ndarray:
+        """Return the answers of scores, `[B, k]`."""
+        if self.scores_are == self.card.output_name:
             return scores
         import keras
 
-        return keras.ops.convert_to_numpy(to_probabilities(scores, self.card.output))
+        return keras.ops.convert_to_numpy(self.card.answers(scores))
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:

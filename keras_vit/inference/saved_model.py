@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.inference import model_card
+from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
@@ -30,7 +30,7 @@ class SavedModelPredictor(Predictor):
                 loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
             self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
             tensors = self.signatures["serve_tensor"]
-            output_name = next(name for name in tensors.outputs if not name.startswith("top_k"))
+            output_name = next(name for name in outputs.NAMES.values() if name in tensors.outputs)
             infos = (tensors.inputs["images"], tensors.outputs[output_name])
             images, output = ([size.size for size in info.tensor_shape.dim] for info in infos)
             self._check_card(images, output, output_name=output_name)
@@ -65,7 +65,6 @@ class SavedModelPredictor(Predictor):
         return self._session.run(fetches, {definition.inputs[name].name: value for name, value in inputs.items()})
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
         return self.run("serve_tensor", {"images": images})[self.card.output_name]
 
     def features(self, images: np.ndarray) -> np.ndarray:

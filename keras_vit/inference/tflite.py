@@ -3,39 +3,43 @@
 import contextlib
 import os
 import warnings
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import model_card
+from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor, in_batches
 
-CLASSIFY, FEATURES = "classify", "features"  # names of the signatures; not all files have the second
+FEATURES = "features"  # a second signature, which not all files have
+
+
+def signature_of(output: str) -> str:
+    """Return the name of the signature with the answers, by the `output` of the card."""
+    return "classify" if output in outputs.CLASSIFICATION else output
 
 
 class TFLitePredictor(Predictor):
-    """TFLite file from `images` to `probabilities`, with a fixed batch size."""
+    """TFLite file from `images` to one output, with a fixed batch size."""
 
     kind = "tflite"
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         interpreter = make_interpreter(path, num_threads)
-        has_features = {CLASSIFY, FEATURES} <= interpreter.get_signature_list().keys()
-        self._classify = interpreter.get_signature_runner(CLASSIFY if has_features else None)
+        signatures, name = interpreter.get_signature_list(), signature_of(self.card.output)
+        name = name if name in signatures else next(iter(signatures))  # of another card, which is refused below
+        self._answers = interpreter.get_signature_runner(name)
+        has_features = FEATURES in signatures and name != FEATURES
         self._features = interpreter.get_signature_runner(FEATURES) if has_features else None
-        self.input_details = self._classify.get_input_details()["images"]
-        ((output_name, output),) = self._classify.get_output_details().items()
+        self.input_details = self._answers.get_input_details()["images"]
+        ((output_name, output),) = self._answers.get_output_details().items()
         shape, dtype = self.input_details["shape"].tolist(), np.dtype(self.input_details["dtype"]).name
         self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
-        if self.stored_labels not in ((), tuple(model_card.labels_text(self.class_names).splitlines())):
-            raise ValueError(f"The labels in {path!r} must be those of its model card. {model_card.EXPORT_AGAIN}")
-        if not has_features and self.card.output != "features":
+        if self._features is None and self.card.output != "features":
             self.features_unavailable = (
-                "this TFLite file returns probabilities only; export it again with --features (float32, float16 and "
-                "dynamic_int8), or use the directory of the run"
+                f"this TFLite file returns {self.card.output_name} only; export it again with --features (float32, "
+                "float16 and dynamic_int8), or use the directory of the run"
             )
 
     @property
@@ -49,17 +53,8 @@ class TFLitePredictor(Predictor):
             return "int8"
         return "dynamic_int8" if "INT8" in stored else "float16" if "FLOAT16" in stored else "float32"
 
-    @property
-    def stored_labels(self) -> tuple[str, ...]:
-        """Names of the classes in the file, for applications; empty if it holds none."""
-        with contextlib.suppress(zipfile.BadZipFile, KeyError), zipfile.ZipFile(self.path) as archive:
-            if archive.getinfo(model_card.LABELS).file_size < os.path.getsize(self.path):
-                return tuple(archive.read(model_card.LABELS).decode("utf-8", "replace").splitlines())
-        return ()
-
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the probabilities `[B, classes]` of preprocessed images `[B, H, W, C]`."""
-        return self._run(self._classify, self.card.output_name, images)
+        return self._run(self._answers, self.card.output_name, images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.inference.probabilities import is_correct
+from keras_vit.inference.outputs import is_correct
 from keras_vit.inspection import page
 from keras_vit.inspection.attention import attention_maps, rollout_step
 from keras_vit.inspection.examples import Example

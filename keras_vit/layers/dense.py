@@ -1,10 +1,12 @@
 """Keras' dense layers, whose files keep LoRA."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_vit._values import Values
 
 __all__ = ["Dense", "EinsumDense"]
 
@@ -50,6 +52,7 @@ class Dense(_KeepsLora, keras.layers.Dense):
     Args:
         units: Number of outputs.
         class_names: Names of the outputs of a classification head, or None.
+        values: Names and standardization of the numbers that a head predicts, or None.
         **kwargs: Further arguments of `keras.layers.Dense`.
 
     References:
@@ -63,13 +66,22 @@ class Dense(_KeepsLora, keras.layers.Dense):
     ['bias', 'lora_kernel_a', 'lora_kernel_b']
     """
 
-    def __init__(self, units: Any, *args: Any, class_names: Sequence[str] | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        units: Any,
+        *args: Any,
+        class_names: Sequence[str] | None = None,
+        values: Values | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(units, *args, **kwargs)
         self.class_names = None if class_names is None else tuple(class_names)
+        self.values = Values.from_dict(values) if isinstance(values, Mapping) else values
 
     def get_config(self) -> dict[str, Any]:
         names = {} if self.class_names is None else {"class_names": list(self.class_names)}
-        return {**super().get_config(), **names}
+        values = {} if self.values is None else {"values": self.values.to_dict()}
+        return {**super().get_config(), **names, **values}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import h5py
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._values import Values
 from keras_vit.layers import Dense, kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models import normalization
@@ -89,8 +90,38 @@ class ConfiguredModel(keras.Model):
         count = self.output_shape[-1] if self._heads() else 0
         if names is not None and len(names) != count:
             raise ValueError(f"`class_names` must name the {count} classes of the head. Received: {len(names)} names.")
+        if names is not None and self.values is not None:
+            raise ValueError(f"`class_names` needs `values=None`. Received: a model that predicts {self.values.names}.")
         for head in self._heads():
             head.class_names = names
+
+    @property
+    def values(self) -> Values | None:
+        """Names and standardization of the numbers that the model predicts; None for other models.
+
+        The outputs of the model are standardized: `model.values.restore(outputs)` returns them in the unit of the data,
+        as predictors and exported artifacts do. The head keeps the values as it keeps `class_names`.
+
+        Raises:
+            ValueError: On setting values of another number than the outputs, or of a model with `class_names` or a
+                `classifier_activation`.
+        """
+        return next((head.values for head in self._heads()), None)
+
+    @values.setter
+    def values(self, value: Values | Mapping[str, Any] | None) -> None:
+        values = Values.from_dict(value) if isinstance(value, Mapping) else value
+        if values is not None:
+            count = self.output_shape[-1] if self._heads() else 0
+            if not isinstance(values, Values) or len(values.names) != count:
+                raise ValueError(f"`values` must describe the {count} outputs of the head. Received: {values!r}.")
+            if self.class_names is not None or self.config.classifier_activation is not None:
+                raise ValueError(
+                    "`values` needs `class_names=None` and `classifier_activation=None`. Received: a model with "
+                    f"class_names={self.class_names} and classifier_activation={self.config.classifier_activation!r}."
+                )
+        for head in self._heads():
+            head.values = values
 
     def _heads(self) -> list[Any]:
         given = self.config.head
@@ -146,6 +177,8 @@ class ConfiguredModel(keras.Model):
             config["input_normalization"] = [list(side) for side in self.input_normalization]
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
+        if self.values is not None:
+            config["values"] = self.values.to_dict()
         if not self.trainable:
             config["trainable"] = False
         changes = {layer.name: find_changes(layer, self.trainable) for layer in self.layers}
@@ -158,12 +191,15 @@ class ConfiguredModel(keras.Model):
         config = dict(config)
         trainable = config.pop("trainable", True)
         input_normalization = config.pop("input_normalization", None)
-        class_names = config.pop("class_names", ())
+        class_names, values = config.pop("class_names", ()), config.pop("values", {})
         changes = config.pop("layers", {})
         model = cls(**config)
         model.input_normalization = input_normalization
-        if model.config.include_top and len(class_names) == model.output_shape[-1]:  # another head has other classes
+        outputs = model.output_shape[-1] if model.config.include_top else 0  # another head has other outputs
+        if outputs == len(class_names) > 0:
             model.class_names = class_names
+        if outputs == len(values.get("names", ())) > 0:
+            model.values = values
         if not trainable:
             model.trainable = False
         for layer in model.layers:
@@ -183,11 +219,20 @@ def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
 
 def class_names_of(model: Any) -> tuple[str, ...] | None:
     """Return the names of the classes of a model's outputs, also of a clone or a model around one; None if unknown."""
-    names = getattr(model, "class_names", None)
-    if names is not None or not isinstance(model, keras.Model):
-        return names
-    same_classes = (keras.layers.Activation, keras.layers.Average, keras.layers.Softmax)
-    return class_names_of(next(layer for layer in reversed(model.layers) if not isinstance(layer, same_classes)))
+    return _of_head(model, "class_names")
+
+
+def values_of(model: Any) -> Values | None:
+    """Return the values that a model predicts, also of a clone or a model around one; None for other models."""
+    return _of_head(model, "values")
+
+
+def _of_head(model: Any, name: str) -> Any:
+    found = getattr(model, name, None)
+    if found is not None or not isinstance(model, keras.Model):
+        return found
+    same_outputs = (keras.layers.Activation, keras.layers.Average, keras.layers.Softmax)
+    return _of_head(next(layer for layer in reversed(model.layers) if not isinstance(layer, same_outputs)), name)
 
 
 def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:

@@ -29,11 +29,17 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
         "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",
         "optim.schedule.warmup_steps": warmup,
     }
-    recipe = what_fits(recipes.replace(recipe, chosen), opened.num_classes, change)
+    if opened.label_kind == "values":
+        chosen |= {"task": "regression", "evaluators": ()}  # those of the recipe are for classes
+    recipe = what_fits(recipes.replace(recipe, chosen), opened.num_outputs, change)
     steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
     logging.info(
         "%s of %s: %s (%d of them warm-up) at %d pixels, a batch of %d in %s",
-        *(_counted(opened.num_examples, "image"), _counted(opened.num_classes, "class"), _counted(steps, "step")),
+        *(
+            _counted(opened.num_examples, "image"),
+            _counted(opened.num_outputs, "value" if opened.value_names else "class"),
+            _counted(steps, "step"),
+        ),
         *(min(warmup, steps), recipe.model.image_size, recipe.data.batch_size),
         _counted(recipe.optim.accumulation_steps, "part"),
     )

@@ -20,8 +20,8 @@ def open_model(other: str = "output") -> KerasPredictor:
             f"Received: --model={options.model}."
         )
     predictor = keras_model.open_model(options.model, **common_flags.model_options())
-    if not predictor.class_names:
-        raise ValueError(f"--model must be a model with a classification head. Received: --model={options.model}.")
+    if not predictor.card.names:
+        raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")
     return predictor
 
 

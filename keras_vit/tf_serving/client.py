@@ -15,7 +15,11 @@ import numpy as np
 from absl import logging
 
 _MAX_BYTES = 64 << 20  # of a response
-_OUTPUTS = ("top_k_classes", "top_k_scores", "valid")
+# Outputs of `serving_default`, by what the model predicts.
+_OUTPUTS = {
+    "probabilities": ("top_k_classes", "top_k_scores", "valid"),
+    "values": ("value_names", "values", "valid"),
+}
 
 
 class RequestError(ValueError):
@@ -30,14 +34,16 @@ class Prediction(NamedTuple):
     """Prediction for one image.
 
     Attributes:
-        labels: Class names, best first; empty if the server could not read the image.
-        scores: Their probabilities.
+        labels: Names of the classes, best first, or of the values; empty if the server could not read the image.
+        scores: Their probabilities, or the values in the unit of the data.
         valid: Whether the server could read the image.
+        kind: `"probabilities"` or `"values"`.
     """
 
     labels: list[str]
     scores: list[float]
     valid: bool
+    kind: str = "probabilities"
 
 
 class Client:
@@ -81,7 +87,7 @@ class Client:
         self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
     def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
-        """Classify encoded images, in batches.
+        """Predict the classes or the values of encoded images, in batches.
 
         Args:
             contents: Contents of image files.
@@ -99,11 +105,12 @@ class Client:
         for start in range(0, len(contents), batch_size):
             batch = contents[start : start + batch_size]
             outputs = self.run("serving_default", {"image_bytes": batch})
-            columns = [outputs[name].tolist() if name in outputs else None for name in _OUTPUTS]
+            kind = "values" if "values" in outputs else "probabilities"
+            columns = [outputs[name].tolist() if name in outputs else None for name in _OUTPUTS[kind]]
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
-                raise self._unexpected(f"it lacks {', '.join(_OUTPUTS)} of {len(batch)} images")
+                raise self._unexpected(f"it lacks {', '.join(_OUTPUTS[kind])} of {len(batch)} images")
             for labels, scores, valid in zip(*columns, strict=True):
-                predictions.append(Prediction(labels, scores, True) if valid else Prediction([], [], False))
+                predictions.append(Prediction(labels, scores, True, kind) if valid else Prediction([], [], False, kind))
         return predictions
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data import headers
 from keras_vit.exporting import safe_decode
 from keras_vit.inference import Predictor
-from keras_vit.inference.probabilities import TOP_K
+from keras_vit.inference.outputs import TOP_K
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
@@ -94,32 +94,34 @@ class ServedModel:
 
 
 class ServedPredictor:
-    """Predictor with the signature `serving_default`: encoded images in, labels and probabilities out."""
+    """Predictor with the signature `serving_default`: encoded images in, the answers with their names out."""
 
     def __init__(self, predictor: Predictor, top_k: int = TOP_K):
-        if not predictor.class_names:
-            raise ValueError(f"The model must have a classification head. Received: {predictor.path!r}.")
+        if not predictor.card.names:
+            raise ValueError(f"The model must have a classification head, or values. Received: {predictor.path!r}.")
         self._predictor = predictor
-        self._labels = np.array([name.encode() for name in predictor.class_names], object)
-        self._top_k = min(top_k, len(self._labels))
+        self._names = np.array([name.encode() for name in predictor.card.names], object)
+        self._top_k = min(top_k, len(self._names))
         self._lock = threading.Lock()  # an interpreter runs one batch at a time
         self.signatures = {"serving_default": self._signature()}
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Classify `image_bytes`, an array of bytes `[B]`. An unreadable image gets zeros and `valid` = False."""
+        """Predict `image_bytes`, an array of bytes `[B]`. An unreadable image gets zeros and `valid` = False."""
         del signature
         images = [self._read(contents) for contents in inputs["image_bytes"]]
         valid = np.array([image is not None for image in images], bool)
-        probabilities = np.zeros((len(images), len(self._labels)), np.float32)
+        answers = np.zeros((len(images), len(self._names)), np.float32)
         if valid.any():
             with self._lock:
-                probabilities[valid] = self._predictor.predict(np.stack([i for i in images if i is not None]))
-        order = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self._top_k]
+                answers[valid] = self._predictor.predict(np.stack([i for i in images if i is not None]))
+        outputs = {self._predictor.card.output_name: answers, "valid": valid}
+        if self._predictor.card.output == "values":
+            return {**outputs, "value_names": np.where(valid[:, None], self._names, np.array(b"", object))}
+        order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
         return {
-            "probabilities": probabilities,
-            "top_k_classes": np.where(valid[:, None], self._labels[order], np.array(b"", object)),
-            "top_k_scores": np.take_along_axis(probabilities, order, axis=-1),
-            "valid": valid,
+            **outputs,
+            "top_k_classes": np.where(valid[:, None], self._names[order], np.array(b"", object)),
+            "top_k_scores": np.take_along_axis(answers, order, axis=-1),
         }
 
     def _read(self, contents: bytes) -> np.ndarray | None:
@@ -133,12 +135,11 @@ class ServedPredictor:
     def _signature(self) -> Any:
         """Return the description of the signature for metadata requests."""
         with tf.Graph().as_default():
-            placeholder = tf.compat.v1.placeholder
-            inputs = {"image_bytes": placeholder(tf.string, [None])}
+            inputs = {"image_bytes": tf.compat.v1.placeholder(tf.string, [None])}
             outputs = {
-                "probabilities": placeholder(tf.float32, [None, len(self._labels)]),
-                "top_k_classes": placeholder(tf.string, [None, self._top_k]),
-                "top_k_scores": placeholder(tf.float32, [None, self._top_k]),
-                "valid": placeholder(tf.bool, [None]),
+                name: tf.compat.v1.placeholder(
+                    tf.string if array.dtype == object else array.dtype, [None, *array.shape[1:]]
+                )
+                for name, array in self.run("", {"image_bytes": []}).items()
             }
             return tf.compat.v1.saved_model.predict_signature_def(inputs=inputs, outputs=outputs)

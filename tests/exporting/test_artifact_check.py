@@ -115,18 +115,6 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
-@pytest.mark.slow
-def test_labels_of_applications_are_compared(tmp_path):
-    path = tmp_path / "a.tflite"
-    tflite.write(tiny.model(num_layers=1), str(path), card=tiny.card(), images=tiny.images())
-    path.write_bytes(path.read_bytes().replace(b"ape\nbee\n", b"bee\nape\n"))
-    with pytest.raises(ValueError, match="Export the artifact again"):
-        open_artifact(str(path))
-    edit_card(path)
-    _, (problem,) = check(open_artifact(str(path)), tiny.model(num_layers=1))
-    assert problem.startswith("the labels in")
-
-
 def test_a_second_softmax_is_found():
     """Of a model whose last operation is not known as a softmax: the artifact and the reference both add another."""
     base = tiny.model(num_layers=1)

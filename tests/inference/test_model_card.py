@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import keras_model, model_card, probabilities, sample_images
+from keras_vit.inference import keras_model, model_card, outputs, sample_images
 from keras_vit.inference.opening import open_artifact
 from tests import selection, tiny
 from tests.programs import call
@@ -75,7 +75,6 @@ def test_a_changed_artifact_is_refused(copied):
         {"image_shape": [9, 9, 1]},  # another size than that of the file
         {"image_shape": [8, 8, 3]},
         {"class_names": list("012345678")},
-        {"class_names": list("1023456789")},  # not the labels in the file
         {"input": "float32"},
         {"batch_size": 2},
         {"output": "features"},
@@ -169,10 +168,6 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
     assert sample_images.source_of(dataclasses.replace(written, recipe={"data": {"source": "digits"}})) == "digits"
 
 
-def test_labels_have_one_line_per_class(tmp_path):
-    assert model_card.labels_text(("a\nb", "c", "d\r\u2028e")) == "a b\nc\nd e\n"
-
-
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
     assert keras_model.last_metrics(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
@@ -180,4 +175,4 @@ def test_a_cut_line_of_metrics_is_ignored(tmp_path):
 
 def test_a_card_with_too_few_names_is_refused():
     with pytest.raises(ValueError, match="a name for each of the 3 classes. Received: 2 names"):
-        probabilities.top_labels(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))
+        outputs.parts(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))

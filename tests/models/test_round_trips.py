@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_vit import load_checkpoint, model_from_checkpoint, save_checkpoint
-from keras_vit.models.base import class_names_of
+from keras_vit._values import Values
+from keras_vit.models.base import class_names_of, values_of
 from tests import selection
 from tests.models import variants
 
@@ -163,6 +164,50 @@ def test_class_names_travel(name, tmp_path):
     for copied in (clone, keras.models.load_model(tmp_path / "clone.keras"), logits, around):
         assert class_names_of(copied) == NAMES
         assert class_names_of(keras.Sequential([keras.layers.RandomFlip(), copied])) == NAMES
+
+
+VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
+
+
+@pytest.mark.parametrize("name", ["token", pytest.param("deit", marks=pytest.mark.slow)])
+def test_values_travel(name, tmp_path):
+    model = variants.make(name, classes=2)
+    assert model.values is None
+    model.values = VALUES
+    model.save(tmp_path / "model.keras")
+    other = variants.make(name, classes=2)
+    other.class_names = NAMES[:2]
+    load_checkpoint(other, tmp_path / "model.keras")
+    for copied in (
+        keras.models.load_model(tmp_path / "model.keras"),
+        copy.deepcopy(model),
+        model_from_checkpoint(tmp_path / "model.keras"),
+        other,
+    ):
+        assert copied.values == VALUES and copied.class_names is None
+    around = keras.Model(model.input, model(keras.layers.RandomFlip()(model.input)))
+    for copied in (keras.models.clone_model(model), around):
+        assert values_of(copied) == VALUES
+    assert model_from_checkpoint(tmp_path / "model.keras", classes=3).values is None
+    load_checkpoint(other, save_checkpoint(variants.make(name, classes=2), tmp_path / "timm", format="timm"))
+    assert other.values is None  # the head is another
+
+
+def test_values_that_do_not_fit():
+    model = variants.make("token", classes=2)
+    for wrong in (Values(("age",), (40.0,), (10.0,)), {"names": ["age"]}, "age"):
+        with pytest.raises(ValueError, match="[Vv]alues"):
+            model.values = wrong
+    for other in (variants.make("token", classes=2, classifier_activation="sigmoid"), variants.make("features")):
+        with pytest.raises(ValueError, match="values"):
+            other.values = VALUES
+    model.values = VALUES.to_dict()
+    with pytest.raises(ValueError, match="class_names.*values=None"):
+        model.class_names = NAMES[:2]
+    model.values, model.class_names = None, NAMES[:2]
+    with pytest.raises(ValueError, match="class_names=None"):
+        model.values = VALUES
+    assert "values" not in model.get_config()
 
 
 def test_other_heads_have_no_class_names():

@@ -11,7 +11,7 @@ from absl import flags
 
 from keras_vit import distribute
 from keras_vit.exporting import quantization, safe_decode, signatures
-from keras_vit.inference import formats, probabilities
+from keras_vit.inference import formats, outputs
 from keras_vit.planning import plan
 from keras_vit.program import command_line, commands, common_flags
 from tests import programs
@@ -97,7 +97,7 @@ def test_flags_have_the_values_and_defaults_of_the_library():
     assert values("export.main", "format") == list(formats.FORMATS)
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
     assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
-    assert flags.FLAGS["top_k"].default == probabilities.TOP_K
+    assert flags.FLAGS["top_k"].default == outputs.TOP_K
     programs.load("train.plan")
     assert flags.FLAGS["utilization"].default == plan.UTILIZATION
 

@@ -15,7 +15,7 @@ from PIL import Image
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
 from keras_vit.evaluators import regression
-from keras_vit.inference import probabilities, sample_images
+from keras_vit.inference import outputs, sample_images
 from keras_vit.inspection import examples, report
 from tests import golden_data, programs, tiny
 from tests.inspection import browser, small
@@ -263,5 +263,5 @@ class TestChoice:
 
     def test_one_of_several_labels_is_enough(self):
         rows = np.array([[1, 1], [0, 1], [0, 0]])
-        found = probabilities.is_correct(np.array([0, 0, 1]), rows)
+        found = outputs.is_correct(np.array([0, 0, 1]), rows)
         assert found.tolist() == [True, False, False]

@@ -22,13 +22,20 @@ def loaded(base):
 
 @contextlib.contextmanager
 def serving(base, **limits):
-    """A model behind a server: (model, URL)."""
+    """The model of a directory behind a server: (model, URL)."""
     model = loaded(base)
+    with serving_model(model, **limits) as url:
+        yield model, url
+
+
+@contextlib.contextmanager
+def serving_model(model, **limits):
+    """A `ServedModel` behind a server: its URL."""
     rest_server = server.RestServer(model, limits=server.Limits(**limits))
     thread = threading.Thread(target=rest_server.run)
     thread.start()
     try:
-        yield model, f"http://localhost:{rest_server.port}"
+        yield f"http://localhost:{rest_server.port}"
     finally:
         rest_server.stop()
         thread.join(60)

@@ -7,9 +7,12 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
+from keras_vit.exporting import saved_model
 from keras_vit.inference import open_predictor
+from keras_vit.tf_serving import client
 from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
 from tests import tiny
+from tests.tf_serving import servers
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +64,26 @@ def test_labels_of_a_checkpoint(served, tmp_path):
     response = ServedPredictor(predictor).run("serving_default", {"image_bytes": contents})
     assert response["top_k_classes"].shape == (1, 5)
     assert all(label.decode().endswith("!") for label in response["top_k_classes"][0])
+
+
+@pytest.mark.slow
+def test_values(images, tmp_path):
+    """Of a file they are those of the SavedModel, and the client gets their names with them."""
+    values = {"names": ["year"], "mean": [1950.0], "deviation": [10.0]}
+    model = tiny.model(num_layers=1, classes=1)
+    model.values = values
+    card = dataclasses.replace(tiny.card("values", values=values), class_names=())
+    path, _ = saved_model.write(model, str(tmp_path), card=card, images=tiny.images(2))
+    expected = open_predictor(path).run("serving_default", {"image_bytes": images})
+    for predictor in (open_predictor(path), inference.KerasPredictor(model, card)):
+        served = ServedModel("years", predictor)
+        with servers.serving_model(served) as url:
+            found = client.Client(url, "years").predict(images)
+        assert [(answer.labels, answer.valid, answer.kind) for answer in found] == [
+            (["year"], True, "values"),
+            ([], False, "values"),
+            (["year"], True, "values"),
+        ]
+        np.testing.assert_allclose([found[0].scores, found[2].scores], expected["values"][[0, 2]], rtol=1e-6)
+        outputs = served.metadata()["metadata"]["signature_def"]["signature_def"]["serving_default"]["outputs"]
+        assert outputs.keys() == {"values", "value_names", "valid"}

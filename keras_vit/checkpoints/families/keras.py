@@ -32,6 +32,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if source.config is not None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
         checkpoint.name_classes(checkpoint.frozen.pop("class_names", None))
+        checkpoint.values = checkpoint.frozen.pop("values", None)
         stated = checkpoint.frozen.pop("input_normalization", None)
         if stated is not None:
             try:
@@ -75,7 +76,7 @@ def _stored_arguments(
         raise CheckpointError(f"{path} holds a {class_name[:60]!r}, no keras_vit model. Use keras.saving.load_model.")
     if not _is_frozen_at_most(arguments.get("layers", {})):
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
-    names = ("trainable", "layers", "input_normalization", "class_names")
+    names = ("trainable", "layers", "input_normalization", "class_names", "values")
     state = {name: arguments[name] for name in names if name in arguments}
     check_config(config, list(shapes.values()), path)
     resolved = resolve_arguments(config_class, arguments, path).to_dict()

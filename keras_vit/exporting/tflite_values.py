@@ -1,0 +1,61 @@
+"""Operators that return a TFLite file's output in the unit of the data, in float32 whatever the precision of the file.
+
+The converter would fold them into the last layer: with a mean of 1950 and a deviation of 10, steps of an 8-bit output
+are one deviation wide, and those of a bias in float16 a tenth. They are appended to the converted file instead.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from keras_vit._values import Values
+
+_ALIGNMENT = 16  # of the weights, by the schema of TFLite
+
+
+def append(content: bytes, signature: str, values: Values) -> bytes:
+    """Return a TFLite file whose signature multiplies its only output by the deviation and adds the mean."""
+    import flatbuffers
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    definition = next(item for item in model.signatureDefs if item.signatureKey == signature.encode())
+    graph = model.subgraphs[definition.subgraphIndex]
+    (output,) = definition.outputs
+    raw = result = output.tensorIndex
+
+    def add_tensor(name: str, shape: Any, numbers: Any = ()) -> int:
+        """Add a tensor, with the given numbers if it is a constant; return its index."""
+        tensor, buffer = schema.TensorT(), schema.BufferT()
+        buffer.data = np.frombuffer(np.float32(numbers).tobytes(), np.uint8) if numbers else None
+        tensor.name, tensor.shape, tensor.type = name.encode(), shape, schema.TensorType.FLOAT32
+        tensor.buffer = len(model.buffers)
+        model.buffers.append(buffer)
+        graph.tensors.append(tensor)
+        return len(graph.tensors) - 1
+
+    for name, numbers in (("Mul", values.deviation), ("Add", values.mean)):
+        code, operator = schema.OperatorCodeT(), schema.OperatorT()
+        code.builtinCode = code.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, name.upper())
+        code.version = 1
+        constant = add_tensor(f"values/{name}/constant", [len(numbers)], numbers)
+        operator.opcodeIndex, operator.inputs = len(model.operatorCodes), [result, constant]
+        result = add_tensor(f"values/{name}", graph.tensors[raw].shape)
+        operator.outputs = [result]
+        operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{name}Options")
+        operator.builtinOptions = getattr(schema, f"{name}OptionsT")()
+        model.operatorCodes.append(code)
+        graph.operators.append(operator)
+    graph.outputs = [result if index == raw else index for index in graph.outputs]
+    output.tensorIndex = result
+
+    class Builder(flatbuffers.Builder):
+        """Align bytes as the schema demands; the generated code does not."""
+
+        def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803  the name that is overridden
+            alignment = _ALIGNMENT if elemSize == 1 else alignment
+            return super().StartVector(elemSize, numElems, alignment)
+
+    builder = Builder(len(content) + (1 << 16))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())

@@ -1,0 +1,80 @@
+"""Outputs of a model: what they are called, how the network's raw output becomes the answer, and how it is shown."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit._values import Values
+
+TOP_K = 5
+CLASSIFICATION = ("softmax", "sigmoid")
+# `output` of a model card -> name of the answer, which is also the name of an artifact's output.
+NAMES = {
+    **dict.fromkeys(CLASSIFICATION, "probabilities"),
+    "values": "values",
+    "scores": "scores",  # these two: the raw output as it is
+    "features": "features",
+}
+
+Parts = Sequence[tuple[str, float]]
+
+
+def to_answers(raw: Any, output: str, values: Mapping[str, Any] | None = None) -> Any:
+    """Convert raw outputs `[B, k]` of any float type to float32 answers, a tensor of Keras' backend.
+
+    Args:
+        raw: Logits, standardized numbers, scores or features.
+        output: A key of `NAMES`: `"softmax"` and `"sigmoid"` return probabilities, `"values"` numbers in the data's
+            unit.
+        values: Names and standardization of values, `Values.to_dict()`.
+    """
+    if output not in NAMES:
+        raise ValueError(f"output must be one of {tuple(NAMES)}. Received: output={output!r}.")
+    import keras  # with its backend, which the answers of files do without
+
+    raw = keras.ops.cast(raw, "float32")
+    if output == "values":
+        return Values.from_dict(values or {}).restore(raw)
+    return getattr(keras.ops, output)(raw) if output in CLASSIFICATION else raw
+
+
+def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each image whether its predicted class, of `[N]`, is its label `[N]` or in its multi-hot row."""
+    if np.ndim(labels) == 2:
+        return np.asarray(labels)[np.arange(len(predicted)), predicted] > 0
+    return predicted == np.asarray(labels)
+
+
+def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities", top_k: int = TOP_K) -> Parts:
+    """Return the answer for one image, of `[k]`, as pairs of name and number.
+
+    Of probabilities they are the `top_k` most probable classes, best first; of values all, in their order.
+    """
+    if len(names) != len(answer):
+        raise ValueError(
+            f"Expected a name for each of the {len(answer)} {'values' if kind == 'values' else 'classes'}. Received: "
+            f"{len(names)} names, in the model card of the artifact."
+        )
+    order = range(len(answer)) if kind == "values" else np.argsort(-answer, kind="stable")[:top_k]
+    return [(names[index], float(answer[index])) for index in order]
+
+
+def as_text(answer: Parts, kind: str = "probabilities") -> str:
+    """Return an answer as lines of a table, one per class or value."""
+    numbers = [_number(number) if kind == "values" else f"{number:8.3%}" for _, number in answer]
+    name_width, width = max(len(name) for name, _ in answer), max(map(len, numbers))
+    pairs = zip(answer, numbers, strict=True)
+    return "".join(f"  {name:<{name_width}}  {number:>{width}}\n" for (name, _), number in pairs)
+
+
+def _number(value: float) -> str:
+    """Return a number with five significant digits, and its whole part in full: 1953.4, 128250, 0.031250."""
+    return f"{value:.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
+
+
+def as_json(answer: Parts, kind: str = "probabilities") -> dict[str, Any]:
+    """Return an answer as an entry for JSON."""
+    if kind == "values":  # the shortest decimal number of each float32
+        return {"values": {name: float(str(np.float32(number))) for name, number in answer}}
+    return {"predictions": [{"label": label, "probability": probability} for label, probability in answer]}

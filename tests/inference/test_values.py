@@ -1,0 +1,106 @@
+"""Models that predict numbers, opened and shown: from a run, a file, or a function."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import _io, inference
+from keras_vit._values import Values
+from keras_vit.inference import keras_model, latency, outputs
+from tests import tiny
+from tests.programs import call
+
+VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
+PREPROCESS = "value_range(-1, 1)"
+
+
+def network(**arguments):
+    model = tiny.model(num_layers=1, classes=2, **arguments)
+    model.values = VALUES
+    return model
+
+
+def restored(model, images):
+    return np.float64(model.predict(images, verbose=0)) * VALUES.deviation + VALUES.mean
+
+
+def test_a_file(tmp_path):
+    model = network()
+    model.save(tmp_path / "model.keras")
+    predictor = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS)
+    card = predictor.card
+    assert (card.output, card.output_name, card.names, card.class_names) == ("values", "values", VALUES.names, ())
+    assert Values.from_dict(card.values) == VALUES and "values" not in card.arguments
+    assert predictor.scores_are == "standardized"
+    images = predictor.preprocess(tiny.images(3).contents)
+    found = predictor.predict(images)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, restored(model, images), rtol=1e-5)
+    np.testing.assert_allclose(predictor.scores(images), model.predict(images, verbose=0), atol=1e-5)
+    assert latency.measure(predictor, 2, 1, 1)["batch_size"] == 2
+    with pytest.raises(ValueError, match="no classes. Received: labels"):
+        inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, labels=["a", "b"])
+    resized = inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=32)
+    assert Values.from_dict(resized.card.values) == VALUES
+
+
+def test_labels_of_a_model_without_a_head_are_refused():
+    with pytest.raises(ValueError, match="classification head"):
+        keras_model.card_of_model(tiny.model(include_top=False), "a.keras", PREPROCESS, ["a"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of a regression on the digits."""
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    tiny.write_digits_run(directory, classes=2)
+    config = _io.read_json(directory / "config.json")
+    config["data"] |= {"class_names": [], "num_classes": 0, "label_kind": "values", "values": VALUES.to_dict()}
+    _io.write_json(directory / "config.json", {**config, "output": "values"})
+    return directory
+
+
+def test_a_run(run):
+    predictor = inference.open_predictor(run)
+    images = np.random.default_rng(0).uniform(-1, 1, (3, 8, 8, 1)).astype(np.float32)
+    assert (predictor.card.output, predictor.card.names) == ("values", VALUES.names)
+    np.testing.assert_allclose(predictor.predict(images), restored(predictor.model, images), rtol=1e-5)
+
+
+def test_predict(run, tmp_path, capsys):
+    predictor = inference.open_predictor(run)
+    paths = [tmp_path / "a.png", tmp_path / "bad.png"]
+    paths[0].write_bytes(tiny.images(1).contents[0])
+    paths[1].write_bytes(b"bad")
+    expected = predictor.predict(predictor.preprocess([paths[0].read_bytes()]))[0].tolist()
+    assert call("train.predict", f"--model={run}", "--json", *paths) == 1
+    good, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    assert good["path"] == str(paths[0]) and list(good["values"]) == ["age", "height"]
+    np.testing.assert_allclose(list(good["values"].values()), expected, rtol=1e-6)
+    assert "values" not in bad and "error" in bad
+    assert call("train.predict", f"--model={run}", paths[0]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first == str(paths[0]) and [row.split()[0] for row in rows] == ["age", "height"]
+    np.testing.assert_allclose([float(row.split()[1]) for row in rows], expected, rtol=1e-4)
+    with pytest.raises(ValueError, match="--top_k is a number of classes.*age, height"):
+        call("train.predict", f"--model={run}", "--top_k=3", paths[0])
+
+
+def test_a_function():
+    card = dataclasses.replace(tiny.card("values", values=VALUES.to_dict()), class_names=())
+    predictor = inference.FunctionPredictor(card, lambda images: (images, np.float32([[0.0, 1.0]])))
+    np.testing.assert_allclose(predictor.predict(np.zeros((1, 2))), [[40.0, 1.8]], rtol=1e-6)
+    with pytest.raises(ValueError, match="Values need names"):
+        outputs.to_answers(np.zeros((1, 2)), "values")
+
+
+def test_numbers_read_well():
+    answer = outputs.parts(np.float32([1953.42, 128249.6, 19.99, 0.03125, -3]), list("abcde"), "values")
+    lines = outputs.as_text(answer, "values").splitlines()
+    assert [line.split()[1] for line in lines] == ["1953.4", "128250", "19.99", "0.03125", "-3"]
+    assert len({len(line) for line in lines}) == 1
+    assert outputs.as_json(outputs.parts(np.float32([41.2]), ["age"], "values"), "values") == {"values": {"age": 41.2}}
+    with pytest.raises(ValueError, match="each of the 2 values"):
+        outputs.parts(np.zeros(2), ["age"], "values")
