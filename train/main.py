@@ -215,7 +215,7 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     """Draw report.png, or log what to install for it."""
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
-    headline = f"{score.text(results[f'eval_{score.name}'])} {score.name}"
+    headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
     shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:
         if not shown.captions:

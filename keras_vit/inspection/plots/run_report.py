@@ -53,7 +53,7 @@ def draw_report(
     loss, score = quantities
     of_loss, of_score = charts.subplots(1, 2)
     draw_metric(of_loss, metrics, loss)
-    of_loss.set_title("Only training has augmentation and label smoothing", fontsize=8, color=_QUIET)
+    of_loss.set_title("Only training has augmentation", fontsize=8, color=_QUIET)
     draw_metric(of_score, metrics, score)
     name = f"eval_{score.name}"
     evaluations = [(line[name], line["step"]) for line in metrics if name in line]
