@@ -2,7 +2,8 @@
 
     keras-vit sample-data --output=images
 
-The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folder:images` takes them.
+The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folder:images` takes them. For a regression,
+list.csv has the mean brightness of each image in percent: `manifest:images/list.csv#values=ink`.
 """
 
 import itertools
@@ -31,14 +32,18 @@ def main(argv: Sequence[str]) -> int:
     if not options.output:
         raise ValueError("--output is missing: the folder to write to.")
     images, labels, is_test = digits.load()
+    rows = ["path,label,ink,split"]
     with _io.atomic_directory(options.output) as directory:
         for split, chosen in (("train", ~is_test), ("test", is_test)):
             pairs = zip(images[chosen], labels[chosen].tolist(), strict=True)
             for number, (image, label) in enumerate(itertools.islice(pairs, options.count)):
-                folder = os.path.join(directory, split, str(label))
-                os.makedirs(folder, exist_ok=True)
-                with open(os.path.join(folder, f"{number:04}.png"), "wb") as file:
+                path = f"{split}/{label}/{number:04}.png"
+                os.makedirs(os.path.join(directory, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(directory, path), "wb") as file:
                     file.write(tf.io.encode_png(image[..., None]).numpy())
+                rows.append(f"{path},{label},{image.mean() / 2.55:.2f},{split}")
+        with open(os.path.join(directory, "list.csv"), "w", encoding="utf-8") as file:
+            file.write("\n".join([*rows, ""]))
     sys.stdout.write(f"{options.output}\n")
     return 0
 

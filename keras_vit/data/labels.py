@@ -76,8 +76,8 @@ def values_of(source: Source) -> Values:
         ValueError: If the labels are classes, or a value is the same for all examples.
 
     Example:
-    >>> values_of(open_source("manifest:ages.csv", values="age"))
-    Values(names=('age',), mean=(38.5,), deviation=(11.25,))
+    >>> values_of(open_source("manifest:images/ages.csv", "all", values="age"))
+    Values(names=('age',), mean=(39.0,), deviation=(8.0,))
     """
     if source.label_kind != "values":
         raise ValueError(

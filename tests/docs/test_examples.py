@@ -1,7 +1,7 @@
 """The examples of docstrings run, and every public name that users call has one.
 
 Examples may use `model`, a Vision Transformer of two blocks for ten classes, `images`, four images for it, and the
-files `images/cat.png` and `runs/digits`, a finished run.
+files `images/cat.png`, `images/ages.csv` and `runs/digits`, a finished run.
 """
 
 import doctest
@@ -53,6 +53,7 @@ def workspace(tmp_path_factory):
     images = np.random.default_rng(0).uniform(-1, 1, (4, 32, 32, 3)).astype("float32")
     (folder / "images").mkdir()
     keras.utils.save_img(folder / "images" / "cat.png", 127 * images[0] + 128, scale=False)
+    (folder / "images" / "ages.csv").write_text("path,age\ncat.png,31\ndog.png,47\n")
     shutil.copytree(ROOT / "tests" / "training" / "data" / "run", folder / "runs" / "digits")
     return folder, {"keras": keras, "keras_vit": keras_vit, "np": np, "model": model, "images": images}
 

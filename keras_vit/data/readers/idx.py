@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.labels import check_labels
+from keras_vit.data.labels import check_labels, classes_up_to
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
 from keras_vit.data.sources import check_expansion
 
@@ -42,35 +42,25 @@ def read_fashion_mnist(location: str = "") -> DataSet:
 def _read(name: str, location: str, prefix: str, class_names: Sequence[str] | None) -> DataSet:
     labels, images = {}, []
     for split, part in (("train", "train"), ("test", "t10k")):
-        # An unpacked file is sorted before its .gz.
         kinds = f"{prefix}{part}-images?idx3-ubyte*", f"{prefix}{part}-labels?idx1-ubyte*"
-        found = [sorted(tf.io.gfile.glob(f"{location.rstrip('/')}/{kind}")) for kind in kinds]
+        found = [tf.io.gfile.glob(f"{location.rstrip('/')}/{kind}") for kind in kinds]
         if all(found):
-            labels[split] = _array(found[1][0], 1)
-            images.append((len(labels[split]), functools.partial(_images, found[0][0], len(labels[split]))))
+            labels[split] = _array(min(found[1]), 1)  # the unpacked file before its .gz
+            count = len(labels[split])
+            images.append((count, functools.partial(_array, min(found[0]), 3, count)))
     if not labels:
         raise FileNotFoundError(
             f"There is no folder {location!r} with IDX files of images and labels. Expected: "
             f"{prefix}train-images-idx3-ubyte and {prefix}train-labels-idx1-ubyte, with or without .gz."
         )
     joined = np.concatenate(list(labels.values()))
-    if class_names is None:  # all splits count, so that they agree
-        class_names = [str(i) for i in range(1 + int(joined.max()))]
+    class_names = class_names or classes_up_to(int(joined.max()), name)  # all splits count, so that they agree
     joined = check_labels(joined, len(class_names), lambda index: f"image {index} of {name}")
     return of_arrays(name, images, joined, class_names, in_turn({split: len(part) for split, part in labels.items()}))
 
 
-def _images(path: str, expected: int) -> np.ndarray:
-    values = _array(path, 3)
-    if len(values) != expected:
-        raise ValueError(
-            f"There must be one label per image. Received: {len(values):,} in {path}, {expected:,} labels."
-        )
-    return values
-
-
-def _array(path: str, dimensions: int) -> np.ndarray:
-    """Read an array, after comparing the shape in its header with the size of the file."""
+def _array(path: str, dimensions: int, labels: int | None = None) -> np.ndarray:
+    """Read an array, after comparing the shape in its header with the size of the file and the number of labels."""
     size = tf.io.gfile.stat(path).length
     try:
         with tf.io.gfile.GFile(path, "rb") as raw:
@@ -95,4 +85,6 @@ def _array(path: str, dimensions: int) -> np.ndarray:
             f"{path} is damaged or incomplete. Expected: {expected:,} bytes, an array of {list(shape)} after its "
             "header. Fetch the file again."
         )
+    if labels not in (None, shape[0]):
+        raise ValueError(f"There must be one label per image. Received: {shape[0]:,} in {path}, {labels:,} labels.")
     return np.frombuffer(content, np.uint8).reshape(shape)
