@@ -59,8 +59,8 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
             return walk(layer, args[0] if args else next(iter(kwargs.values())), call)
         if not is_symbolic and not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
             raise ValueError(_opaque(layer))
-        if isinstance(layer, EncoderBlock) and (all_tokens := kwargs.pop("context", None)) is not None:
-            args = (all_tokens,)  # the last block computes all tokens here, whatever the output depends on
+        if isinstance(layer, EncoderBlock) and kwargs.get("context") is not None:
+            args = (kwargs.pop("context"),)  # the last block computes all tokens here, whatever the output depends on
         if isinstance(layer, keras.layers.Layer) and not is_symbolic:  # the others are operations of `keras.ops`
             kwargs["training"] = False
         return call(layer, *args, **kwargs)
