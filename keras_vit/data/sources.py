@@ -175,15 +175,9 @@ class StoredSource(IndexedSource):
     """A source with one item per image, its array or path, and the labels in memory."""
 
     def __init__(
-        self,
-        name: str,
-        split: str,
-        items: Sequence | np.ndarray,
-        labels: np.ndarray,
-        names: Sequence[str],
-        label_kind: str = "",
+        self, name: str, split: str, items: Any, labels: np.ndarray, names: Sequence[str], label_kind: str = ""
     ):
-        """`label_kind` is by default that of classes which the rank of the labels tells."""
+        """By default, the rank of the labels decides between `"class"` and `"classes"`."""
         super().__init__(name, split, len(items), names, label_kind or ("class", "classes")[labels.ndim - 1])
         self._items, self._labels = items, labels
 
@@ -218,17 +212,10 @@ class ArraySource(StoredSource):
 class FileSource(StoredSource):
     """Images in files of their own, local or remote, one path per image."""
 
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        paths: Sequence[str],
-        labels: np.ndarray,
-        names: Sequence[str],
-        label_kind: str = "",
-    ):
-        self.paths = list(paths)
-        super().__init__(name, split, self.paths, labels, names, label_kind)
+    @property
+    def paths(self) -> Sequence[str]:
+        """Path of each image."""
+        return self._items
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
