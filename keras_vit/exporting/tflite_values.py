@@ -48,6 +48,11 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
         graph.operators.append(operator)
     graph.outputs = [result if index == raw else index for index in graph.outputs]
     output.tensorIndex = result
+    # The first graph is the file to whoever does not know signatures; the converter sorts them by name.
+    order = sorted(range(len(model.subgraphs)), key=lambda index: index != definition.subgraphIndex)
+    model.subgraphs = [model.subgraphs[index] for index in order]
+    for item in model.signatureDefs:
+        item.subgraphIndex = order.index(item.subgraphIndex)
 
     class Builder(flatbuffers.Builder):
         """Align bytes as the schema demands; the generated code does not."""
