@@ -27,7 +27,7 @@ DATASETS = {
     "tfds:imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1_000),
     "tfds:imagenet21k": ({"full": 14_197_122}, 21_843),
     "tfrecord:jft": ({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
-    "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),  # without a location: with one, it may be anything
+    "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),  # only without a location
 }
 
 

@@ -131,7 +131,7 @@ def _trained(recipe: recipes.Recipe, classes: int, channels: int) -> tuple[float
 
 def _bytes_of_training(optim: recipes.Optim) -> int:
     """Return the bytes that a trained weight takes beside itself."""
-    # Muon is counted for all weights: those of its AdamW, for all but the matrices, are few.
+    # Muon is counted for all weights: its AdamW has few of them, those that are not matrices.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return gradients + slots + (4 if optim.ema else 0)

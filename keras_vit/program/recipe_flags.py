@@ -18,8 +18,8 @@ DEFAULT = "folder"  # the recipe for any data set that is named without one
 def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     """Return the recipe of `--config` with the other flags and its overrides, checked.
 
-    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. One with
-    a function `fit` is passed to it, with the function that applies flags and overrides.
+    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. The
+    function `fit` of a recipe file gets the recipe and the function that applies flags and overrides.
     """
     from keras_vit import recipe as recipes
 
