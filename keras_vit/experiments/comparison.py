@@ -4,7 +4,6 @@ import glob
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -13,13 +12,6 @@ from keras_vit._metrics import Metric
 from keras_vit.experiments.runs import RUNS, final_metrics, is_finished, metric_of
 from keras_vit.experiments.table import Row, Table
 from keras_vit.training import run_directory, run_fields
-
-
-class _Run(NamedTuple):
-    fields: dict[str, Any]  # of the recipe and the data, with dotted names, and versions of packages
-    state: str
-    results: dict[str, float]
-    metrics: dict[str, Metric]  # of the results
 
 
 def compare(paths: Sequence[str]) -> Table:
@@ -36,7 +28,7 @@ def compare(paths: Sequence[str]) -> Table:
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
     """
-    runs, errors = dict[str, _Run](), list[Exception]()
+    runs, errors = dict[str, tuple[Row, dict[str, Metric]]](), list[Exception]()
     for path in paths:
         of_sweep = sorted(glob.glob(os.path.join(glob.escape(path), RUNS, "*", run_directory.CONFIG)))
         for run in map(os.path.normpath, map(os.path.dirname, of_sweep) if of_sweep else [path]):
@@ -50,21 +42,20 @@ def compare(paths: Sequence[str]) -> Table:
     if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
     common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in runs])
-    values = {name: [run.fields.get(name) for run in runs.values()] for each in runs.values() for name in each.fields}
-    different = [name for name, found in values.items() if any(value != found[0] for value in found)]
-    rows = [
-        Row(
-            {name: run.fields.get(name) for name in different},
-            {os.path.relpath(path, common): run.state},
-            [run.results],
-        )
-        for path, run in runs.items()
+    rows = [row for row, _ in runs.values()]
+    fields = dict.fromkeys(field for row in rows for field in row.settings)
+    different = [
+        field for field in fields if any(row.settings.get(field) != rows[0].settings.get(field) for row in rows)
     ]
-    metrics = {name: metric for run in runs.values() for name, metric in run.metrics.items()}
+    for row in rows:
+        row.settings = {field: row.settings.get(field) for field in different}
+        row.runs = {os.path.relpath(path, common): state for path, state in row.runs.items()}
+    metrics = {name: metric for _, found in runs.values() for name, metric in found.items()}
     return Table(rows, list(metrics.values()))
 
 
-def _read(path: str) -> _Run:
+def _read(path: str) -> tuple[Row, dict[str, Metric]]:
+    """Return a run with all of its fields, and the metrics of its results."""
     config, lines = run_directory.read_config(path), run_directory.read_metrics(path)
     recipe = recipes.from_dict(run_directory.recipe_of(config))
     versions = {f"version of {name}": text for name, text in config.get("versions", {}).items()}
@@ -79,4 +70,4 @@ def _read(path: str) -> _Run:
     ):
         if values := [line[name] for line in lines if name in line]:
             results[metric.name], metrics[metric.name] = choose(values), metric
-    return _Run(run_fields.fields(config) | versions, state, results, metrics)
+    return Row(run_fields.fields(config) | versions, {path: state}, [results]), metrics

@@ -136,7 +136,7 @@ class TestOutcomes:
             assert table.rows[-1].settings == {RATE: 0.0001}
         assert set(counts(tmp_path).values()) == {1}
         assert (tmp_path / "runs" / f"{RATE}=0.0001" / "stopped").exists()  # by SIGTERM, after saving
-        assert trials(tmp_path)[-1].intermediate_values == {1: 0.05001}
+        assert trials(tmp_path)[-1].intermediate_values == {1: pytest.approx(0.05001)}
         assert "| optim.learning_rate=0.0001, pruned |" in table.markdown()
 
     def test_a_metric_that_is_missing_is_named(self, tmp_path):
