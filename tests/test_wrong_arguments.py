@@ -71,7 +71,7 @@ CASES = {
     "too many of a variant": (lambda: keras_vit.ViT_B16(*range(40)), TypeError, "ViT_B16() too many"),
     "call, path": (lambda: model()("image.jpg"), ValueError, "(None, 16, 16, 3) 'image.jpg'"),
     "call, None": (lambda: model()(None), ValueError, "(None, 16, 16, 3) None"),
-    "call, two": (lambda: model().predict([IMAGES, IMAGES]), ValueError, "(None, 16, 16, 3) list of 2"),
+    "call, two": (lambda: model().predict([IMAGES, IMAGES]), ValueError, "(None, 16, 16, 3) tuple of 2"),
     "call, dict": (lambda: model()({"a": IMAGES, "b": IMAGES}), ValueError, "(None, 16, 16, 3) 'a' 'b'"),
     "vit_b16": (lambda: keras_vit.vit_b16, AttributeError, "'vit_b16' 'ViT_B16'"),
     "ViTB16": (lambda: keras_vit.ViTB16, AttributeError, "'ViTB16' 'ViT_B16'"),
