@@ -7,13 +7,11 @@ from keras_vit.inspection import examples
 
 def test_the_surest_mistakes_come_first():
     """Half of the places are for mistakes, the others are spread over what was right."""
-    labels = np.zeros(8, int)
-    shares = np.array(
-        [[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.1, 0.9], [0.7, 0.3], [0.3, 0.7], [0.6, 0.4], [0.55, 0.45]]
-    )
-    assert examples.choose(4, shares, labels, 8) == [3, 5, 0, 7]
-    assert examples.choose(8, shares, labels, 8) == [3, 5, 1, 0, 2, 4, 6, 7]
-    assert examples.choose(6, shares[[1, 3, 5]], labels[:3], 3) == [1, 2, 0]  # nothing was right
+    right = np.array([True, False, True, False, True, False, True, True])
+    sure = np.array([0.9, 0.6, 0.8, 0.9, 0.7, 0.7, 0.6, 0.55])
+    assert examples.choose(4, right, sure, 8) == [3, 5, 0, 7]
+    assert examples.choose(8, right, sure, 8) == [3, 5, 1, 0, 2, 4, 6, 7]
+    assert examples.choose(6, right[[1, 3, 5]], sure[[1, 3, 5]], 3) == [1, 2, 0]  # nothing was right
 
 
 def test_without_labels_they_are_spread():
