@@ -37,11 +37,11 @@ class Values:
 
     def standardize(self, values: Any) -> Any:
         """Return values of the data `[..., k]`, arrays or tensors of float32, in standard deviations from the mean."""
-        return (values - np.float32(self.mean)) / np.float32(self.deviation)
+        return (values - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
 
     def restore(self, outputs: Any) -> Any:
         """Return outputs of the model `[..., k]`, arrays or tensors of float32, in the unit of the data."""
-        return outputs * np.float32(self.deviation) + np.float32(self.mean)
+        return outputs * np.asarray(self.deviation, np.float32) + np.asarray(self.mean, np.float32)
 
     def to_dict(self) -> dict[str, list]:
         """Return the values as JSON holds them."""

@@ -55,7 +55,7 @@ class Match:
         self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
         self.report = LoadReport(checkpoint.layout.family)
         grids = (checkpoint.grid, getattr(model.config, "grid", None))
-        self._grids = grids if None not in grids and grids[0] != grids[1] else None  # of position tables to resize
+        self._grids: Any = grids if None not in grids and grids[0] != grids[1] else None  # of position tables to resize
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
         # By variable that is filled: the function from the file's array to the model's.
         self._adapted: dict[str, Callable[[np.ndarray], np.ndarray]] = {}

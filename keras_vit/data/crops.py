@@ -143,7 +143,11 @@ def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tenso
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
-@operation(GEOMETRIC, mask=lambda padding, mode, value: pad(padding, mode, IGNORED))
+def _pad_mask(padding: int | Sequence[int], mode: str, value: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    return pad(padding, mode, IGNORED)
+
+
+@operation(GEOMETRIC, mask=_pad_mask)
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
     """Add a border of `padding` pixels or (vertical, horizontal), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)

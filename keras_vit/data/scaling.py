@@ -16,7 +16,19 @@ from keras_vit.data.parse import GEOMETRIC, VALUE, operation
 METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 
 
-@operation(GEOMETRIC, mask=lambda size, **_: resize(size, "nearest"))
+def _nearest(size: int | Sequence[int], **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    return resize(size, "nearest")
+
+
+def _nearest_small(smaller_size: int, **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    return resize_small(smaller_size, "nearest")
+
+
+def _nearest_long(longer_size: int, **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    return resize_long(longer_size, "nearest", antialias=False)
+
+
+@operation(GEOMETRIC, mask=_nearest)
 def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -29,7 +41,7 @@ def resize(
     return lambda image: _resize(image, size, method, antialias, cast)
 
 
-@operation(GEOMETRIC, mask=lambda smaller_size, **_: resize_small(smaller_size, "nearest"))
+@operation(GEOMETRIC, mask=_nearest_small)
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -37,7 +49,7 @@ def resize_small(
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
-@operation(GEOMETRIC, mask=lambda longer_size, **_: resize_long(longer_size, "nearest", antialias=False))
+@operation(GEOMETRIC, mask=_nearest_long)
 def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:

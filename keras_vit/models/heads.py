@@ -31,7 +31,7 @@ class Head:
         if config.norm_after_pooling:
             vectors = [parts.norm_layer(config, self.policy, "fc_norm")(x) for x in vectors]
         if config.representation_size is not None:
-            shared = {"kernel_initializer": "lecun_normal", "dtype": self.policy, "name": "pre_logits"}
+            shared: Any = {"kernel_initializer": "lecun_normal", "dtype": self.policy, "name": "pre_logits"}
             pre_logits = Dense(config.representation_size, activation="tanh", **shared)
             vectors = [pre_logits(x) for x in vectors]
         if not config.include_top:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 
@@ -23,7 +24,7 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
     data = change(recipe).data
     opened, splits = open_source(data.source, split=data.train_split), split_sizes(data.source)
     warmup, steps = schedule(opened.num_examples)
-    chosen = {
+    chosen: dict[str, Any] = {
         "total_steps": steps,
         "eval_every": max(100, steps // 10),
         "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",

@@ -144,7 +144,7 @@ def write_config(
         same = {**before, "recipe": as_json(recipe_of(before))}
         if all(same.get(part) == as_json(config[part]) for part in parts):
             return before
-        entry = {"until_step": step, **{part: before[part] for part in parts if part in before}}
+        entry: dict[str, Any] = {"until_step": step, **{part: before[part] for part in parts if part in before}}
         config["history"] = [*before.get("history", []), entry]
         logging.info("The earlier record of %s is kept in its history.", path)
         changed = []

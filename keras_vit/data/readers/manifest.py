@@ -47,14 +47,15 @@ def read(
     with tf.io.gfile.GFile(location, "rb") as file:
         text = _io.decode_text(file.read(), location)
     columns, entries = (_json_lines if location.lower().endswith(".jsonl") else _csv)(location, text)
-    kind, names = _label_columns(location, columns, values)
+    kind, columns_of_labels = _label_columns(location, columns, values)
+    names: Sequence[str] = columns_of_labels
     if not entries:
         raise ValueError(f"{location} lists no image.")
     for entry in entries:
         if not entry.text("path"):
             raise ValueError(f"Line {entry.line} of {location} must have a path. Received: {entry.fields}.")
     if kind == "values":
-        labels = _values(location, entries, names)
+        labels = _values(location, entries, columns_of_labels)
     else:
         labels, names = _class_labels(location, entries, class_names, separator if kind == "classes" else None)
     keys = [entry.text("path") for entry in entries]

@@ -28,11 +28,11 @@ class Distillation(Classification):
     def __init__(self, recipe, source=None, outputs=0):
         super().__init__(recipe, source, outputs)
         if source is not None:
-            check_teacher(recipe.task.teacher, list(source.class_names))
+            check_teacher(self.arguments.teacher, list(source.class_names))
 
     def open(self, channels: int) -> None:
         """Open the teacher."""
-        folder = self.recipe.task.teacher
+        folder = self.arguments.teacher
         self.teacher = Teacher(load_run(folder), self.recipe.data.pp_train)
         if self.teacher.channels != channels:
             raise ValueError(
@@ -42,14 +42,14 @@ class Distillation(Classification):
 
     def record(self) -> dict[str, Any]:
         """Return the SHA-256 of the teacher's model."""
-        path = os.path.join(self.recipe.task.teacher, MODEL)
+        path = os.path.join(self.arguments.teacher, MODEL)
         return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
         """Return losses, correct answers as 0 or 1, and logits."""
         metrics, logits = super().__call__(model, values, training)
         if training:
-            metrics["loss"] = divergence(logits, self.teacher(values[0]), self.recipe.task.temperature)
+            metrics["loss"] = divergence(logits, self.teacher(values[0]), self.arguments.temperature)
         return metrics, logits
 
 

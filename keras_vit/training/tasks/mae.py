@@ -49,7 +49,7 @@ class MAE(Task):
     def targets(self, images: Any) -> Any:
         """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
-        if not self.recipe.task.normalize_pixels:
+        if not self.arguments.normalize_pixels:
             return pixels
         mean, deviation = p.pixel_statistics(pixels)
         return (pixels - mean) / deviation
@@ -61,7 +61,7 @@ class MAE(Task):
         """
         channels, predictions = batch["image"].shape[-1], batch["predictions"]
         pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
-        if self.recipe.task.normalize_pixels:
+        if self.arguments.normalize_pixels:
             mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
             predictions = predictions * deviation + mean
         removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]

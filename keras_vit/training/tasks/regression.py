@@ -44,8 +44,8 @@ class Regression(Task):
         images, targets = values
         outputs = ops.cast(model(images, training=training), "float32")  # [b, k]
         errors = ops.abs(outputs - targets)
-        loss = ops.mean(_LOSSES[self.recipe.task.loss](errors), axis=-1)
-        mae = ops.mean(errors * np.float32(self.standard.deviation), axis=-1)
+        loss = ops.mean(_LOSSES[self.arguments.loss](errors), axis=-1)
+        mae = ops.mean(errors * np.asarray(self.standard.deviation, np.float32), axis=-1)
         return {"loss": loss, "mae": mae}, self.standard.restore(outputs)
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:

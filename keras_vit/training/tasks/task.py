@@ -39,6 +39,7 @@ class Task:
 
     Attributes:
         recipe: The recipe.
+        arguments: The task of the recipe, `keras_vit.recipe.Task`.
         outputs: Number of outputs of the model; 0 where the task decides it.
         teacher: Model that the task learns from; None, or opened by `open`.
         counts: Whether `tally` counts anything.
@@ -51,6 +52,7 @@ class Task:
 
     def __init__(self, recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0):
         self.recipe, self.outputs = recipe, source.num_outputs if source is not None else outputs
+        self.arguments: Any = recipe.task
 
     def open(self, channels: int) -> None:
         """Open what the task needs beside the model, on the devices."""
