@@ -68,7 +68,8 @@ class Source:
         self.num_examples = int(num_examples)
         self.label_kind = _checks.choice("label_kind", label_kind, LABEL_KINDS)
         names = tuple(map(_checks.composed, _checks.sequence("names", names, "names")))
-        self.class_names, self.value_names = ((), names) if label_kind == "values" else (names, ())
+        self.class_names: tuple[str, ...] = () if label_kind == "values" else names
+        self.value_names: tuple[str, ...] = names if label_kind == "values" else ()
         self.encoded = True
 
     @property

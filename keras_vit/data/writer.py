@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +70,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
     """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
-    info = {"label_kind": source.label_kind, "class_names": list(source.class_names)}
+    info: dict[str, Any] = {"label_kind": source.label_kind, "class_names": list(source.class_names)}
     info |= {"num_classes": source.num_classes, "value_names": list(source.value_names)}
     written = {"source": source.name, "split": source.split, "examples": source.num_examples}
     written |= {"files": num_shards, "seed": seed, "digest": fingerprint.fingerprint(source)["digest"]}

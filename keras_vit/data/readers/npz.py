@@ -57,7 +57,7 @@ def read(
     labels = np.concatenate(found)
     origin = lambda index: f"image {index} of {name}"  # noqa: E731
     if values is not None:
-        names, kind = value_names(values), "values"
+        names, kind = list(value_names(values)), "values"
         labels = check_values(labels, names, origin)
     else:
         names, kind = class_names or _class_names(location, headers) or _numbered_classes(name, labels), ""

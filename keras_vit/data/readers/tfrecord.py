@@ -52,7 +52,7 @@ def read(
     def open_split(split: str) -> RecordSource:
         kind = "values" if values else label_kind or info.get("label_kind", "class")
         if kind == "values":
-            names = value_names(values or info.get("value_names", ()))
+            names = list(value_names(values or info.get("value_names", ())))
             parse = _value_parser(image, names)
         else:
             names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
