@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import images
-from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
-from keras_vit.data.scaling import resize
+from keras_vit.data.parse import GEOMETRIC, IGNORED, changed, operation
+from keras_vit.data.scaling import NEAREST, resize
 
 
 @operation()
@@ -39,11 +39,7 @@ def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
 
 
-def _crop_of_masks(**arguments) -> "InceptionCrop":
-    return InceptionCrop(**{**arguments, "method": "nearest", "antialias": False})
-
-
-@operation(GEOMETRIC, random=True, name="inception_crop", mask=_crop_of_masks)
+@operation(GEOMETRIC, random=True, name="inception_crop", mask=NEAREST)
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
     """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
@@ -92,11 +88,12 @@ class InceptionCrop:
         return tf.concat([begin[:2], size[:2]], axis=0)
 
 
-def _decoded_crop_of_masks(exif, max_pixels, scaled, **arguments) -> InceptionCrop:
-    return _crop_of_masks(**arguments)
+def _crop_of_masks(factory: Callable, arguments: dict) -> Callable:
+    names = [field.name for field in dataclasses.fields(InceptionCrop)]
+    return NEAREST(InceptionCrop, {name: arguments[name] for name in names})
 
 
-@operation(GEOMETRIC, random=True, name="decode_jpeg_and_inception_crop", mask=_decoded_crop_of_masks)
+@operation(GEOMETRIC, random=True, name="decode_jpeg_and_inception_crop", mask=_crop_of_masks)
 @dataclasses.dataclass(frozen=True)
 class DecodeJpegAndInceptionCrop(InceptionCrop):
     """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole.
@@ -143,11 +140,7 @@ def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tenso
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
-def _pad_mask(padding: int | Sequence[int], mode: str, value: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    return pad(padding, mode, IGNORED)
-
-
-@operation(GEOMETRIC, mask=_pad_mask)
+@operation(GEOMETRIC, mask=changed(value=IGNORED))
 def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) -> Callable[[tf.Tensor], tf.Tensor]:
     """Add a border of `padding` pixels or (vertical, horizontal), e.g. `pad(4)|random_crop(32)` for CIFAR."""
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)

@@ -14,6 +14,14 @@ Factory = TypeVar("Factory", bound=Callable[..., Callable])
 OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
 
 
+def changed(**changes: Any) -> Callable[[Callable, dict], Callable]:
+    """Return the `mask` of an operation that acts on masks with some other arguments."""
+    return lambda factory, arguments: factory(**{**arguments, **changes})
+
+
+UNCHANGED = changed()
+
+
 @dataclasses.dataclass(frozen=True)
 class Op:
     """An operation of preprocessing strings.
@@ -22,15 +30,14 @@ class Op:
     elementwise one that may run on the device, and `"example"` for a function of the whole dictionary.
 
     A geometric operation also acts on the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` makes the
-    function for masks from the same arguments: it takes the nearest pixel and fills with `IGNORED`. It is `factory`
-    unless the two differ.
+    function for masks from the factory and the arguments: it takes the nearest pixel and fills with `IGNORED`.
     """
 
     name: str
     factory: Callable[..., Callable]  # from the arguments in the string to the function that processes images
     kind: str = IMAGE
     random: bool = False  # the function takes a seed as its second argument
-    mask: Callable[..., Callable] | None = None
+    mask: Callable[[Callable, dict], Callable] = UNCHANGED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +51,11 @@ class Call:
 
     def mask_function(self) -> Callable:
         """Return the function for masks of a geometric operation."""
-        return (self.op.mask or self.op.factory)(**self.arguments)
+        return self.op.mask(self.op.factory, self.arguments)
 
 
 def operation(
-    kind: str = IMAGE, random: bool = False, name: str = "", mask: Callable[..., Callable] | None = None
+    kind: str = IMAGE, random: bool = False, name: str = "", mask: Callable[[Callable, dict], Callable] = UNCHANGED
 ) -> Callable[[Factory], Factory]:
     """Register a factory as an operation of preprocessing strings, by default under the name of the factory."""
 

@@ -37,8 +37,8 @@ GRAY = 128  # of pixels that become empty
 MOVES = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 
-def _of_masks(num_layers: int, magnitude: float, mode: str) -> Callable:
-    return _layers(num_layers, operations_of(magnitude, mode, masks=True))
+def _of_masks(factory: Callable, arguments: dict) -> Callable:
+    return _layers(arguments["num_layers"], operations_of(arguments["magnitude"], arguments["mode"], masks=True))
 
 
 @operation(GEOMETRIC, random=True, mask=_of_masks)

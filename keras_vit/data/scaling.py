@@ -11,24 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import GEOMETRIC, VALUE, operation
+from keras_vit.data.parse import GEOMETRIC, VALUE, changed, operation
 
 METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
+NEAREST = changed(method="nearest", antialias=False)
 
 
-def _nearest(size: int | Sequence[int], **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    return resize(size, "nearest")
-
-
-def _nearest_small(smaller_size: int, **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    return resize_small(smaller_size, "nearest")
-
-
-def _nearest_long(longer_size: int, **_: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    return resize_long(longer_size, "nearest", antialias=False)
-
-
-@operation(GEOMETRIC, mask=_nearest)
+@operation(GEOMETRIC, mask=NEAREST)
 def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -41,7 +30,7 @@ def resize(
     return lambda image: _resize(image, size, method, antialias, cast)
 
 
-@operation(GEOMETRIC, mask=_nearest_small)
+@operation(GEOMETRIC, mask=NEAREST)
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -49,7 +38,7 @@ def resize_small(
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
-@operation(GEOMETRIC, mask=_nearest_long)
+@operation(GEOMETRIC, mask=NEAREST)
 def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -67,9 +67,9 @@ class Source:
         self.split = split
         self.num_examples = int(num_examples)
         self.label_kind = _checks.choice("label_kind", label_kind, LABEL_KINDS)
-        composed = tuple(map(_checks.composed, _checks.sequence("names", names, "names")))
-        self.class_names: tuple[str, ...] = () if label_kind == "values" else composed
-        self.value_names: tuple[str, ...] = composed if label_kind == "values" else ()
+        names = tuple(map(_checks.composed, _checks.sequence("names", names, "names")))
+        self.class_names: tuple[str, ...] = () if label_kind == "values" else names
+        self.value_names: tuple[str, ...] = names if label_kind == "values" else ()
         self.encoded = True
 
     @property

@@ -115,16 +115,14 @@ def _as_text(value: Any) -> Any:
     return "" if value is None or isinstance(value, dict) else str(value).strip()
 
 
-def _label_columns(
-    location: str, columns: Sequence[str], values: str | Sequence[str] | None
-) -> tuple[str, tuple[str, ...]]:
+def _label_columns(location: str, columns: Sequence[str], values: str | Sequence[str] | None) -> tuple[str, list[str]]:
     """Return the kind of the labels and the columns that have them."""
     if values is not None:
-        kind, names = "values", value_names(values)
+        kind, names = "values", list(value_names(values))
     elif "label" not in columns and "labels" not in columns and "value" in columns:
-        kind, names = "values", ("value",)
+        kind, names = "values", ["value"]
     else:
-        kind, names = ("classes", ("labels",)) if "labels" in columns else ("class", ("label",))
+        kind, names = ("classes", ["labels"]) if "labels" in columns else ("class", ["label"])
     missing = [name for name in ("path", *names) if name not in columns]
     if missing:
         others = " (or 'labels', or 'value')" if kind == "class" else ""
