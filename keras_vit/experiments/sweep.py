@@ -230,14 +230,13 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
         pruner=pruners.PercentilePruner(75.0, 4, later, n_min_trials=4) if prune else pruners.NopPruner(),
     )
     swept = swept.intersection(*(trial.user_attrs["settings"] for trial in _last_trials(study).values()))
-    before = study.user_attrs or {"recipe": run_directory.as_json(recipes.to_dict(recipe)), "metric": metric.name}
-    found = run_fields.differences({"recipe": before["recipe"], "data": {}}, recipe, {})
-    if before["metric"] != metric.name:
-        found["--metric"] = before["metric"], metric.name
+    base = study.user_attrs.get("base") or [run_directory.as_json(recipes.to_dict(recipe)), metric.name]
+    found = run_fields.differences({"recipe": base[0], "data": {}}, recipe, {})
+    if base[1] != metric.name:
+        found["--metric"] = base[1], metric.name
     other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
     if other:
         listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
         raise ValueError(f"{directory} holds another sweep. There -> here: {listed}. Give another --workdir.")
-    for name, value in before.items():
-        study.set_user_attr(name, value)
+    study.set_user_attr("base", base)
     return study
