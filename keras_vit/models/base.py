@@ -106,7 +106,7 @@ class ConfiguredModel(keras.Model):
             ValueError: On setting values of another number than the outputs, or of a model with `class_names` or a
                 `classifier_activation`.
         """
-        return next((head.values for head in self._heads()), None)
+        return next((getattr(head, "values", None) for head in self._heads()), None)
 
     @values.setter
     def values(self, value: Values | Mapping[str, Any] | None) -> None:
