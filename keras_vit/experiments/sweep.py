@@ -220,7 +220,7 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     """Open the study of a directory; refuse one of another metric or of a recipe with other fields beside `swept`."""
     optuna, path = _optuna(), os.path.abspath(os.path.join(directory, STUDY))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruners, journal, later = optuna.pruners, optuna.storages.journal, recipe.total_steps // 4
+    pruners, journal, later = optuna.pruners, optuna.storages.journal, recipe.total_steps // 2
     _io.make_directory(directory)
     study = optuna.create_study(
         storage=journal.JournalStorage(journal.JournalFileBackend(path, journal.JournalFileOpenLock(path))),
