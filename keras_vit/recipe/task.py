@@ -2,13 +2,10 @@
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from keras_vit import _checks, _spec, models
 from keras_vit._metrics import Metric
-
-if TYPE_CHECKING:
-    from keras_vit.recipe.fields import Recipe
 
 _LOSS = Metric("loss", larger_is_better=False)
 _NATS = Metric("loss", larger_is_better=False, unit="nats")
@@ -54,11 +51,11 @@ class Task:
         """Return the arguments of the model that belong to the task."""
         return dataclasses.asdict(self)  # type: ignore[call-overload]
 
-    def output(self, recipe: "Recipe") -> str:
+    def output(self, recipe: Any) -> str:
         """Return the output that the card of the trained model states."""
         return "features"
 
-    def check(self, recipe: "Recipe") -> None:
+    def check(self, recipe: Any) -> None:
         """Refuse fields of a recipe that the task has no use for.
 
         Raises:
@@ -96,7 +93,7 @@ class Classification(Task):
     metrics: ClassVar[tuple[Metric, ...]] = (_NATS, _ACCURACY)
     evaluator: ClassVar[str] = "classification"
 
-    def output(self, recipe: "Recipe") -> str:
+    def output(self, recipe: Any) -> str:
         """Return the loss of the recipe, which says how logits become probabilities."""
         return recipe.loss
 
@@ -126,7 +123,7 @@ class Distillation(Classification):
         if not self.temperature > 0:
             raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
 
-    def check(self, recipe: "Recipe") -> None:
+    def check(self, recipe: Any) -> None:
         """Refuse another loss than that of the teacher's probabilities."""
         super().check(recipe)
         if recipe.loss != "softmax" or recipe.label_smoothing:
@@ -161,7 +158,7 @@ class Regression(Task):
     def __post_init__(self):
         _checks.choice("loss", self.loss, ("mse", "mae", "huber"))
 
-    def output(self, recipe: "Recipe") -> str:
+    def output(self, recipe: Any) -> str:
         """Return `"values"`."""
         return "values"
 
