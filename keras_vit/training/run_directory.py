@@ -214,8 +214,8 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     # The manifest has the SHA-256 of each file.
     sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
-    names, values = config["data"]["class_names"], config["data"].get("values")
-    outputs = len(values["names"]) if values else len(names)
+    names, stated = config["data"]["class_names"], config["data"].get("values")
+    outputs = len(stated["names"]) if stated else len(names)
     model = recipes.create_model(recipe, outputs, config["data"].get("channels", 3))
     variables = {variable.path: variable for variable in state.weights(model)}
     values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
@@ -223,7 +223,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
         variable.assign(values[path])
     pixel_range.set_normalization(model, recipe.data.pp_eval)
     if model.config.include_top:
-        model.class_names, model.values = (None, values) if values else (names, None)
+        model.class_names, model.values = (None, stated) if stated else (names, None)
     step = checkpoints.step_of(prefix)
     logging.info("The weights are those of step %d, from %s", step, prefix)
     return model, step, sha256

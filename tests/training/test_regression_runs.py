@@ -1,0 +1,114 @@
+"""A regression from a CSV to a file that predicts in the unit of the data."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.inference import open_predictor
+from keras_vit.training.run_directory import load_run, read_metrics
+from tests import programs
+from tests.training import worlds
+
+PP = "decode|resize(8)|value_range(-1, 1)"
+FIELDS = {
+    "task": "regression",
+    "label_smoothing": 0.0,
+    "model__arguments__dropout_rate": 0.0,
+    "model__arguments__drop_path_rate": 0.0,
+    "data__pp_train": PP,
+    "data__pp_eval": PP,
+    "data__eval_batch_size": 16,
+    "optim__learning_rate": 0.01,
+    "optim__ema": 0,
+    "total_steps": 60,
+    "eval_every": 20,
+    "checkpoint_every": 20,
+    "log_every": 20,
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Gray images whose brightness is a year and a price."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    rows = ["path,year,price"]
+    for index, year in enumerate(rng.uniform(1900, 2000, 120)):
+        image = np.full((8, 8, 3), 2 * (year - 1900), np.uint8)
+        (folder / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
+        rows.append(f"{index}.png,{year:.3f},{1000 + 5 * year:.3f}")
+    (folder / "years.csv").write_text("\n".join(rows))
+    return f"manifest:{folder / 'years.csv'}#values=('year','price')"
+
+
+@pytest.fixture(scope="module")
+def run(source, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("regression") / "run"
+    return directory, worlds.train(directory, data__source=source, **FIELDS)
+
+
+@pytest.mark.slow
+def test_it_learns_in_the_unit_of_the_data(run, source):
+    directory, printed = run
+    errors = [line["eval_mae"] for line in read_metrics(str(directory)) if "eval_mae" in line]
+    assert errors[-1] < 0.5 * errors[0] and errors[-1] < 40  # of a price whose deviation is 144
+    assert f"test mae {errors[-1]:.4g} on" in printed and "%" not in printed.split("test mae")[-1]
+    config = json.loads((directory / "config.json").read_text())
+    expected = data.values_of(data.open_source(source, "train"))
+    assert config["data"]["values"] == expected.to_dict() and config["output"] == "values"
+    assert load_run(str(directory)).model.values == expected
+
+
+@pytest.mark.slow
+def test_evaluate_finds_the_same_error(run, source):
+    directory, _ = run
+    code, output = programs.run("train.evaluate", f"--model={directory}", "--json")
+    found = json.loads(output[output.index("{") :])
+    opened, labels, predicted = data.open_source(source, "test"), [], []
+    predictor = open_predictor(str(directory))
+    for example in opened.examples():
+        labels.append(example["label"].numpy())
+        predicted.append(predictor.predict(predictor.preprocess([example["image"].numpy()]))[0])
+    mae = np.abs(np.float64(predicted) - np.float64(labels)).mean()
+    assert code == 0 and found["mae"] == pytest.approx(mae, rel=1e-5)  # float32 values of 10,000
+    assert read_metrics(str(directory))[-1]["eval_mae"] == pytest.approx(mae, rel=1e-4)  # the loop sums in float32
+
+
+@pytest.mark.slow
+def test_a_checkpoint_and_a_file_predict_the_same(run, source, tmp_path):
+    directory, _ = run
+    code, output = programs.run("export.main", f"--model={directory}", f"--output={tmp_path / 'model.tflite'}")
+    assert code == 0, output
+    image = next(iter(data.open_source(source, "test").examples()))["image"].numpy()
+    expected = open_predictor(str(directory))
+    prepared = expected.preprocess([image])
+    expected = expected.predict(prepared)
+    for path, options in ((directory, {"checkpoint": "60"}), (tmp_path / "model.tflite", {})):
+        np.testing.assert_allclose(open_predictor(str(path), **options).predict(prepared), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_same_bits(run, source, tmp_path):
+    whole, resumed = run[0], tmp_path / "resumed"
+    shutil.copytree(whole, resumed)
+    (resumed / "model.keras").unlink()
+    shutil.rmtree(resumed / "checkpoints" / "best", ignore_errors=True)
+    for path in (resumed / "checkpoints").iterdir():
+        if path.name.startswith("ckpt-60."):
+            path.unlink()
+    assert "Resuming from the checkpoint of step 40" in worlds.train(resumed, data__source=source, **FIELDS)
+    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(resumed))
+    assert worlds.metrics(whole) == worlds.metrics(resumed)
+
+
+@pytest.mark.slow
+def test_data_with_classes_are_refused(tmp_path):
+    output = worlds.train(
+        tmp_path / "run",
+        expect=2,
+        **{**FIELDS, "data__pp_train": "value_range(-1, 1)"} | {"data__pp_eval": "value_range(-1, 1)"},
+    )
+    assert "task='regression' learns from labels that are values" in output and "task='classification'" in output
