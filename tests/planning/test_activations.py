@@ -182,8 +182,9 @@ print((second - first) / (large - small) / activations)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         ratios.append(float(done.stdout.split()[-1]))
     # Temporary memory depends on how many operations run at once.
-    expected = [plan.TEMPORARY, plan.TEMPORARY_IN_16_BITS, plan.TEMPORARY_OF_RESNET]
-    assert ratios == pytest.approx(expected, rel=0.25), ratios
+    # An estimate may be too large, but hardly too small.
+    factors = [plan.TEMPORARY, plan.TEMPORARY_IN_16_BITS, plan.TEMPORARY_OF_RESNET]
+    assert all(1 < ratio < 1.15 * factor for ratio, factor in zip(ratios, factors, strict=True)), ratios
 
 
 def run(program, backend, *arguments):
