@@ -155,7 +155,8 @@ def evaluate(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
     @tf.function(autograph=False)
     def compiled(batch):
         sums, tally, predictions = strategy.run(step, args=(batch,))
-        return *(strategy.reduce("SUM", value, axis=None) for value in (sums, tally)), predictions
+        sums = {name: strategy.reduce("SUM", value, axis=None) for name, value in sums.items()}
+        return sums, strategy.reduce("SUM", tally, axis=None), predictions
 
     def run(batch) -> tuple[dict[str, float], np.ndarray, Any]:
         sums, tally, predictions = compiled(batch)
