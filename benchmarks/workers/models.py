@@ -44,7 +44,7 @@ def keras_vit(work: Work) -> Step:
     train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))), autograph=False)
     with _kernels(work.without):
         train()  # traces
-    return lambda: tf.nest.map_structure(np.asarray, train())
+    return lambda: tf.nest.map_structure(lambda value: value.numpy(), train())
 
 
 def keras_vit_tasks(work: Work) -> Step:
@@ -84,7 +84,7 @@ def keras_vit_tasks(work: Work) -> Step:
 
     def measured():
         start = time.process_time()
-        tf.nest.map_structure(np.asarray, train())
+        tf.nest.map_structure(lambda value: value.numpy(), train())
         seconds = time.process_time() - start
         return {"seconds": seconds, "note": f"processor time; {operations / 1e9:.1f} GFLOP per image counted"}
 
