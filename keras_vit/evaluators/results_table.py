@@ -12,11 +12,11 @@ from keras_vit.evaluators.evaluation import Result
 
 def table(results: Sequence[Result]) -> str:
     """Return a table for a terminal: one line per metric, missing data set and evaluator that was not measured."""
-    shown = [{key: result.text(key).partition(" ") for key in result.metrics} for result in results]
-    value_width = max((len(number) for texts in shown for number, _, _ in texts.values()), default=0)
+    shown = [{key: _parts(result.text(key)) for key in result.metrics} for result in results]
+    value_width = max((len(number) for texts in shown for number, _ in texts.values()), default=0)
     rows = []
     for result, texts in zip(results, shown, strict=True):
-        rows += [(result.name, key, f"{number:>{value_width}} {unit}") for key, (number, _, unit) in texts.items()]
+        rows += [(result.name, key, f"{number:>{value_width}}{unit}") for key, (number, unit) in texts.items()]
         rows += [(result.name, what, f"missing: {why}") for what, why in result.missing.items()]
         rows += [(result.name, "", f"not measured: {result.not_measured}")] if result.not_measured else []
     if not rows:
@@ -28,6 +28,12 @@ def table(results: Sequence[Result]) -> str:
         lines.append(f"{name if name != previous else '':<{name_width}}  {column}{value}".rstrip())
         previous = name
     return "\n".join(lines)
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Split a number from its unit, so that the digits stand in a column."""
+    number = text.partition(" ")[0].removesuffix("%")
+    return number, text[len(number) :]
 
 
 def to_json(results: Sequence[Result]) -> str:

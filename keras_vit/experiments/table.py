@@ -63,8 +63,11 @@ def _runs(row: Row) -> str:
 def _cell(values: Sequence[float], metric: Metric) -> str:
     if not values:
         return _numbers.NONE
-    spread = f" ± {metric.text(statistics.stdev(values), digits=2)}" if len(values) > 1 else ""
-    return metric.text(statistics.fmean(values) if len(values) > 1 else values[0]) + spread
+    if len(values) == 1:
+        return metric.text(values[0])
+    unit = f" {metric.unit}" if metric.unit != "%" else ""
+    mean, deviation = metric.text(statistics.fmean(values)), metric.text(statistics.stdev(values), digits=2)
+    return f"{mean.removesuffix(unit)} ± {deviation}"
 
 
 def _short(value: Any) -> str:

@@ -149,11 +149,11 @@ def test_reports():
         evaluators.Result(name="knn", not_measured="no features"),
     ]
     lines = results_table.table(results).splitlines()
-    assert len({re.search(r"[0-9–](?= %| nats|$)", line).end() for line in lines[:6]}) == 1  # in columns
+    assert len({re.search(r"[0-9–](?=%| nats|$)", line).end() for line in lines[:6]}) == 1  # in columns
     assert [line.split() for line in lines] == [
-        ["fewshot", "10shot", "50.00", "%"],
-        ["10shot_std", "1.00", "%"],
-        ["test", "accuracy", "93.12", "%"],
+        ["fewshot", "10shot", "50.00%"],
+        ["10shot_std", "1.00%"],
+        ["test", "accuracy", "93.12%"],
         ["loss", "0.25", "nats"],
         ["examples", "10,000"],
         ["vtab", "mean", "–"],

@@ -13,7 +13,8 @@ DATA = {"name": "digits", "class_names": ["0", "1"], "num_classes": 2, "num_trai
 
 def write_run(path, accuracy=0.5, rate=1e-3, seed=0, data=(), finished=True, **fields):
     path.mkdir(parents=True)
-    given = recipe.replace(recipe.Recipe(total_steps=20, **fields), {"optim.learning_rate": rate, "seed": seed})
+    given = recipe.Recipe(total_steps=20, evaluators=("knn",), **fields)
+    given = recipe.replace(given, {"optim.learning_rate": rate, "seed": seed})
     run_directory.write_config(str(path), given, {**DATA, "label_kind": "class", **dict(data)})
     lines = [
         {"step": 10, "loss": 2.0, "accuracy": 0.2, "learning_rate": rate, "images_per_second": 100.0},
@@ -70,7 +71,7 @@ def test_results(paths):
         "optim.learning_rate": "0.0003",
         "data set.num_train": "8",
         "eval_accuracy": "75.00%",
-        "eval_loss": "1",
+        "eval_loss": "1 nats",
         "knn/k1": "25.00%",
         "best eval_accuracy": "85.00%",
         "training loss": "1",

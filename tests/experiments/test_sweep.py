@@ -77,7 +77,7 @@ class TestGrid:
         assert [row.settings for row in table.rows] == [{RATE: 0.3}, {RATE: 0.1}]  # the best first
         assert table.rows[1].values("eval_accuracy") == [0.1, 0.11]
         text = (tmp_path / "table.md").read_text()
-        assert "| 2 finished | 0.3 | 30.50% ± 0.71% | 1 ± 0 |" in text  # of the sample: two values, 0.01 apart
+        assert "| 2 finished | 0.3 | 30.50% ± 0.71% | 1 ± 0 nats |" in text  # of the sample: two values, 0.01 apart
         assert table.markdown() == text
 
     def test_each_run_has_its_recipe(self, tmp_path):
