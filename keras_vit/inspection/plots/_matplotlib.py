@@ -122,7 +122,7 @@ def save(figure: Any, path: str) -> None:
         path: File to write. The extension decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
 
     Example:
-    >>> save(training_curve([{"step": 1, "loss": 2.3}], "loss"), "loss.svg")
+    >>> save(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]), "loss.svg")
     """
     with _io.atomic_file(path) as temporary:
         _write(figure, temporary, os.path.splitext(path)[1].removeprefix("."))
@@ -132,7 +132,7 @@ def svg(figure: Any) -> bytes:
     """Return a figure as an SVG file.
 
     Example:
-    >>> svg(training_curve([{"step": 1, "loss": 2.3}], "loss"))[:5]
+    >>> svg(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]))[:5]
     b'<?xml'
     """
     buffer = io.BytesIO()
