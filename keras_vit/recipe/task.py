@@ -26,6 +26,10 @@ class Task:
         model: Class of its model, and
         config: of the model's configuration; None for the variant of the recipe with a head.
         teacher: Directory of the run that it learns from, or None.
+
+    Example:
+    >>> [metric.name for metric in parse_task("mae").metrics]
+    ['loss', 'explained']
     """
 
     name: ClassVar[str]

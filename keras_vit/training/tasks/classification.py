@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import optim
+from keras_vit import recipe as recipes
 from keras_vit.training.tasks.task import Shown, Task
 
 MAX_CLASSES = 200  # of more, the confusion of classes is not counted
@@ -16,7 +17,7 @@ MAX_CLASSES = 200  # of more, the confusion of classes is not counted
 class Classification(Task):
     """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
 
-    def __init__(self, recipe, source=None, outputs=0):
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         self.class_names = source.class_names if source is not None else ()
         one_each = source is None or source.label_kind == "class"

@@ -25,7 +25,7 @@ class Distillation(Classification):
         - [Knowledge distillation: A good teacher is patient and consistent](https://arxiv.org/abs/2106.05237)
     """
 
-    def __init__(self, recipe, source=None, outputs=0):
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         if source is not None:
             check_teacher(self.arguments.teacher, list(source.class_names))

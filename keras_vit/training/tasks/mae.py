@@ -21,7 +21,7 @@ class MAE(Task):
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
     """
 
-    def __init__(self, recipe, source=None, outputs=0):
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         self.config: Any = recipes.masked_config(recipe)
 

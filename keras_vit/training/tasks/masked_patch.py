@@ -22,7 +22,7 @@ class MaskedPatch(Task):
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
     """
 
-    def __init__(self, recipe, source=None, outputs=0):
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         self.config: Any = recipes.masked_config(recipe)
 

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import _numbers
+from keras_vit import recipe as recipes
 from keras_vit._values import Values
 from keras_vit.training.tasks.task import Shown, Task
 
@@ -18,7 +19,7 @@ class Regression(Task):
     The score is the mean absolute error in the unit of the data, over all numbers of an image.
     """
 
-    def __init__(self, recipe, source=None, outputs=0):
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         if source is None:  # the network alone
             names = tuple(map(str, range(outputs)))
