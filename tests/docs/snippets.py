@@ -149,6 +149,7 @@ def run(page, folder):
     for split, count in (("train", 200), ("test", 50)):  # features that a text may start from
         names[f"{split}_features"] = rng.normal(size=(count, 16)).astype("float32")
         names[f"{split}_labels"] = np.arange(count) % 10
+    names["true_ages"], names["predicted_ages"] = rng.normal(40.0, 10.0, size=(2, 50, 1))
     script = ""
     for block in python_blocks(page):
         if block.needs is None:

@@ -1,5 +1,7 @@
 """Evaluators on a network in training: features, moving averages, replicas, and what is due when."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,5 +116,8 @@ def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_n
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )
     backend = TensorFlowBackend(tf.distribute.get_strategy())
+    train = types.SimpleNamespace(class_names=tuple(class_names))
+    task = types.SimpleNamespace(record=dict)
+    data = types.SimpleNamespace(train=train, task=task, eval_batch_size=8)
     with pytest.raises(ValueError, match=message):
-        main.scheduled_evaluators(recipe, backend, make_state(), 8, tuple(class_names))
+        main.scheduled_evaluators(recipe, backend, make_state(), data)
