@@ -565,7 +565,7 @@ def test_linear_probe(count, fsdp):
     for index, (image, label) in enumerate(zip(images, labels, strict=True)):
         rows = where.place_rows({"image": image, "label": label})
         arrays, metrics = step.compiled(arrays, state.fixed_arrays(), rows, np.int32(index))
-        losses.append(float(metrics[0]))
+        losses.append(float(metrics["loss"]))
     state.set_arrays(arrays)
     linear_probe.check(model, losses, features, start, labels)
     assert {name for name in saved(state) if "head_norm" in name} == {
