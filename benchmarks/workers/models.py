@@ -44,7 +44,7 @@ def keras_vit(work: Work) -> Step:
     train = tf.function(lambda: strategy.run(step, args=(batch, tf.constant(0, tf.int64))), autograph=False)
     with _kernels(work.without):
         train()  # traces
-    return lambda: tf.nest.map_structure(lambda value: value.numpy(), train())
+    return lambda: [value.numpy() for value in tf.nest.flatten(train())]
 
 
 def keras_vit_tasks(work: Work) -> Step:
