@@ -29,6 +29,13 @@ def model(seed=0, **arguments):
     return randomize(network, seed)
 
 
+def regression(values, **arguments):
+    """A model that predicts numbers."""
+    found = model(num_layers=1, classes=len(values.names), **arguments)
+    found.values = values
+    return found
+
+
 def randomize(network, seed=0):
     """Move every variable to a random value of its own, so that no unused or mistaken one can hide."""
     rng = np.random.default_rng(seed)

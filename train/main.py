@@ -198,8 +198,8 @@ def scheduled_evaluators(
 
     All of their data are opened first, so that a mistake ends the program before the training.
     """
-    output, values = recipe.task.output(recipe), data.task.record().get("values", {})
-    shape = state.model.config.image_shape
+    output, shape = recipe.task.output(recipe), state.model.config.image_shape
+    values = state.model.values.to_dict() if state.model.values else {}
     card = ModelCard(data.train.class_names, recipe.data.pp_eval, output, shape, values=values)
     context = evaluators.Context(
         FunctionPredictor(card, backend.compile_forward(state)),

@@ -117,7 +117,6 @@ def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_n
     )
     backend = TensorFlowBackend(tf.distribute.get_strategy())
     train = types.SimpleNamespace(class_names=tuple(class_names))
-    task = types.SimpleNamespace(record=dict)
-    data = types.SimpleNamespace(train=train, task=task, eval_batch_size=8)
+    data = types.SimpleNamespace(train=train, eval_batch_size=8)
     with pytest.raises(ValueError, match=message):
         main.scheduled_evaluators(recipe, backend, make_state(), data)

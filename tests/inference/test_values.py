@@ -17,9 +17,7 @@ PREPROCESS = "value_range(-1, 1)"
 
 
 def network(**arguments):
-    model = tiny.model(num_layers=1, classes=2, **arguments)
-    model.values = VALUES
-    return model
+    return tiny.regression(VALUES, **arguments)
 
 
 def restored(model, images):
