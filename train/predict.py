@@ -44,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
     if not card.names:
         raise ValueError(f"--model must have classes or values. Received: --model={options.model}, which has none.")
     if options["top_k"].present and not predictor.class_names:
-        raise ValueError(f"--top_k is a number of classes. Received: --top_k, and a model of {', '.join(card.names)}.")
+        raise ValueError(
+            f"--top_k is a number of classes. Received: --top_k, and a model of {', '.join(card.names)}. Leave it out."
+        )
     prepare = preparation.image_function(card.preprocess)
     write = write_json if options.json else write_table
 

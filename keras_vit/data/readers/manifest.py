@@ -126,10 +126,11 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
     missing = [name for name in ("path", *names) if name not in columns]
     if missing:
         others = " (or 'labels', or 'value')" if kind == "class" else ""
+        advice = " Other columns of numbers are chosen by #values=NAME." if kind == "class" else ""
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
             f"perhaps 'split'. Received: {', '.join(columns) or 'an empty file'}."
-            f"{_checks.nearest(missing[0], columns)}"
+            f"{_checks.nearest(missing[0], columns)}{advice}"
         )
     return kind, names
 
