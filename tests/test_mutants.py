@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools import mutants
+from tools import generate_mutants, mutants
 
 
 @pytest.mark.parametrize("mutant", mutants.load(), ids=str)
@@ -21,3 +21,41 @@ def test_a_line_that_is_gone_is_named():
 def test_the_indentation_stays_and_the_occurrence_counts():
     mutant = mutants.Mutant("a/b.py", "x = 1", "x = 2", (), occurrence=2)
     assert mutant.applied("x = 1\nif y:\n    x = 1\n") == "x = 1\nif y:\n    x = 2\n"
+
+
+def test_rooms():
+    files = ("keras_vit/optim/losses.py", "keras_vit/_io.py", "train/main.py")
+    assert [mutants.Mutant(file, "", "", ()).room for file in files] == ["optim", "_io", "train"]
+
+
+def test_a_test_that_fails_without_the_mistake_proves_nothing():
+    failed = ["tests/a/test_b.py::test_c[1]"]
+    within = ("tests/a", "tests/a/test_b.py", "tests/a/test_b.py::test_c", "tests/a/test_b.py::test_c[1]")
+    outside = ("tests/a/test_b.py::test_c2", "tests/a/test_b", "tests/b")
+    named = [test for test in (*within, *outside) if mutants.fails_without(mutants.Mutant("", "", "", (test,)), failed)]
+    assert named == list(within)
+
+
+def test_tests_that_fail_in_the_unchanged_copy_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutants, "copy_checkout", lambda directory: None)
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    test = tmp_path / "test_x.py"
+    test.write_text("def test_right():\n    pass\n\n\ndef test_wrong():\n    raise ValueError\n")
+    found = mutants.failing([str(test)], "not slow")
+    assert [name.rpartition("/")[2] for name in found] == ["test_x.py::test_wrong"]
+    with pytest.raises(RuntimeError, match="pytest ended with 4"):
+        mutants.failing([str(tmp_path / "test_y.py")], "not slow")
+
+
+def test_a_generated_mistake_changes_one_line():
+    before = "def f(x: int | None):\n    y = x + 1\n    return y\n"
+    assert generate_mutants.one_line(before, before.replace("+", "-")) == (1, "y = x + 1", "y = x - 1")
+    assert generate_mutants.one_line(before, before) is None
+    assert generate_mutants.one_line(before, before.replace("    return y\n", "")) is None
+    assert generate_mutants.annotated_lines("import a\n" + before) == {1, 2}
+
+
+def test_a_list_is_read_as_it_was_written(tmp_path):
+    listed = [mutants.Mutant("a/b.py", 'x = "1"', "x = 'ü'", ("tests/a",), 2)]
+    (tmp_path / "list.toml").write_text(generate_mutants.to_toml(listed), encoding="utf-8")
+    assert mutants.load(tmp_path / "list.toml") == listed

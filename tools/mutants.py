@@ -5,9 +5,11 @@
     python -m tools.mutants --survivors            # only what the last run reported as not noticed
 
 A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
-fail. Their fast tests run first. A mistake is killed if a test fails or the tests run out of time, and survives if all
-of them pass. Each is tried in a forked process, so that TensorFlow is imported once for all of them. The tests of
-processes and programs see the copy as well. `--list` takes the mistakes of another file.
+fail. All of these tests run on an unchanged copy first: a mistake whose tests fail there is reported, and not tried.
+Then the fast tests of each mistake run before the slow ones. A mistake is killed if a test fails or the tests run out
+of time, and survives if all of them pass. Each is tried in a forked process, so that TensorFlow is imported once for
+all of them. The tests of processes and programs see the copy as well. `--list` takes the mistakes of another file, such
+as one that `tools.generate_mutants` wrote.
 """
 
 import argparse
@@ -45,8 +47,9 @@ class Mutant:
 
     @property
     def room(self) -> str:
-        """The package or module of the library."""
-        return pathlib.PurePath(self.file).parts[1].removesuffix(".py")
+        """The package or module of the library, or the folder of a program."""
+        parts = pathlib.PurePath(self.file).parts
+        return parts[parts[0] == "keras_vit"].removesuffix(".py")
 
     def __str__(self) -> str:
         return f"{self.file}: {self.line} -> {self.replacement}"
@@ -129,6 +132,39 @@ def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
     return "killed"
 
 
+def failing(tests: Sequence[str], marks: str) -> list[str]:
+    """Return the tests that fail in an unchanged copy of the checkout, as `FILE::TEST`.
+
+    Raises:
+        RuntimeError: If pytest could not run them.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        copy_checkout(pathlib.Path(temporary))
+        options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
+        command = [sys.executable, "-m", "pytest", *options, *tests]
+        environment = {**os.environ, **_environment(temporary)}
+        result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
+    if result.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    lines = (line.split() for line in result.stdout.splitlines())
+    return [words[1] for words in lines if len(words) > 1 and words[0] in ("FAILED", "ERROR")]
+
+
+def fails_without(mutant: Mutant, failed: Sequence[str]) -> list[str]:
+    """Return the tests of a mistake that fail without it, too."""
+    return [name for name in failed if any(_is_within(name, test) for test in mutant.tests)]
+
+
+def _is_within(name: str, test: str) -> bool:
+    return name == test or name.startswith((f"{test}/", f"{test}::", f"{test}["))
+
+
+def _environment(directory: str | pathlib.Path) -> dict[str, str]:
+    chosen = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    defaults = {"TF_NUM_INTRAOP_THREADS": "1", "KERAS_BACKEND": "tensorflow"}
+    return {**chosen, **{name: os.environ.get(name, value) for name, value in defaults.items()}}
+
+
 def work(
     mutants: "multiprocessing.SimpleQueue[Mutant | None]", results: multiprocessing.SimpleQueue, parts: Sequence[str]
 ) -> None:
@@ -139,9 +175,7 @@ def work(
         copy_checkout(directory)
         os.chdir(directory)
         sys.path[:] = [str(directory), *(path for path in sys.path if path not in ("", str(ROOT)))]
-        os.environ.update(PYTHONPATH=str(directory), PYTHONDONTWRITEBYTECODE="1", TF_CPP_MIN_LOG_LEVEL="2")
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+        os.environ.update(_environment(directory))
         sys.dont_write_bytecode = True
         for module in [name for name in sys.modules if name.partition(".")[0] in ("tools", "tests")]:
             del sys.modules[module]
@@ -191,7 +225,16 @@ def main() -> None:
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     survivors = []
     parts = [f"{part} and {MARKS}" for part in (("not slow",) if flags.fast else ("not slow", "slow"))]
-    for mutant, result, seconds in run(mutants, flags.workers, parts):
+    named = sorted({test for mutant in mutants for test in mutant.tests})
+    failed = failing(named, MARKS if len(parts) > 1 else parts[0])
+    for name in failed:
+        print(f"fails without a mistake: {name}", flush=True)
+    tried = [mutant for mutant in mutants if not fails_without(mutant, failed)]
+    for mutant in mutants:
+        if mutant not in tried:
+            print(f"invalid   {mutant}", flush=True)
+            counts[mutant.room]["invalid"] += 1
+    for mutant, result, seconds in run(tried, flags.workers, parts):
         print(f"{result:9} {seconds:5.0f} s  {mutant}", flush=True)
         counts[mutant.room][result if result in ("killed", "survived") else "invalid"] += 1
         if result != "killed":
