@@ -14,7 +14,8 @@ def split_indices(
     """Divide examples into indices of "train", "test" and "all", with every class in proportion.
 
     A hash of its key decides, so that neither random numbers nor the order of the list matter. "test" has at least one
-    example of each class of two or more. `shuffle` orders the indices by the hash, so that a slice is a fair sample.
+    example of each class of two or more, "train" of every class. `shuffle` orders the indices by the hash, so that a
+    slice is a fair sample.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")
@@ -25,7 +26,7 @@ def split_indices(
     by_group = order[np.argsort(groups, kind="stable")]
     for members in np.split(by_group, np.cumsum(np.unique(groups, return_counts=True)[1])[:-1]):
         count = round(len(members) * test_fraction)
-        if test_fraction > 0 and len(members) > 1:
+        if test_fraction > 0:
             count = min(max(count, 1), len(members) - 1)
         is_test[members[:count]] = True
     if not shuffle:

@@ -91,10 +91,10 @@ def _open_file(path: str) -> TensorSource:
         return open_zip(path)
     if head[:8] == b"\x89HDF\r\n\x1a\n":
         return KerasSource(path)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_JSON_BYTES:
+        return SafetensorsSource(path)  # before a pickle: a header of 128 bytes begins like one
     if head[:1] == b"\x80" and head[1:2] < b"\x06" and len(head) > 1:
         raise CheckpointError(PICKLE.format(path=path))
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_JSON_BYTES:
-        return SafetensorsSource(path)
     if head.lstrip()[:1] == b"{":
         return ShardedSource(path)
     if head[:4] == b"PK\x05\x06":
