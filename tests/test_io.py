@@ -10,6 +10,7 @@ import time
 import pytest
 
 from keras_vit import _io
+from tests.lossy_disk import LossyDisk
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
@@ -186,3 +187,35 @@ def test_the_sha256_of_several_files(tmp_path):
     found.add(_io.joint_sha256(paths))
     found.add(_io.joint_sha256([paths[0].rename(tmp_path / "c"), paths[1]]))
     assert len(found | {of_abc}) == 4
+
+
+@pytest.mark.parametrize("write", ["file", "directory", "replaced file"])
+def test_what_was_written_outlives_a_loss_of_power(write, tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    if write == "replaced file":
+        path.write_text("old")
+    disk = LossyDisk(monkeypatch, tmp_path)
+    if write == "directory":
+        with _io.atomic_directory(path) as temporary:
+            pathlib.Path(temporary, "b").mkdir()
+            pathlib.Path(temporary, "b", "c").write_text("new")
+        path = path / "b" / "c"
+    else:
+        _io.write_text(path, "new")
+    disk.lose_power()
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("synced, expected", [(True, "old"), (False, "")])
+def test_a_lossy_disk_loses_names_and_contents(synced, expected, tmp_path, monkeypatch):
+    """The tests above can fail: an atomic write without any sync."""
+    (tmp_path / "a").write_text("old")
+    disk = LossyDisk(monkeypatch, tmp_path)
+    if synced:
+        _io._sync(tmp_path / "a")
+    (tmp_path / "b").write_text("new")
+    os.replace(tmp_path / "b", tmp_path / "a")
+    if not synced:
+        _io._sync(tmp_path)  # the name without the content
+    disk.lose_power()
+    assert (tmp_path / "a").read_text() == expected

@@ -10,6 +10,7 @@ import pytest
 from keras_vit.training import checkpoints
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, StorageError
+from tests.lossy_disk import LossyDisk
 
 
 def arrays(step=0, size=1000):
@@ -58,6 +59,13 @@ def test_torn_later_checkpoints_are_not_kept(tmp_path):
     saved(tmp_path, [25], keep=2)
     assert checkpoints.saved_steps(str(tmp_path)) == [20, 25]
     assert restored(tmp_path) == 25
+
+
+def test_a_checkpoint_outlives_a_loss_of_power(tmp_path, monkeypatch):
+    disk = LossyDisk(monkeypatch, tmp_path)
+    saved(tmp_path, [10, 20], best=[20])
+    disk.lose_power()
+    assert restored(tmp_path) == restored(tmp_path / "best") == 20
 
 
 def test_the_newest_few_and_the_best_are_kept(tmp_path):
