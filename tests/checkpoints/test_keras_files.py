@@ -292,9 +292,10 @@ def test_members_stay_in_the_archive(valid, no_code):
     load_keras_file(path)
 
 
-def test_safe_mode_holds_where_a_process_lifted_it(valid, tmp_path):
+@pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
+def test_safe_mode_holds_where_a_process_lifted_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"
-    rewrite(valid / "dense.keras", path, **CRAFTED["Lambda"][1])
+    rewrite(valid / "dense.keras", path, **CRAFTED[layer][1])
     errors = []
 
     def load():

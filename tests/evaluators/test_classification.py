@@ -108,6 +108,7 @@ def test_multi_label():
     assert result["accuracy"] == pytest.approx(2 / 3)  # the best class is one of the true ones
     assert result["confusion"] is None
     np.testing.assert_allclose(result["per_class"], [1.0, 1.0, 0.0])
+    assert measure([[0.0, -1.0]], [[1, 1]], output="sigmoid")["per_class"].tolist() == [1.0, 0.0]  # exactly 0.5 is in
     # Class 0: ranks 1 and 2 of (2, .5, -3) are its two -> 1. Class 1: rank 1 -> 1. Class 2: (2, 1, -1) third -> 1/3.
     assert result["mean_average_precision"] == pytest.approx((1 + 1 + 1 / 3) / 3)
     signs = np.where(labels, 1, -1)

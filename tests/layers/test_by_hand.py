@@ -56,6 +56,18 @@ def test_the_formula_with_an_epsilon_that_shows():
     np.testing.assert_allclose(output, after_attention + normalized(after_attention, 0.5), rtol=1e-5, atol=1e-5)
 
 
+def test_both_norms_of_the_patches_have_the_epsilon():
+    layer = layers.PatchEncoder((1, 2), WIDTH, norm_epsilon=0.5)
+    images = 0.5 * normal(2, 1, 4, 2)
+    layer.build(images.shape)
+    kernel = normal(1 * 2 * 2, WIDTH, seed=1)
+    layer.kernel.assign(kernel.reshape(1, 2, 2, WIDTH))
+    patches = images.reshape(2, 2, 4)  # one row of two patches
+    expected = normalized(normalized(patches, 0.5) @ kernel, 0.5)
+    # Some float32 roundings of numbers of order 1.
+    np.testing.assert_allclose(layer(images), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_branches_of_an_example_are_dropped_independently():
     """Within a training step, too, where a generator that two layers share would draw the same twice."""
     block = layers.EncoderBlock(attention(), layers.MlpBlock(2, name="mlp"), drop_path_rate=0.5)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints import model_from_checkpoint
+from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
 from tests import programs, selection, tiny
 from tests.checkpoints import files
 
@@ -33,6 +33,15 @@ def test_conversion(name, format, target, tmp_path):
     model = model_from_checkpoint(tmp_path / target)
     # As the golden data.
     np.testing.assert_allclose(np.asarray(model(images)), logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_of_other_outputs_is_refused(tmp_path):
+    check, model = programs.load("export.convert_checkpoint").check, tiny.model()
+    path = save_checkpoint(model, tmp_path / "vit.npz")
+    check(model, path, "float32")
+    model.get_layer("head").bias.assign_add([0.05] + [0.0] * (model.config.classes - 1))
+    with pytest.raises(ValueError, match="they differ by 0.05"):
+        check(model, path, "float32")
 
 
 def test_a_run_keeps_its_class_names(tmp_path):

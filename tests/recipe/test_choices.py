@@ -1,5 +1,6 @@
 """`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
 
+import dataclasses
 import logging
 import shutil
 
@@ -83,6 +84,15 @@ def test_a_variant_brings_its_sizes_and_its_weights():
     bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
     assert bit.model.checkpoint == "bit-m" and bit.model.arguments == {"pool_padding": "zeros"}
     assert recipes.with_variant(bit, "ViT_S16").model.arguments == {}
+
+
+def test_the_padding_of_published_weights_is_not_that_of_a_file(tmp_path):
+    bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
+    other = recipes.with_variant(bit, "BiT_R101x1")
+    assert other.model.arguments == {"pool_padding": "zeros"}  # these weights are published, too
+    own = dataclasses.replace(bit, model=dataclasses.replace(bit.model, checkpoint=str(tmp_path / "own.npz")))
+    (tmp_path / "own.npz").touch()
+    assert recipes.with_variant(own, "BiT_R101x1").model.arguments == {}
 
 
 def test_every_recipe_is_listed():

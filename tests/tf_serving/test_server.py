@@ -194,6 +194,9 @@ def test_connections_at_a_time_are_bounded(base, images):
         with servers.slow_bodies(url, 3):
             servers.wait_until(lambda: servers.refused(url) == 503)
         servers.wait_until(lambda: servers.is_answering(url, images))
+        with servers.slow_bodies(url, 2):  # the third connection is served
+            time.sleep(0.5)
+            assert servers.is_answering(url, images)
 
 
 def test_refusals_are_not_retried(running):

@@ -142,3 +142,11 @@ def test_the_end_of_a_training_shows_both_scores(run):
     assert found[0.485] == ["best 53.25% at step 2, final 48.50%; to use the best weights: --checkpoint=best"]
     assert found[0.5325] == ["best 53.25% at step 2, final 53.25%"]
     assert run_summary.best_line(str(run / "nowhere"), {"eval_accuracy": 0.485}, accuracy) == []
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_listed():
+    confusion = np.diag(np.full(21, 9))
+    confusion[3, 5], confusion[20, 0] = 2, 4  # true class, predicted class
+    names = [f"c{number}" for number in range(21)]
+    lines = run_summary.confusion_lines(confusion, names)
+    assert [line.strip() for line in lines[1:]] == ["c20 taken for c0: 4", "c3 taken for c5: 2"]
