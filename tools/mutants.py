@@ -132,7 +132,7 @@ def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
     return "killed"
 
 
-def failing(tests: Sequence[str], marks: str) -> list[str]:
+def failing(tests: Sequence[str], marks: str, workers: int = 2) -> list[str]:
     """Return the tests that fail in an unchanged copy of the checkout, as `FILE::TEST`.
 
     Raises:
@@ -140,7 +140,18 @@ def failing(tests: Sequence[str], marks: str) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as temporary:
         copy_checkout(pathlib.Path(temporary))
-        options = ["-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
+        options = [
+            "-q",
+            "-rfE",
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
+            "-n",
+            str(workers),
+            "--dist=worksteal",
+            "-m",
+            marks,
+        ]
         command = [sys.executable, "-m", "pytest", *options, *tests]
         environment = {**os.environ, **_environment(temporary)}
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
@@ -226,7 +237,7 @@ def main() -> None:
     survivors = []
     parts = [f"{part} and {MARKS}" for part in (("not slow",) if flags.fast else ("not slow", "slow"))]
     named = sorted({test for mutant in mutants for test in mutant.tests})
-    failed = failing(named, MARKS if len(parts) > 1 else parts[0])
+    failed = failing(named, MARKS if len(parts) > 1 else parts[0], flags.workers)
     for name in failed:
         print(f"fails without a mistake: {name}", flush=True)
     tried = [mutant for mutant in mutants if not fails_without(mutant, failed)]
