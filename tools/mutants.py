@@ -155,7 +155,7 @@ def failing(tests: Sequence[str], marks: str, workers: int = 2) -> list[str]:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         environment = {**os.environ, **_environment(temporary)}
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
-    if result.returncode not in (0, 1):
+    if result.returncode not in (0, 1, 5):  # 5: no test has these marks
         raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
     lines = (line.split() for line in result.stdout.splitlines())
     return [words[1] for words in lines if len(words) > 1 and words[0] in ("FAILED", "ERROR")]
