@@ -223,6 +223,9 @@ def test_examples_are_resized_and_cropped_but_not_normalized():
 def test_examples_see_what_the_classifier_sees():
     source = data.open_source("digits", split="test")
     found = sample_images.from_source(source, 4)
+    numbers = [int(name.partition("#")[2]) for name in found.names]
+    # From the first image to the last, one third of the data set apart.
+    np.testing.assert_allclose(numbers, np.linspace(0, source.num_examples - 1, 4), atol=1)
     for contents, name, label in zip(found.contents, found.names, found.labels, strict=True):
         example = examples.load(contents, name, "decode(1)|value_range(-1, 1)", label)
         fetched = source.fetch(tf.constant(int(name.partition("#")[2])))
