@@ -1,28 +1,19 @@
 """Masks of classes, one per pixel: their size, their colors, their files and their run lengths."""
 
-import colorsys
+import collections
 import io
+import os
 import struct
 import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _spec
+from keras_vit import _io, _spec
+from keras_vit._palette import palette
 from keras_vit.inference import light_preprocess, preparation
 
 _CUTTING = ("central_crop", "pad")
-# The colors of Okabe and Ito, which color-blind readers can tell apart, and then hues a golden angle apart.
-_FIRST = [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)]
-
-
-def palette() -> np.ndarray:
-    """Return the color of each class, uint8 `[256, 3]`; that of ignored pixels, number 255, is white."""
-    others = [
-        colorsys.hsv_to_rgb(0.618034 * number % 1.0, (0.85, 0.5)[number % 2], (0.95, 0.75, 0.55)[number % 3])
-        for number in range(255 - len(_FIRST))
-    ]
-    return np.concatenate([_FIRST, np.round(255 * np.array(others)), [[255, 255, 255]]]).astype(np.uint8)
 
 
 def dtype(classes: int) -> str:
@@ -32,7 +23,7 @@ def dtype(classes: int) -> str:
 
 def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`."""
-    colors = palette()[mask % 256]  # [H, W, 3]
+    colors = palette(256)[mask % 256]  # [H, W, 3]
     return ((pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
 
 
@@ -106,7 +97,7 @@ def to_png(pixels: np.ndarray) -> bytes:
     # Each row begins with its filter: 2, the difference to the row above.
     filtered = np.concatenate([np.full((height, 1), 2, np.uint8), np.diff(rows, axis=0, prepend=np.uint8(0))], axis=1)
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colors, 0, 0, 0))]
-    chunks += [(b"PLTE", palette().tobytes())] if colors == 3 else []
+    chunks += [(b"PLTE", palette(256).tobytes())] if colors == 3 else []
     chunks += [(b"IDAT", zlib.compress(filtered.tobytes(), 6)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
@@ -133,3 +124,29 @@ def from_png(content: bytes) -> np.ndarray:
         return np.asarray(opened)
     except (OSError, ValueError, SyntaxError) as error:
         raise ValueError(f"Expected a PNG file of class numbers: {error}.") from error
+
+
+def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names of mask and overlay in a folder for each image file, `NAME.png` and `NAME_overlay.png`.
+
+    Raises:
+        ValueError: If two of them are equal, or one is an image itself.
+    """
+    stems = [os.path.join(folder, os.path.splitext(os.path.basename(path))[0]) for path in paths]
+    names = [(f"{stem}.png", f"{stem}_overlay.png") for stem in stems]
+    taken = collections.Counter(os.path.realpath(name) for pair in names for name in pair)
+    taken.update(map(os.path.realpath, paths))
+    twice = [name for name, count in taken.items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"The masks in --output={folder} have the names of their images, which must differ, and be in another "
+            f"folder. Received: two files {twice[0]!r}."
+        )
+    return names
+
+
+def write_files(names: tuple[str, str], mask: np.ndarray, pixels: np.ndarray) -> None:
+    """Write a mask `[h, w]`, and the image under its colors, as PNG files."""
+    for name, content in zip(names, (mask, overlay(pixels, mask)), strict=True):
+        with _io.atomic_file(name) as temporary, open(temporary, "wb") as file:
+            file.write(to_png(content))
