@@ -100,8 +100,8 @@ def host_function(pp: str) -> Callable[..., dict]:
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
         usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
-        the string, and on `position`, an int64 scalar. A "mask", uint8 `[H, W]` or `[H, W, 1]` of one integer per pixel
-        of the upright image, is cropped, resized, turned and mirrored as the image is.
+        the string, and on `position`, an int64 scalar. A "mask", uint8 or int32 `[H, W]` or `[H, W, 1]` of one integer
+        per pixel of the upright image, is cropped, resized, turned and mirrored as the image is.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
