@@ -134,7 +134,7 @@ def train_on(
     run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    validation = Validation(backend, recipe, backend.compile_evaluation(state), data.eval_batches())
+    validation = Validation(backend, task, backend.compile_evaluation(state), data.eval_batches())
     between: list[Any] = [validation]
     scheduled = None
     if recipe.evaluators:
@@ -177,7 +177,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
         return
     head = recipe.model.head
-    if head == "auto" and recipe.task.labels == "values":
+    if head == "auto" and recipe.task.labels in ("values", "masks"):
         head = "reset"  # as many outputs may still mean something else
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()

@@ -102,8 +102,7 @@ def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
     """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
     if recipe.task.config is not None:
         return cost.of_config(recipes.masked_config(recipe, channels))
-    arguments = recipes.model_arguments(recipe)
-    return cost.of_variant(recipe.model.variant, classes=classes, channels=channels, **arguments)
+    return cost.of_variant(recipe.model.variant, **recipes.model_arguments_for(recipe, classes, channels))
 
 
 def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:

@@ -100,8 +100,9 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task: `Classification()`, `Distillation(...)` or `Regression(...)`, or without labels
-            `MaskedPatch(...)` or `MAE(...)`, of `keras_vit.recipe`. It may be given as text: `"mae(mask_ratio=0.5)"`.
+        task: Learning task: `Classification()`, `Distillation(...)`, `Regression(...)` or `Segmentation(...)`, or
+            without labels `MaskedPatch(...)` or `MAE(...)`, of `keras_vit.recipe`. It may be given as text:
+            `"mae(mask_ratio=0.5)"`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.

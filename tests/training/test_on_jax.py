@@ -319,7 +319,7 @@ class World:
         step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0))
         compiled = COMPILED.setdefault((*name, "evaluation"), jit_evaluation(self.state, step))
         rows = Batches(self.where, lambda *_: dataset)
-        self.validation = Validation(self.backend, recipe, evaluate(self.state, compiled), rows)
+        self.validation = Validation(self.backend, task, evaluate(self.state, compiled), rows)
         self.loop = Loop(
             recipe,
             self.backend,
