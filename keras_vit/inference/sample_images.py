@@ -23,7 +23,8 @@ class SampleImages(NamedTuple):
 
     Attributes:
         contents: Content of each image file.
-        labels: Classes, `[N]` or multi-hot `[N, classes]`, or values `[N, k]`; None if they are not known.
+        labels: Classes, `[N]` or multi-hot `[N, classes]`, values `[N, k]`, or masks of the sizes of their images, an
+            object each; None if they are not known.
         names: Origin of each image.
     """
 

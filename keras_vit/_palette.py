@@ -1,0 +1,21 @@
+"""Colors of classes, in every file and figure the same."""
+
+import colorsys
+
+import numpy as np
+
+# Okabe and Ito's, which color-blind readers can tell apart.
+_FIRST = [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)]
+
+
+def palette(num_classes: int) -> np.ndarray:
+    """Return the color of each class, uint8 `[num_classes, 3]`; number 255, of ignored pixels, is white.
+
+    After the first colors, hues follow each other at a golden angle. From 256 on, the colors are those of 0 on.
+    """
+    others = [
+        colorsys.hsv_to_rgb(0.618034 * number % 1.0, (0.85, 0.5)[number % 2], (0.95, 0.75, 0.55)[number % 3])
+        for number in range(255 - len(_FIRST))
+    ]
+    colors = np.concatenate([_FIRST, np.round(255 * np.array(others)), [[255, 255, 255]]]).astype(np.uint8)
+    return colors[np.arange(num_classes) % 256]
