@@ -23,7 +23,7 @@ def dtype(classes: int) -> str:
 
 def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`."""
-    colors = palette(256)[mask % 256]  # [H, W, 3]
+    colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [H, W, 3]
     return ((pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
 
 
