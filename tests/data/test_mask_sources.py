@@ -51,6 +51,15 @@ def test_ignored_pixels_are_never_the_index_of_a_class(bits, classes, expected):
     assert decoded.dtype == tf.int32 and decoded.numpy().tolist() == [list(expected.values())]
 
 
+@pytest.mark.parametrize("classes", [7, 255, 300])
+def test_an_encoded_mask_is_read_back(classes):
+    mask = RNG.integers(0, classes, (9, 5))
+    mask[0, 0] = masks.ignored(classes)
+    encoded = masks.encode(mask, classes).numpy()
+    np.testing.assert_array_equal(masks.decode(encoded, classes), mask)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(encoded))), mask)
+
+
 @pytest.mark.parametrize(("encoded", "classes", "problem"), [
     (pictures.encode(IMAGE, "PNG"), 9, "m.png has colors"),
     (pictures.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),

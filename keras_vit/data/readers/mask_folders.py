@@ -94,14 +94,13 @@ def class_names(classes: Classes, folder: str) -> list[str]:
         names = classes.split(",") if isinstance(classes, str) else _checks.sequence("classes", classes, "names")
     elif tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
-            names = _io.decode_text(file.read(), path).splitlines()
+            names = _io.decode_text(file.read(), path).strip().splitlines()
     else:
         raise ValueError(
             f"The classes of the masks are unknown: write their names, one per line, to {path}, in the order of the "
             "indices, or give their names or number as classes=, such as #classes=21."
         )
     names = [str(name).strip() for name in names]
-    names = names[: len(names) - (names[-1:] == [""])]
     if not all(names) or not 0 < len(set(names)) == len(names) <= MAX_CLASSES:
         raise ValueError(
             f"Masks need 1 to {MAX_CLASSES:,} classes, each with a name of its own. "
