@@ -22,9 +22,12 @@ def dtype(classes: int) -> str:
 
 
 def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`."""
+    """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`.
+
+    Pixels of negative numbers stay as they are.
+    """
     colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [H, W, 3]
-    return ((pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
+    return np.where(mask[..., None] < 0, pixels, (pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
 
 
 def check_preprocess(pp: str) -> None:
