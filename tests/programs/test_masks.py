@@ -89,7 +89,12 @@ def test_client(model, images, tmp_path, capsys):
 @pytest.mark.slow
 def test_export_verify_and_features(model, images, tmp_path, capsys):
     """A head of any name has features, which are those of the class token."""
-    arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", f"--images={images[0]}", f"--images={images[1]}")
+    arguments = (
+        f"--model={model}",
+        f"--preprocess={tiny.PREPROCESS}",
+        f"--images={images[0]}",
+        f"--images={images[1]}",
+    )
     output = tmp_path / "served" / "views"
     assert call("export.main", *arguments, f"--output={output}", "--batch_sizes=1,2") == 0
     assert call("export.verify", *arguments, f"--artifact={output}") == 0
