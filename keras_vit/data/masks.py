@@ -1,15 +1,13 @@
-"""Masks of class indices: PNG files and their checks, and the colors that they are drawn in.
+"""Masks of class indices: PNG files and their checks.
 
 TensorFlow decodes a palette to its colors. Here the header of such a file is rewritten to that of a gray image, whose
 values are then the indices. Everything is made of TensorFlow operations, as the decoding of images is.
 """
 
-import functools
 import struct
 import zlib
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import headers, images
@@ -93,13 +91,3 @@ def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., 
         return {**example, "mask": mask}
 
     return apply
-
-
-@functools.cache
-def palette(num_classes: int) -> np.ndarray:
-    """Return a color for each class, uint8 `[num_classes, 3]`: those of PASCAL VOC, of which 256 differ."""
-    numbers = np.arange(num_classes)[:, None] % 256
-    # Bit 3 k + c of the number is bit 7 - k of channel c.
-    channel = np.arange(3)
-    colors = sum(((numbers >> (3 * k + channel)) & 1) << (7 - k) for k in range(3))
-    return np.asarray(colors, np.uint8)

@@ -1,7 +1,7 @@
 """Classes of pixels: intersection over union, counted over a whole data set."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -69,14 +69,9 @@ class Segmentation(SplitEvaluator):
         for predicted, true, finite in self._predictions(context, opened):
             confusion += count(np.where(true == ignore, -1, true), predicted, classes)
             examples, non_finite = examples + 1, non_finite + (not finite)
-        scores = segmentation_scores(confusion)
-        metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
         if not confusion.sum():
             raise ValueError("There is nothing to evaluate: no pixel of the masks counts.")
-        details = {"class_names": opened.class_names, "confusion": confusion}
-        details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}
-        counts = {"examples": examples, **({"non_finite": non_finite} if non_finite else {})}
-        return Result({**metrics, **counts}, details=details)
+        return to_result(confusion, examples, opened.class_names, non_finite)
 
     def _open(self, context: Context) -> Split:
         source, split, pp = self.place(context)
@@ -123,6 +118,16 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     kept = (true >= 0) & (true < classes)
     pairs = true[kept].astype(np.int64) * classes + predicted[kept]
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str], non_finite: int = 0) -> Result:
+    """Return the scores of a confusion of pixels as a result, with details of each class."""
+    scores = segmentation_scores(confusion)
+    metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
+    details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
+    details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}
+    counts = {"examples": examples, **({"non_finite": non_finite} if non_finite else {})}
+    return Result({**metrics, **counts}, details=details)
 
 
 def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
