@@ -83,7 +83,8 @@ def of_recipe(
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
     number, temporary = (4, TEMPORARY) if recipe.precision == "float32" else (2, TEMPORARY_IN_16_BITS)
     weights, trained, backward = _trained(recipe, counted, classes, channels)
-    activations = round(backward * counted.activations) * at_a_time * number
+    activations = at_a_time * round(number * backward * counted.activations)
+    activations += 4 * at_a_time * recipe.task.loss_values(recipe, classes)
     return Plan(
         counted,
         batch_size,

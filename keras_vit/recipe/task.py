@@ -66,6 +66,10 @@ class Task:
         """Return the argument `head` of the model; None for the head of the other arguments."""
         return None
 
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return how many float32 values per image the loss saves for the backward pass, where they are many."""
+        return 0
+
     def output(self, recipe: Any) -> str:
         """Return the output that the card of the trained model states."""
         return "features"
@@ -230,6 +234,10 @@ class Segmentation(Task):
         """Return the layer that classifies the patches."""
         kind = models.dense_heads.HEADS[self.head]
         return kind(outputs, blocks=self.blocks, dropout_rate=self.dropout_rate, dtype=dtype)
+
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return the logits at the size of the masks, and their gradient."""
+        return 2 * outputs * recipe.model.image_size**2
 
     def output(self, recipe: Any) -> str:
         """Return `"mask"`."""
