@@ -17,8 +17,8 @@ The data are the folder ADEChallengeData2016 of the scene parsing challenge. Its
 - The evaluator slides windows over images whose smaller side has the size of a crop. `eval_miou` in between is that of
   whole images, resized.
 
-Published: mIoU 44.3 % for S/14, 47.3 % for B/14, 47.7 % for L/14 of DINOv2; 47.0 % for S/16, 51.8 % for B/16, 54.9 % for
-L/16 of DINOv3. Not run here.
+Published: mIoU 44.3 % for S/14, 47.3 % for B/14, 47.7 % for L/14 of DINOv2; 47.0 % for S/16, 51.8 % for B/16 and 54.9 %
+for L/16 of DINOv3. Not run here.
 Cost: 5.8e17 operations for B/14 by `keras-vit plan`, of which a third remains, as the encoder has no backward pass.
 Smaller machines: `--config.optim.accumulation_steps=4`, and `--config.total_steps=4000` for a first impression.
 """
