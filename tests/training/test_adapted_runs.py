@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.adaptation import lora_layers
+from keras_vit.adaptation.adapt import lora_layers
 from tests import programs
 from tests.training import worlds
 
