@@ -18,6 +18,7 @@ changed; --change_recipe continues from its last checkpoint and keeps the old re
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ def train_on(
         state.begin()
     set_normalization(state.model, recipe.data.pp_eval)
     task.name_outputs(state.model)
-    count = sum(weight.shape.num_elements() for weight in state.trained)
+    count = sum(math.prod(weight.shape) for weight in state.trained)
     logging.info("%s: %s weights, %s trained", recipe.model.variant, f"{state.model.count_params():,}", f"{count:,}")
     run.record()
 
