@@ -19,7 +19,7 @@ The data are the folder ADEChallengeData2016 of the scene parsing challenge. Its
 
 Published: mIoU 44.3 % for S/14, 47.3 % for B/14, 47.7 % for L/14 of DINOv2; 47.0 % for S/16, 51.8 % for B/16 and 54.9 %
 for L/16 of DINOv3. Not run here.
-Cost: 5.8e17 operations for B/14 by `keras-vit plan`, of which a third remains, as the encoder has no backward pass.
+Cost: 0.37 TPUv3-core-days for B/14 by `keras-vit plan`; a third of it without the encoder's backward pass.
 Smaller machines: `--config.optim.accumulation_steps=4`, and `--config.total_steps=4000` for a first impression.
 """
 
