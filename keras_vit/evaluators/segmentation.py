@@ -30,13 +30,13 @@ class Segmentation(SplitEvaluator):
     Attributes:
         stride: Pixels between two windows; None for one prediction for each image.
         crop: Height and width of a window, of a model for images of any size; None for those of the model.
-        ignore: Number of a class whose pixels do not count; None for that of the training recipe.
+        ignore: Number of a class whose pixels do not count, 255 for none; None for that of the training recipe.
         pp: Preprocessing of whole images for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`; None for
             that of the model without what crops and resizes.
 
     References:
         - [mmsegmentation](https://github.com/open-mmlab/mmsegmentation): `IoUMetric` and `slide_inference`
-        - [DINOv3](https://arxiv.org/abs/2508.10104), appendix D: windows of 512 pixels, 341 apart
+        - [DINOv3](https://arxiv.org/abs/2508.10104): windows of 512 pixels, 341 apart
     """
 
     name: ClassVar = "segmentation"
@@ -59,7 +59,9 @@ class Segmentation(SplitEvaluator):
         if context.predictor.scores_are != "logits":
             raise NotMeasurable("Windows need the logits of the model, and this artifact returns masks.")
         if opened.originals is None or None in self._window(context):
-            raise ValueError("Windows of which size? The model takes images of any size: give crop=, such as crop=512.")
+            raise ValueError("The model takes images of any size: give the size of windows, such as crop=512.")
+        if self.stride > min(self._window(context)):
+            raise ValueError(f"Windows of {self._window(context)} must touch. Received: stride={self.stride}.")
 
     def measure(self, context: Context) -> Result:
         self.check(context)
@@ -67,7 +69,7 @@ class Segmentation(SplitEvaluator):
         classes, ignore = opened.num_classes, self._ignored(context)
         confusion, examples, non_finite = np.zeros((classes, classes), np.int64), 0, 0
         for predicted, true, finite in self._predictions(context, opened):
-            confusion += count(np.where(true == ignore, -1, true), predicted, classes)
+            confusion += count(true if ignore == 255 else np.where(true == ignore, -1, true), predicted, classes)
             examples, non_finite = examples + 1, non_finite + (not finite)
         if not confusion.sum():
             raise ValueError("There is nothing to evaluate: no pixel of the masks counts.")
