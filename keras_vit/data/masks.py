@@ -1,15 +1,13 @@
-"""Masks of class indices: PNG files and their checks, and the colors that they are drawn in.
+"""Masks of class indices: PNG files, and what operations of preprocessing see of them.
 
 TensorFlow decodes a palette to its colors. Here the header of such a file is rewritten to that of a gray image, whose
 values are then the indices. Everything is made of TensorFlow operations, as the decoding of images is.
 """
 
-import functools
 import struct
 import zlib
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import headers, images
@@ -47,6 +45,11 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
     )[..., 0]
     # The decoder stretches 1, 2 and 4 bits to 0..255.
     values //= tf.cast(tf.where(bits < 8, 255 // (tf.bitwise.left_shift(tf.ones_like(bits), bits) - 1), 1), tf.int32)
+    return to_classes(values, num_classes, offset, origin)
+
+
+def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
+    """Return the class numbers of the indices in a mask, int32, after their check; arguments as for `decode`."""
     left_out = (values == MAX_CLASSES) | (values + offset < 0)
     if num_classes <= IGNORED:
         left_out |= values == IGNORED
@@ -93,13 +96,3 @@ def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., 
         return {**example, "mask": mask}
 
     return apply
-
-
-@functools.cache
-def palette(num_classes: int) -> np.ndarray:
-    """Return a color for each class, uint8 `[num_classes, 3]`: those of PASCAL VOC, of which 256 differ."""
-    numbers = np.arange(num_classes)[:, None] % 256
-    # Bit 3 k + c of the number is bit 7 - k of channel c.
-    channel = np.arange(3)
-    colors = sum(((numbers >> (3 * k + channel)) & 1) << (7 - k) for k in range(3))
-    return np.asarray(colors, np.uint8)

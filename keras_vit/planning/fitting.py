@@ -32,8 +32,6 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
     }
     if opened.label_kind == "values":
         chosen |= {"task": "regression", "evaluators": ()}  # those of the recipe are for classes
-    elif opened.label_kind == "mask":
-        chosen |= {"task": "segmentation", "evaluators": ()}
     recipe = what_fits(recipes.replace(recipe, chosen), opened.num_outputs, change)
     steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
     logging.info(

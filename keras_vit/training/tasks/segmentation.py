@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric, segmentation_scores
+from keras_vit._palette import palette
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import Shown, Task
 
@@ -90,8 +91,6 @@ class Segmentation(Task):
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return images, and true and predicted classes in color over them."""
-        from keras_vit.data.masks import palette  # needs TensorFlow, which the step does not
-
         images = p.as_bytes(batch["image"])
         images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
         _, masks = self.values(None, {"mask": ops.convert_to_tensor(batch["mask"])})
