@@ -60,7 +60,9 @@ def main(argv: Sequence[str]) -> int:
             continue
         if names:
             if prediction.mask is None:
-                raise ValueError("--output is for a model that predicts masks. Received: one of " + prediction.kind + ".")
+                raise ValueError(
+                    "--output is for a model that predicts masks. Received: one of " + prediction.kind + "."
+                )
             _io.make_directory(options.output)
             masks.write_files(names[index], prediction.mask, masks.read_pixels(contents[index], "decode"))
         parts = list(zip(prediction.labels, prediction.scores, strict=True))

@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     suite = evaluators.Suite(options.evaluators)
     predictor = open_predictor(options.model, **common_flags.model_options())
     if not options.evaluators:
-        suite = evaluators.Suite(["regression" if predictor.card.output == "values" else "classification"])
+        by_output = {"values": "regression", "mask": "segmentation"}
+        suite = evaluators.Suite([by_output.get(predictor.card.output, "classification")])
     recipe = predictor.card.recipe_data
     given = common_flags.data_argument(argv[1:])
     source, split = given or sample_images.source_of(predictor.card), options.split or recipe.get("eval_split", "test")

@@ -7,8 +7,10 @@
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. Of a model that predicts masks, --output gets NAME.png, the class of each pixel in the colors of a
-palette, and NAME_overlay.png, the image under these colors, both in the size of the image. An image that cannot be read is reported, the others get their predictions, and the exit code is 1, or 0
-with --on_bad_image=skip.
+palette, and NAME_overlay.png, the image under these colors, both in the size of the image.
+
+An image that cannot be read is reported, the others get their predictions, and the exit code is 1, or 0 with
+--on_bad_image=skip.
 """
 
 import json

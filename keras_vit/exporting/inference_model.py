@@ -19,8 +19,8 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     """Rebuild a model for inference under another precision, with the same weights.
 
     A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a CPU without bfloat16
-    runs it slowly. The copy is traced anew. It has no dropout, and if its output is `[B, k]`, it returns logits whatever
-    its last activation was.
+    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits, `[B, k]`, whatever its last
+    activation was; an activation of patches, `[B, h, w, k]`, is kept.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -20,7 +20,9 @@ def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: 
         count = tf.shape(elements, out_type=tf.int64)[0]
 
         def numbered(index, element):
-            shaped = tf.nest.map_structure(lambda value, spec: tf.ensure_shape(value, spec.shape), function(element), specs)
+            shaped = tf.nest.map_structure(
+                lambda value, spec: tf.ensure_shape(value, spec.shape), function(element), specs
+            )
             return index, shaped
 
         results = tf.data.Dataset.from_tensor_slices(elements).enumerate()

@@ -71,6 +71,14 @@ class KerasPredictor(FunctionPredictor):
             self._prepared = True
             self.__dict__.pop("_features_and_scores", None)
 
+    def patch_features(self, images: np.ndarray) -> np.ndarray:
+        """Return the patches after the last block and the model's final norm, float32 `[B, h, w, D]`."""
+        return np.asarray(self._patch_maps.predict_on_batch(images)["maps"][0], np.float32)
+
+    @functools.cached_property
+    def _patch_maps(self) -> keras.Model:
+        return models.features(self.model, blocks=(-1,))
+
     @property
     def stored_precision(self) -> str:
         """Precision of the computation."""

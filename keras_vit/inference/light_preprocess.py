@@ -77,17 +77,11 @@ def _decode_jpeg(encoded: bytes, channels: int, precise: bool, max_pixels: int) 
         raise NotCovered from error
 
 
-def pillow() -> Any:
-    """Return Pillow's module of images."""
+def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError as error:
         raise NotCovered from error
-    return Image
-
-
-def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
-    image = pillow()
     height, width = int.from_bytes(encoded[20:24], "big"), int.from_bytes(encoded[16:20], "big")
     stored = PNG_CHANNELS.get(encoded[24:29], 0)
     if not stored or channels == 1 < stored or height * width > max_pixels:
@@ -97,7 +91,7 @@ def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
         inflate, size = zlib.decompressobj(), height * (1 + width * stored)
         if len(inflate.decompress(_png_data(encoded), size + 1)) != size or not inflate.eof:
             raise NotCovered
-        pixels = np.asarray(image.open(io.BytesIO(encoded)).convert("RGB" if channels == 3 else "L"))
+        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB" if channels == 3 else "L"))
     except (OSError, ValueError, SyntaxError, zlib.error) as error:
         raise NotCovered from error
     return pixels if channels == 3 else pixels[:, :, None]

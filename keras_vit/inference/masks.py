@@ -1,7 +1,6 @@
 """Masks of classes, one per pixel: their size, their colors, their files and their run lengths."""
 
 import collections
-import io
 import os
 import struct
 import zlib
@@ -11,7 +10,7 @@ import numpy as np
 
 from keras_vit import _io, _spec
 from keras_vit._palette import palette
-from keras_vit.inference import light_preprocess, preparation
+from keras_vit.inference import preparation
 
 _CUTTING = ("central_crop", "pad")
 
@@ -22,9 +21,12 @@ def dtype(classes: int) -> str:
 
 
 def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`."""
-    colors = palette(256)[mask % 256]  # [H, W, 3]
-    return ((pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
+    """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`.
+
+    Pixels of negative numbers stay as they are.
+    """
+    colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [H, W, 3]
+    return np.where(mask[..., None] < 0, pixels, (pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
 
 
 def check_preprocess(pp: str) -> None:
@@ -105,25 +107,19 @@ def to_png(pixels: np.ndarray) -> bytes:
 
 
 def from_png(content: bytes) -> np.ndarray:
-    """Return the class numbers in a PNG file, `[H, W]`, of a palette or of gray with 8 or 16 bits.
+    """Return the class numbers in a PNG file, int32 `[H, W]`, of a palette or of gray with 1 to 16 bits.
 
     Raises:
         ValueError: If it is another file, is damaged, or has too many pixels.
     """
+    import tensorflow as tf  # only to read masks
+
+    from keras_vit.data import errors, masks
+
     try:
-        image = light_preprocess.pillow()
-    except light_preprocess.NotCovered as error:
-        raise ImportError("Reading masks needs Pillow: pip install 'keras-vision-transformers[litert]'") from error
-    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
-    try:
-        if width * height > light_preprocess.MAX_PIXELS:
-            raise ValueError(f"it has {width} x {height} pixels")
-        opened = image.open(io.BytesIO(content), formats=["PNG"])
-        if opened.mode not in ("P", "L", "I;16", "I;16B"):
-            raise ValueError(f"it has colors (mode {opened.mode}) in place of class numbers")
-        return np.asarray(opened)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ValueError(f"Expected a PNG file of class numbers: {error}.") from error
+        return masks.decode(tf.constant(content), masks.MAX_CLASSES).numpy()
+    except tf.errors.OpError as error:
+        raise ValueError(f"Expected a PNG file of class numbers. Received: {errors.describe(error)}.") from error
 
 
 def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
