@@ -1,4 +1,4 @@
-"""Masks of class indices: PNG files and their checks.
+"""Masks of class indices: PNG files, and what operations of preprocessing see of them.
 
 TensorFlow decodes a palette to its colors. Here the header of such a file is rewritten to that of a gray image, whose
 values are then the indices. Everything is made of TensorFlow operations, as the decoding of images is.
@@ -45,6 +45,11 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
     )[..., 0]
     # The decoder stretches 1, 2 and 4 bits to 0..255.
     values //= tf.cast(tf.where(bits < 8, 255 // (tf.bitwise.left_shift(tf.ones_like(bits), bits) - 1), 1), tf.int32)
+    return to_classes(values, num_classes, offset, origin)
+
+
+def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
+    """Return the class numbers of the indices in a mask, int32, after their check; arguments as for `decode`."""
     left_out = (values == MAX_CLASSES) | (values + offset < 0)
     if num_classes <= IGNORED:
         left_out |= values == IGNORED

@@ -133,9 +133,7 @@ def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor
     """Return the decoded image and its mask; fail if their sizes differ."""
     if image.dtype == tf.string:  # an operation that decodes would cut the image before it turns it upright
         image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
-    sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
-    text = "expected a mask of the size of its image, after turning it upright:"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])]):
+    with tf.control_dependencies([images.check_size(image, mask)]):
         return image, tf.identity(mask)
 
 

@@ -1,6 +1,7 @@
 """Sources whose labels are masks: PNG files of class indices beside their images."""
 
 import io
+import json
 import pathlib
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import data
-from keras_vit.data import masks, preprocess
+from keras_vit.data import audit, masks, preprocess, writer
 from tests.data import pictures
 
 RNG = np.random.default_rng(0)
@@ -213,3 +214,95 @@ def test_folders_that_do_not_belong_together(tmp_path):
             data.open_source(f"folder:{tmp_path}/{images}#masks={tmp_path}/{drawn}&classes=4")
     with pytest.raises(FileNotFoundError):
         data.open_source(f"folder:{tmp_path}/images#masks={tmp_path}/none&classes=4")
+
+
+def check_examples(source, count=10):
+    """Compare masks with the red channels of their images."""
+    examples = list(source.examples())
+    assert source.label_kind == "mask" and source.num_classes == 4 and len(examples) == count
+    for example in examples:
+        image = example["image"]
+        red = (tf.io.decode_png(image) if image.dtype == tf.string else image)[..., 0]
+        np.testing.assert_array_equal(10 * example["mask"], red)
+    batch = next(iter(data.train_batches(source, "decode|resize_small(12)|random_crop(10)|flip_lr", 4)))
+    np.testing.assert_array_equal(10 * batch["mask"], batch["image"][..., 0])
+
+
+@pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
+def test_lists(tmp_path, name):
+    write(tmp_path)
+    rows = [{"path": f"images/{n}.png", "mask": f"masks/{n}.png", "split": "a" if n else "b"} for n in range(0, 10, 2)]
+    rows += [{**rows[0], "split": "a"}]
+    if name == "list.csv":
+        lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+    else:
+        lines = list(map(json.dumps, rows))
+    (tmp_path / name).write_text("\n".join(lines))
+    spec = f"manifest:{tmp_path}/{name}"
+    with pytest.raises(ValueError, match="classes"):
+        data.open_source(spec, "a")
+    assert data.open_source(f"{spec}#classes=4", "b").num_examples == 1
+    (tmp_path / "masks/classes.txt").rename(tmp_path / "classes.txt")
+    check_examples(data.open_source(spec, "a+b"), 6)
+    (tmp_path / name).write_text("\n".join([*lines, lines[-1].replace("masks/0.png", "")]))
+    with pytest.raises(ValueError, match="Line 8|Line 7"):
+        data.open_source(spec, "a")
+
+
+@pytest.mark.parametrize("classes", [4, 300])
+def test_records(tmp_path, classes):
+    """Indices keep their values, and so do those above 255 and ignored pixels."""
+    spec = write(tmp_path) + f"&classes={classes}"
+    source = data.open_source(spec, "all")
+    mask = RNG.integers(0, classes, (12, 20))
+    mask[0, 0] = masks.ignored(classes)
+    pathlib.Path(source.mask_paths[0]).write_bytes(png(mask, 16))
+    writer.write_tfrecords(source, str(tmp_path / "records"), "all", num_shards=2)
+    written = data.open_source(f"tfrecord:{tmp_path}/records", "all")
+    assert (written.label_kind, written.class_names) == ("mask", source.class_names)
+    before, after = ({tf.io.serialize_tensor(e["mask"]).numpy() for e in s.examples()} for s in (source, written))
+    assert before == after
+    (tmp_path / "records/dataset_info.json").unlink()
+    options = f"label_kind=mask&num_classes={classes + 1}&label_offset=1"
+    by_name = data.open_source(f"tfrecord:{tmp_path}/records#{options}", "all")
+    assert max(example["mask"].numpy().max() for example in by_name.examples()) == masks.ignored(classes + 1)
+    with pytest.raises(ValueError, match="mask"):
+        written.labels()
+    pathlib.Path(source.mask_paths[1]).write_bytes(png(np.zeros((20, 12))))
+    with pytest.raises(data.UnreadableImageError, match="size of its image"):
+        writer.write_tfrecords(source, str(tmp_path / "bad"), "all", num_shards=2)
+
+
+def test_arrays(tmp_path):
+    drawn = RNG.integers(0, 4, (10, 12, 20)).astype(np.uint8)
+    drawn[0, 0, 0] = 3
+    images = np.stack([10 * drawn] * 3, -1)
+    spec, path = f"npz:{tmp_path}/arrays.npz", tmp_path / "arrays.npz"
+    np.savez(path, images=images, masks=drawn)
+    check_examples(data.open_source(spec, "all"))
+    drawn[0, 0, 0] = data.IGNORED
+    np.savez(path, images=images, masks=drawn.astype(np.int64), class_names=list("abcd"))
+    assert next(data.open_source(spec, "all").examples())["mask"][0, 0] == data.IGNORED
+    for wrong in (drawn[:, :5], drawn.astype(np.float32), drawn.astype(np.int64) - 1, drawn.astype(np.int64) + 2**32):
+        np.savez(path, images=images, masks=wrong, class_names=list("abcd"))
+        with pytest.raises(ValueError, match="mask"):
+            data.open_source(spec, "all")
+    drawn[0, 0, 0] = 4
+    np.savez(path, images=images, masks=drawn, class_names=list("abcd"))
+    with pytest.raises(ValueError, match="index 4"):
+        data.open_source(spec, "all")
+
+
+def test_audit(tmp_path):
+    """Shares are of pixels, ignored ones are counted apart, and a mask that does not fit is listed."""
+    source = data.open_source(write(tmp_path), "all")
+    for number, mask in enumerate([np.full((12, 20), 2), np.full((12, 20), 255), np.zeros((20, 12))]):
+        pathlib.Path(source.mask_paths[number]).write_bytes(png(mask))
+    reports = audit.audit(source)
+    assert [report.origin for report in reports if report.problem] == source.paths[2:3]
+    assert reports[0].label == (2,) and reports[0].pixels == (240, 0)
+    assert reports[1].label == () and reports[1].pixels == (240,)
+    assert audit.pixel_shares(reports[:3], 4) == [0, 0, 0.5, 0, 0.5]
+    assert audit.count_classes(reports[:3], 4) == [0, 0, 1, 0]
+    png_file, names = audit.contact_sheet(source, "decode|resize(8)|value_range(-1, 1)", count=4)
+    assert tf.io.decode_png(png_file).shape == (20, 20, 3) and len(names[0]) == 2

@@ -58,7 +58,7 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
         notes.append(f"Masks without an image are not used: {listed(unused)}.")
     aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
     options = {"aliases": aliases, "notes": tuple(notes)}
-    return of_pairs(f"folder:{location}", paths, mask_paths, names, label_offset, indices, **options)
+    return of_pairs(f"folder:{location}", paths, np.array(mask_paths, object), names, label_offset, indices, **options)
 
 
 def _tree(location: str) -> Tree:
@@ -84,21 +84,22 @@ def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
     return {split: (folder, masks[split]) for split, folder in named.items()}
 
 
-def class_names(classes: Classes, folder: str) -> list[str]:
+def class_names(classes: Classes, folder: str | None = None) -> list[str]:
     """Return the names of the classes of masks: the option `classes` or the lines of `classes.txt` in a folder."""
-    path = posixpath.join(folder, CLASSES_FILE)
+    path = posixpath.join(folder or "", CLASSES_FILE)
     names: Sequence[str]
     if isinstance(classes, int):
         names = [str(number) for number in range(min(_checks.positive_int("classes", classes), MAX_CLASSES + 1))]
     elif classes is not None:
         names = classes.split(",") if isinstance(classes, str) else _checks.sequence("classes", classes, "names")
-    elif tf.io.gfile.exists(path):
+    elif folder is not None and tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
             names = _io.decode_text(file.read(), path).strip().splitlines()
     else:
+        file = f", or write them to {path}, one per line" if folder is not None else ""
         raise ValueError(
-            f"The classes of the masks are unknown: write their names, one per line, to {path}, in the order of the "
-            "indices, or give their names or number as classes=, such as #classes=21."
+            "The classes of masks must be known. Give their number or names, in the order of the indices, as classes=, "
+            f"such as #classes=21 or #classes=sky,tree{file}."
         )
     names = [str(name).strip() for name in names]
     if not all(names) or not 0 < len(set(names)) == len(names) <= MAX_CLASSES:
@@ -112,7 +113,7 @@ def class_names(classes: Classes, folder: str) -> list[str]:
 def of_pairs(
     name: str,
     paths: Sequence[str],
-    mask_paths: Sequence[str],
+    mask_paths: np.ndarray,
     names: Sequence[str],
     label_offset: int,
     indices: dict[str, np.ndarray],
@@ -120,5 +121,4 @@ def of_pairs(
 ) -> DataSet:
     """Return a data set of files of images and masks; further options are those of `of_files`."""
     source = functools.partial(MaskFileSource, offset=label_offset)
-    column = np.array(mask_paths, object)
-    return of_files(name, paths, column, names, indices, label_kind="mask", source=source, **options)
+    return of_files(name, paths, mask_paths, names, indices, label_kind="mask", source=source, **options)
