@@ -21,6 +21,7 @@ ORDER = (
     "models",
     "checkpoints",
     "zoo",
+    "adaptation",
     "applications",
     "_api",
     "optim",

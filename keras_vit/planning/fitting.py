@@ -41,7 +41,7 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
     }
     if opened.label_kind == "values":
         chosen |= {"task": "regression", "evaluators": ()}  # those of the recipe are for classes
-    if opened.label_kind == "mask" and recipe.task.labels != "masks":
+    elif opened.label_kind == "mask" and recipe.task.labels != "masks":
         chosen |= SEGMENTATION
     recipe = what_fits(recipes.replace(recipe, chosen), opened.num_outputs, change)
     steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps

@@ -2,7 +2,7 @@
 
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --workdir=runs/pixels
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --model=ViT_S14 --weights=dinov2_small \
-        --image_size=448 --config.optim.frozen='^(?!head/)' --config.optim.learning_rate=1e-3
+        --image_size=448 --adapt=head --config.optim.learning_rate=1e-3
     keras-vit train "folder:images#masks=masks"
 
 `images` and `masks` are folders of images and of PNG files with the same names, which contain the number of a class for
