@@ -4,8 +4,11 @@ import colorsys
 
 import numpy as np
 
-# Okabe and Ito's, which color-blind readers can tell apart.
-_FIRST = [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)]
+# Gray, because class 0 is often the ground, and the colors of Okabe and Ito, which color-blind readers can tell apart.
+_FIRST = [
+    *[(120, 120, 120), (230, 159, 0), (86, 180, 233), (0, 158, 115)],
+    *[(240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)],
+]
 
 
 def palette(num_classes: int) -> np.ndarray:

@@ -86,8 +86,6 @@ def collect(folder: str, paths: Sequence[str]) -> Rows:
     """Return names and features of all readable images. Parts that are finished are kept in the folder."""
     options = flags.FLAGS
     predictor = open_predictor(options.model, **common_flags.model_options())
-    if options.dense and predictor.kind != "keras":
-        raise ValueError(f"--dense needs a run, a .keras file or a checkpoint. Received: --model={options.model}.")
     if predictor.features_unavailable:
         raise ValueError(f"--model must return features: {predictor.features_unavailable}.")
     if len(paths) > 100 * options.batch_size:

@@ -146,7 +146,7 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
         names = predictor.card.values["names"]
         return regression.Regression().describe(regression.to_result(labels, outputs, names))
     if predictor.card.output == "mask":
-        confusion = sum(confusions(outputs, labels, predictor))
+        confusion = np.sum(confusions(outputs, labels, predictor), axis=0)
         result = segmentation.to_result(confusion, len(labels), predictor.class_names)
         return segmentation.Segmentation().describe(result)
     metrics = evaluators.ClassificationMetrics(

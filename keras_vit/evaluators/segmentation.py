@@ -122,7 +122,7 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
-def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str], non_finite: int = 0) -> Result:
+def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
     """Return the scores of a confusion of pixels as a result, with details of each class."""
     scores = segmentation_scores(confusion)
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}

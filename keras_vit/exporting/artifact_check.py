@@ -43,11 +43,10 @@ def check(
         results = [run(batch) for batch in batches]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
-            expected, given = answers, found[name]
+            pair = answers, found[name]
         else:  # masks of the sizes of their images, empty for images that are refused
-            expected = of_images
-            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
-        comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
+            pair = of_images, [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
+        comparisons.append(verify.compare_answers(reference.card, *pair, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)
@@ -108,8 +107,10 @@ def _check_extra_signatures(
             found = artifact.run(name, inputs)["features"]
             problems += _different_features(name, artifact, reference.features(images), found)
     if "run_lengths" in artifact.signatures:
-        found, png = artifact.run("run_lengths", encoded), artifact.run("serving_default", encoded)["mask_bytes"][0]
-        if (masks.from_runs(found["run_lengths"][0], found["size"][0]) != masks.from_png(png)).any():
+        runs, files = (artifact.run(name, encoded) for name in ("run_lengths", "serving_default"))
+        mask = masks.from_png(files["mask_bytes"][0])
+        same = np.array_equal(runs["run_lengths"][0], masks.to_runs(mask))
+        if not same or tuple(runs["size"][0]) != mask.shape:
             problems.append("run_lengths: the mask is not that of serving_default")
     if "attention" in artifact.signatures:
         maps = inspection.attention_maps(reference.model, images)

@@ -102,7 +102,7 @@ class ModelCard:
         """Return the answers of raw outputs, see `outputs.to_answers`."""
         return outputs.to_answers(raw, self.output, self.values, self.image_shape[:2])
 
-    def at_image_sizes(self, answers: Sequence[Any], contents: Sequence[bytes]) -> Sequence[Any]:
+    def at_image_sizes(self, answers: Any, contents: Sequence[Any]) -> Any:
         """Return the answers for encoded images: masks at the sizes of their images, all others as they are."""
         if self.output != "mask":
             return answers

@@ -65,7 +65,7 @@ def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities",
     """
     if kind == "mask":
         answer = masks.shares(answer, len(names))
-        top_k = np.count_nonzero(answer)
+        top_k = int(np.count_nonzero(answer))
     if len(names) != len(answer):
         raise ValueError(
             f"Expected a name for each of the {len(answer)} {'values' if kind == 'values' else 'classes'}. Received: "

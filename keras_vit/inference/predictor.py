@@ -89,6 +89,10 @@ class Predictor:
             return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
 
+    def patch_features(self, images: np.ndarray) -> np.ndarray:
+        """Return the patches after the last block and the final norm, float32 `[B, h, w, D]`, of a Keras model."""
+        raise ValueError(f"Features of patches need a run, a .keras file or a checkpoint. Received: {self.path!r}.")
+
     def prepare_for_many(self) -> None:
         """Spend some seconds and memory where that makes hundreds of predictions faster."""
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class ServedPredictor:
         contents = inputs["image_bytes"]
         images = [self._read(content) for content in contents]
         valid = np.array([image is not None for image in images], bool)
-        answers: Sequence[np.ndarray] = np.zeros((0, len(self._names)), np.float32)
+        answers: Any = np.zeros((0, len(self._names)), np.float32)
         if valid.any():
             with self._lock:
                 answers = self._predictor.predict(np.stack([image for image in images if image is not None]))

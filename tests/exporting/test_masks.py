@@ -51,7 +51,7 @@ def test_signatures_of_a_saved_model(model, tmp_path):
     for row, mask in zip((0, 2, 3), of_images, strict=True):
         np.testing.assert_array_equal(masks.from_png(found["mask_bytes"][row]), mask)
         np.testing.assert_array_equal(masks.from_runs(runs["run_lengths"][row], runs["size"][row]), mask)
-    decoded = artifact.run("serve_images", {"images": tf.io.decode_image(contents()[1])[None]})
+    decoded = artifact.run("serve_images", {"images": tf.io.decode_image(contents()[1]).numpy()[None]})
     np.testing.assert_array_equal(decoded["mask"][0], of_images[1])
     assert artifact.run("serving_default", {"image_bytes": np.zeros([0], object)})["mask_bytes"].shape == (0,)
     assert artifact.features(artifact.preprocess(contents())).shape == (3, 16)

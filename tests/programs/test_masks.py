@@ -1,14 +1,16 @@
 """The programs on a model that predicts masks, from images to files."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import models
+from keras_vit import data, models, recipe
 from keras_vit.inference import masks, open_predictor
+from keras_vit.training import run_directory
 from tests import tiny
 from tests.programs import call
 from tests.tf_serving import servers
@@ -117,3 +119,38 @@ def test_features_of_patches(model, images, tmp_path):
         np.testing.assert_allclose(found["features"], expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="--dense"):
         call("train.embed", f"--output={tmp_path / 'features.parquet'}", *arguments)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What a run on shapes with masks leaves, with random weights."""
+    folder = tmp_path_factory.mktemp("shapes")
+    assert call("train.sample_data", "--set=shapes", "--count=6", f"--output={folder / 'data'}") == 0
+    source = f"folder:{folder / 'data' / 'images'}#masks={folder / 'data' / 'masks'}"
+    opened = data.open_source(source, "test")
+    pp = f"decode|resize({tiny.SIZE})|value_range(-1, 1)"
+    used = recipe.Recipe(data=recipe.Data(source=source, pp_train=pp, pp_eval=pp), task="segmentation")
+    description = {"name": source, "class_names": list(opened.class_names), "num_classes": opened.num_outputs}
+    description |= {"num_train": 6, "num_eval": 6, "label_kind": "mask"}
+    network = tiny.model(head=models.LinearSegmenter(opened.num_outputs))
+    (folder / "run").mkdir()
+    run_directory.save_model(network, str(folder / "run"))
+    run_directory.write_config(str(folder / "run"), used, description)
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_report(run, tmp_path, capsys):
+    """The tiles are those of the evaluator; the images come with both masks, the lowest mIoU first."""
+    pytest.importorskip("matplotlib", reason="the report needs matplotlib")
+    assert call("train.visualize", f"--model={run}", f"--output={tmp_path}", "--num_images=3") == 0
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert call("train.evaluate", f"--model={run}", "--json") == 0
+    measured = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert f"<dd>{100 * measured['miou']:.2f}%</dd>" in html
+    assert len(re.findall(r'title="(?:predicted|true)" src="data:image/', html)) == 6
+    scores = [int(score) for score in re.findall(r"<span>mIoU (\d+)%</span>", html)]
+    assert len(scores) == 3 and scores == sorted(scores)
+    for title in ("Intersection over union per class", "Confusion matrix", "The lowest mIoU first"):
+        assert title in html

@@ -13,6 +13,7 @@ _CHIPS = 3  # predictions per image
 _MASK_CHIPS = 8  # classes of a mask
 _SMALL = 64  # images below this size show their pixels
 _HELP = "Bright patches count most. The images are resized and cropped as the model sees them."
+_MASK_HELP = "Each image is followed by its predicted mask, and by its true mask if it is known."
 _CONTROLS = """<div class="controls">
 <label>Show <select id="view"></select></label>
 <label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
@@ -74,7 +75,9 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
         figures = "".join(_figure(index, images[index], bool(views)) for index in indices)
         is_plain = not views and not any(image.overlays for image in images)
         parts.append(f'<div class="images{" plain" if is_plain else ""}">\n{figures}</div>\n')
-    return html.card("Where the model looks" if views else "Predictions", _HELP if views else "", "".join(parts))
+    help_text = [_MASK_HELP] if any(image.overlays for image in images) else []
+    help_text += [_HELP] if views else []
+    return html.card("Where the model looks" if views else "Predictions", " ".join(help_text), "".join(parts))
 
 
 def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
