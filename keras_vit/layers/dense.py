@@ -25,6 +25,11 @@ _quantized_call = threading.RLock()
 class _LoraLayer(keras.layers.Layer):
     """Mixin of LoRA that does not compute the updated kernel, and whose files contain base kernel and factors, too."""
 
+    lora_enabled: bool
+    lora_rank: Any
+    lora_alpha: Any
+    activation: Any
+
     def enable_lora(
         self, rank: int, lora_alpha: float | None = None, a_initializer: Any = None, b_initializer: Any = "zeros"
     ) -> None:
