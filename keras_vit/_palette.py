@@ -22,3 +22,12 @@ def palette(num_classes: int) -> np.ndarray:
     ]
     colors = np.concatenate([_FIRST, np.round(255 * np.array(others)), [[255, 255, 255]]]).astype(np.uint8)
     return colors[np.arange(num_classes) % 256]
+
+
+def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return images, uint8 `[..., H, W, 1 or 3]`, under the half-transparent colors of their masks `[..., H, W]`.
+
+    The result is uint8 `[..., H, W, 3]`. Pixels of negative numbers stay as they are.
+    """
+    colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [..., H, W, 3]
+    return np.where(mask[..., None] < 0, pixels, (pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit import _io, _spec
-from keras_vit._palette import palette
+from keras_vit._palette import overlay, palette
 from keras_vit.inference import preparation
 
 _CUTTING = ("central_crop", "pad")
@@ -18,15 +18,6 @@ _CUTTING = ("central_crop", "pad")
 def dtype(classes: int) -> str:
     """Return the type of masks: uint8, or int32 if 255 is the number of a class and not that of ignored pixels."""
     return "uint8" if classes <= 255 else "int32"
-
-
-def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 `[H, W, 1 or 3]`, under the half-transparent colors of its mask: uint8 `[H, W, 3]`.
-
-    Pixels of negative numbers stay as they are.
-    """
-    colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [H, W, 3]
-    return np.where(mask[..., None] < 0, pixels, (pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)
 
 
 def check_preprocess(pp: str) -> None:

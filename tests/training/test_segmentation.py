@@ -109,9 +109,9 @@ def test_lines_and_pictures():
     assert [line.split() for line in lines[1:]] == [["sky", "50.00%"], ["sand", "62.50%"]]
     images = np.full((3, 8, 6, 1), 100, np.uint8)
     shown = created.show({"image": images, "mask": MASKS, "predictions": LOGITS}, None)
-    assert {name: image.shape for name, image in shown.images.items()} == dict.fromkeys(
-        ("image", "mask", "prediction"), (3, 8, 6, 3)
-    )
+    assert [(name, image.shape[-1]) for name, image in shown.images.items()] == [
+        ("image", 1), ("mask", 3), ("prediction", 3),
+    ]  # fmt: skip
     assert (shown.images["mask"][1] == 100).all()  # what is left out has no color
     same = bilinear(LOGITS, 8, 6).argmax(-1) == MASKS
     np.testing.assert_array_equal((shown.images["mask"] == shown.images["prediction"]).all(-1), same)

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric, segmentation_scores
-from keras_vit._palette import palette
+from keras_vit._palette import overlay
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import Shown, Task
 
@@ -92,17 +92,11 @@ class Segmentation(Task):
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return images, and true and predicted classes in color over them."""
         images = p.as_bytes(batch["image"])
-        images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
         _, masks = self.values(None, {"mask": ops.convert_to_tensor(batch["mask"])})
         masks = ops.convert_to_numpy(masks)
         logits = resized(ops.convert_to_tensor(batch["predictions"]), masks.shape[1:])
         predicted = ops.convert_to_numpy(ops.argmax(logits, axis=-1))
-
-        def overlay(classes: np.ndarray) -> np.ndarray:
-            colors = palette(self.outputs)[np.maximum(classes, 0)]  # [n, h, w, 3]
-            return np.where(classes[..., None] < 0, images, (images.astype(np.uint16) + colors) // 2).astype(np.uint8)
-
-        return Shown({"image": images, "mask": overlay(masks), "prediction": overlay(predicted)})
+        return Shown({"image": images, "mask": overlay(images, masks), "prediction": overlay(images, predicted)})
 
 
 def resized(logits: Any, size: tuple[int, int]) -> Any:
