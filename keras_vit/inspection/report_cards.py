@@ -9,10 +9,9 @@ import numpy as np
 from absl import logging
 
 from keras_vit._metrics import segmentation_scores
-from keras_vit._palette import palette
+from keras_vit._palette import overlay, palette
 from keras_vit.evaluators import segmentation
 from keras_vit.inference import outputs
-from keras_vit.inference.masks import overlay
 from keras_vit.inference.outputs import is_correct
 from keras_vit.inspection import page
 from keras_vit.inspection.attention import attention_maps, rollout_step
