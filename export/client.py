@@ -1,6 +1,9 @@
-"""Predict the classes or the values of images with a server, over TensorFlow Serving's REST API.
+"""Predict the classes, the values or the masks of images with a server, over TensorFlow Serving's REST API.
 
-keras-vit client --url=http://localhost:8501 --name=digits *.jpg
+    keras-vit client --url=http://localhost:8501 --name=digits *.jpg
+    keras-vit client --url=http://localhost:8501 --name=shapes --output=masks *.jpg
+
+Of a model that predicts masks, --output gets the files that `keras-vit predict` writes.
 """
 
 import json
@@ -18,11 +21,12 @@ flags.DEFINE_float(
     "timeout", 60.0, "Seconds for each request. A server that is still starting is waited for, up to about 13 s.", 0.001
 )
 flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
+common_flags.define_output_flag("Folder for masks and overlays, of a model that predicts masks.")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
     from keras_vit import _io
-    from keras_vit.inference import outputs
+    from keras_vit.inference import masks, outputs
     from keras_vit.tf_serving import Client, RequestError
 
 
@@ -41,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
             failed += 1
     if not paths and not failed:
         raise ValueError("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ...")
+    names = masks.file_names(options.output, paths) if options.output else []
     try:
         with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)
@@ -48,11 +53,18 @@ def main(argv: Sequence[str]) -> int:
         starting = " A server that is still starting logs its address when it is ready."
         logging.error("%s: %s.%s", options.url, error, starting if isinstance(error, ConnectionError) else "")
         return 1
-    for path, prediction in zip(paths, predictions, strict=True):
+    for index, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
         if not prediction.valid:
             logging.error("%s: the server cannot read this image", path)
             failed += 1
             continue
+        if names:
+            if prediction.mask is None:
+                raise ValueError(
+                    "--output is for a model that predicts masks. Received: one of " + prediction.kind + "."
+                )
+            _io.make_directory(options.output)
+            masks.write_files(names[index], prediction.mask, masks.read_pixels(contents[index], "decode"))
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
         if options.json:
             answer = {"path": path, **outputs.as_json(parts, prediction.kind)}

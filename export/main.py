@@ -44,7 +44,7 @@ flags.DEFINE_multi_enum(
     "signature",
     ["features"],
     ["features", "attention"],
-    "SavedModel: also offer this signature; may be repeated. Features need a layer named head.",
+    "SavedModel: also offer this signature; may be repeated. Features are the input of a head.",
 )
 flags.DEFINE_list(
     "batch_sizes",
@@ -68,6 +68,7 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
     from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
+    from keras_vit.models.representation import head_input
     from keras_vit.program import trained_model
 
 # Options of a format that are flags of the same name. The library refuses an option that its format does not have.
@@ -92,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         if images.labels is None and predictor.class_names:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
-        has_head = any(layer.name == "head" for layer in predictor.model.layers)  # whose input are the features
+        has_head = head_input(predictor.model) is not None  # its input are the features
         signatures = options.signature if has_head or options["signature"].present else ()
         chosen["extra_signatures"] = tuple(dict.fromkeys(signatures))
         chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]

@@ -23,7 +23,8 @@ flags.DEFINE_string("split", None, "Split of the data; the run's evaluation spli
 flags.DEFINE_float(
     "max_difference",
     None,
-    "Largest allowed difference, of probabilities, or of values in standard deviations; by precision if not given.",
+    "Largest allowed difference, of probabilities, of values in standard deviations, or of masks as the share of the "
+    "pixels of an image; by precision if not given.",
 )
 flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal answers; by precision if not given.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")

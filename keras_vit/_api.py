@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
 from collections.abc import Iterable
 
 from keras_vit import _checks, applications, layers
+from keras_vit.adaptation import adapt, merge_adapter
 from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit.models import (
@@ -44,6 +45,7 @@ __all__ = [
     "MaskedPatchPredictor",
     "VisionTransformer",
     "__version__",
+    "adapt",
     "create_model",
     "decode_predictions",
     "features",
@@ -51,6 +53,7 @@ __all__ = [
     "list_models",
     "list_weights",
     "load_checkpoint",
+    "merge_adapter",
     "model_from_checkpoint",
     "preprocess_input",
     "save_checkpoint",

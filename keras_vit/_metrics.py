@@ -1,6 +1,9 @@
 """What a reported number means: its name, the direction in which it improves, and its unit."""
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from keras_vit import _numbers
 
@@ -33,3 +36,30 @@ class Metric:
     def goodness(self, value: float) -> float:
         """Return a number that is larger for a better value."""
         return value if self.larger_is_better else -value
+
+
+def segmentation_scores(confusion: Any) -> dict[str, Any]:
+    """Return the scores of the pixels of a data set, as mmsegmentation computes them.
+
+    Args:
+        confusion: Numbers of pixels, `[true classes, predicted classes]`.
+
+    Returns:
+        `"miou"`, the mean of `"iou"`, the intersection over union of each class, `[classes]`; `"mean_accuracy"`, the
+        mean of `"accuracy"`, the fraction of each class that is found; and `"pixel_accuracy"`. A class without pixels,
+        true or predicted, has an `"iou"` of NaN and does not count.
+
+    Example:
+    >>> scores = segmentation_scores([[2, 1], [0, 3]])
+    >>> scores["iou"].round(2).tolist(), round(scores["miou"], 3), round(scores["pixel_accuracy"], 3)
+    ([0.67, 0.75], 0.708, 0.833)
+    """
+    counts = np.asarray(confusion, np.float64)
+    right, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    nan = np.full_like(right, np.nan)
+    iou = np.divide(right, true + predicted - right, out=nan.copy(), where=true + predicted > 0)
+    accuracy = np.divide(right, true, out=nan, where=true > 0)
+    means = {"miou": iou[true + predicted > 0], "mean_accuracy": accuracy[true > 0]}
+    found = {name: float(values.mean()) if values.size else float("nan") for name, values in means.items()}
+    share = float(right.sum() / true.sum()) if true.sum() else float("nan")
+    return {**found, "pixel_accuracy": share, "iou": iou, "accuracy": accuracy}

@@ -5,7 +5,8 @@
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class or describes the values, measures the sizes of the images, lists
-unreadable images and duplicates, and draws images as the model sees them in training. Of a folder it also lists files,
+unreadable images and duplicates, and draws images as the model sees them in training. Of masks it also measures the
+share of the pixels of each class, and lists those that do not fit their images. Of a folder it also lists files,
 folders and links that are not used, and classes without test images. The exit code is 1 if images are unreadable or in
 several splits.
 """
@@ -78,6 +79,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
             name: {
                 "examples": len(found),
                 "per_class": audit.count_classes(found, first.num_classes),
+                "pixels": audit.pixel_shares(found, first.num_classes),
                 "per_value": audit.describe_values(found, first.value_names),
                 "heights": spread([report.size[0] for report in found if report.size]),
                 "widths": spread([report.size[1] for report in found if report.size]),
@@ -106,6 +108,11 @@ def as_text(results: dict[str, Any]) -> str:
         mark = "   no example" if not counts[0] else ""
         lines.append(" ".join([name.ljust(width)] + [f"{count:12,}" for count in counts]) + mark)
     lines.append(" ".join(["all".ljust(width)] + [f"{split['examples']:12,}" for split in splits.values()]))
+    if any(split["pixels"] for split in splits.values()):
+        lines.append("share of the pixels:")
+        for number, name in enumerate([*results["class_names"], "(ignored)"]):
+            shares = [split["pixels"][number] if split["pixels"] else 0 for split in splits.values()]
+            lines.append(" ".join([name.ljust(width)] + [f"{share:12.2%}" for share in shares]))
     for name, split in splits.items():
         lines += [
             f"{name}: {value} of {found['count']:,} images, mean {found['mean']:.6g}, "

@@ -11,8 +11,8 @@
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
 OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
 once. --evaluators selects what is measured, see docs/recipes.md; without it, `classification` measures models of
-classes and `regression` models of values. An evaluator that needs features, of an artifact without them, is listed as
-not measured, and the exit code is 1.
+classes, `regression` models of values and `segmentation` models of masks. An evaluator that needs features, of an
+artifact without them, is listed as not measured, and the exit code is 1.
 """
 
 import sys
@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     suite = evaluators.Suite(options.evaluators)
     predictor = open_predictor(options.model, **common_flags.model_options())
     if not options.evaluators:
-        suite = evaluators.Suite(["regression" if predictor.card.output == "values" else "classification"])
+        by_output = {"values": "regression", "mask": "segmentation"}
+        suite = evaluators.Suite([by_output.get(predictor.card.output, "classification")])
     recipe = predictor.card.recipe_data
     given = common_flags.data_argument(argv[1:])
     source, split = given or sample_images.source_of(predictor.card), options.split or recipe.get("eval_split", "test")
@@ -77,18 +78,23 @@ def main(argv: Sequence[str]) -> int:
         output = results_table.table(results)
         if not options.evaluators:
             details = results[0].details
-            lines = per_value(results[0]) if "per_value" in details else per_class(details, predictor.class_names)
+            if "per_value" in details:
+                lines = table("Errors per value", results[0], details["per_value"], details["value_names"])
+            elif isinstance(details["per_class"], Mapping):
+                lines = table("Scores per class", results[0], details["per_class"], details["class_names"])
+            else:
+                lines = per_class(details, predictor.class_names)
             output = "\n".join([output, "", *lines])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 
 
-def per_value(result: evaluators.Result) -> list[str]:
-    """Return the errors of each value, as lines."""
-    errors = result.details["per_value"]
-    lines = ["Errors per value", f"  {'':<24}{''.join(f'{key:>12}' for key in errors)}"]
-    for index, name in enumerate(result.details["value_names"]):
-        texts = (result.meanings[key].text(float(values[index])) for key, values in errors.items())
+def table(title: str, result: evaluators.Result, numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """Return numbers of each value or class, by the name of each number, as lines."""
+    lines = [title, f"  {'':<24}{''.join(f'{key:>12}' for key in numbers)}"]
+    for index, name in enumerate(names):
+        meanings = (result.meanings.get(key, evaluators.Metric(key, unit="%")) for key in numbers)
+        texts = (meaning.text(float(values[index])) for meaning, values in zip(meanings, numbers.values(), strict=True))
         lines.append(f"  {name:<24}{''.join(f'{text:>12}' for text in texts)}")
     return lines
 

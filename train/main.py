@@ -7,7 +7,7 @@
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
 once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
-all fields of the recipe that follow from them.
+all fields of the recipe that follow from them. --adapt=lora, head, bias or last(4) trains a part of the weights.
 
 Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
@@ -18,6 +18,7 @@ changed; --change_recipe continues from its last checkpoint and keeps the old re
 Under KERAS_BACKEND=jax it trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -130,11 +131,12 @@ def train_on(
         state.begin()
     set_normalization(state.model, recipe.data.pp_eval)
     task.name_outputs(state.model)
-    logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
+    count = sum(math.prod(weight.shape) for weight in state.trained)
+    logging.info("%s: %s weights, %s trained", recipe.model.variant, f"{state.model.count_params():,}", f"{count:,}")
     run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    validation = Validation(backend, recipe, backend.compile_evaluation(state), data.eval_batches())
+    validation = Validation(backend, task, backend.compile_evaluation(state), data.eval_batches())
     between: list[Any] = [validation]
     scheduled = None
     if recipe.evaluators:
@@ -177,7 +179,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
         logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
         return
     head = recipe.model.head
-    if head == "auto" and recipe.task.labels == "values":
+    if head == "auto" and recipe.task.labels in ("values", "masks"):
         head = "reset"  # as many outputs may still mean something else
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()

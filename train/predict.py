@@ -1,12 +1,16 @@
-"""Predict the classes or the values of images.
+"""Predict the classes, the values or the masks of images.
 
     keras-vit predict --model=runs/digits image.jpg more/*.png
     keras-vit predict --model=runs/digits --json image.jpg
     keras-vit predict --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' image.jpg
+    keras-vit predict --model=runs/shapes --output=masks image.jpg more/*.png
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. An image that cannot be read is reported, the others get their predictions, and the exit code is 1, or 0
-with --on_bad_image=skip.
+OpenVINO file. Of a model that predicts masks, --output gets NAME.png, the class of each pixel in the colors of a
+palette, and NAME_overlay.png, the image under these colors, both in the size of the image.
+
+An image that cannot be read is reported, the others get their predictions, and the exit code is 1, or 0 with
+--on_bad_image=skip.
 """
 
 import json
@@ -22,6 +26,7 @@ BATCH_SIZE = 16
 
 common_flags.define_model_flags()
 flags.DEFINE_integer("top_k", 5, "Number of labels per image, of a model with classes.", 1)
+common_flags.define_output_flag("Folder for masks and overlays, of a model that predicts masks.")
 common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
@@ -29,7 +34,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import _io
-    from keras_vit.inference import open_predictor, outputs, preparation
+    from keras_vit.inference import ModelCard, masks, open_predictor, outputs, preparation
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,10 +48,12 @@ def main(argv: Sequence[str]) -> int:
     card, kind = predictor.card, predictor.card.output_name
     if not card.names:
         raise ValueError(f"--model must have classes or values. Received: --model={options.model}, which has none.")
-    if options["top_k"].present and not predictor.class_names:
+    if options["top_k"].present and kind != "probabilities":
         raise ValueError(
-            f"--top_k is a number of classes. Received: --top_k, and a model of {', '.join(card.names)}. Leave it out."
+            f"--top_k is a number of classes. Received: --top_k, and a model of {kind}: {', '.join(card.names)}. Leave "
+            "it out."
         )
+    files = mask_files(card, paths) if options.output else {}
     prepare = preparation.image_function(card.preprocess)
     write = write_json if options.json else write_table
 
@@ -56,12 +63,33 @@ def main(argv: Sequence[str]) -> int:
         images, errors = read_all(batch, prepare)
         answers = iter(predictor.predict(np.stack(images)) if images else ())
         for path, error in zip(batch, errors, strict=True):
-            parts = () if error else outputs.parts(next(answers), card.names, kind, options.top_k)
+            answer = None if error else next(answers)
+            parts = () if answer is None else outputs.parts(answer, card.names, kind, options.top_k)
+            if files and answer is not None:
+                write_masks(path, answer, card.preprocess, files[path])
             write(path, parts, kind, error)
         failed += sum(error is not None for error in errors)
     if failed:
         logging.warning("%d of %d images could not be read", failed, len(paths))
     return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
+
+
+def mask_files(card: ModelCard, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the names of mask and overlay of each image, after making their folder."""
+    folder = flags.FLAGS.output
+    if card.output != "mask":
+        raise ValueError(f"--output is for a model that predicts masks. Received: a model of {card.output_name}.")
+    masks.check_preprocess(card.preprocess)
+    names = masks.file_names(folder, paths)
+    _io.make_directory(folder)
+    return dict(zip(paths, names, strict=True))
+
+
+def write_masks(path: str, mask: np.ndarray, pp: str, names: tuple[str, str]) -> None:
+    """Write the mask of an image at its own size, and the overlay."""
+    with open(path, "rb") as file:
+        pixels = masks.read_pixels(file.read(), pp)
+    masks.write_files(names, masks.resized(mask, pixels.shape[:2]), pixels)
 
 
 def read_all(paths: Sequence[str], prepare: Callable[[bytes], np.ndarray]) -> tuple[list[np.ndarray], list[str | None]]:

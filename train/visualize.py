@@ -4,9 +4,9 @@
     keras-vit visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
 
 The model is the directory of a run, a `.keras` file, a checkpoint that keras_vit reads, or an exported model. The page,
-report.html, needs no network. It shows accuracy, confusions, images with their predictions, mistakes first, and
-attention. The figures are also written as SVG and PNG to figures/. Without --images, the images are those of the run's
-evaluation split.
+report.html, needs no network. It shows accuracy, confusions, images with their predictions, mistakes first, or with
+their masks, the lowest mIoU first, and attention. The figures are also written as SVG and PNG to figures/. Without
+--images, the images are those of the run's evaluation split.
 """
 
 import dataclasses
@@ -35,8 +35,9 @@ with program.imports(__name__):
 
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
+    from keras_vit._metrics import segmentation_scores
     from keras_vit.data import preprocess
-    from keras_vit.evaluators import classification, regression
+    from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inference.outputs import is_correct
@@ -60,11 +61,14 @@ def main(argv: Sequence[str]) -> int:
     # Images, as the model takes them; those of a run have labels
     found, origin = find_images([*options.images, *argv[1:]], predictor.card, preprocess.single_image(pp))
     prepared = prepare(found.contents, pp)
-    predict = predictor.predict if predictor.class_names else None
-    measured = predict or predictor.card.output == "values"
+    is_mask = predictor.card.output == "mask"
+    predict = predictor.predict if predictor.class_names and not is_mask else None
+    measured = predict or predictor.card.output in ("values", "mask")
+    if is_mask:
+        found = found._replace(labels=masks_as_seen(found, predictor.card))
     outputs = np.concatenate([predictor.predict(image[None]) for image in prepared]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
-    if predict is None:
+    if predict is None and not is_mask:
         found = found._replace(labels=None)  # there are no names of classes
 
     # The page
@@ -73,10 +77,14 @@ def main(argv: Sequence[str]) -> int:
     if predict is not None and outputs is not None and found.labels is not None:
         right, confidence = is_correct(outputs.argmax(axis=-1), found.labels), outputs.max(axis=-1)
     chosen = examples.choose(options.num_images, right, confidence, len(prepared))
+    if is_mask and outputs is not None and found.labels is not None:
+        chosen = np.argsort(image_scores(outputs, found.labels, predictor), kind="stable")[
+            : options.num_images
+        ].tolist()
     path = report.write_report(
         options.output,
         options.title or title_of(options.model, predictor.card),
-        [load_example(predictor, found, index, pp) for index in chosen],
+        [load_example(predictor, found, index, pp, outputs if is_mask else None) for index in chosen],
         predict,
         predictor.class_names,
         model=getattr(predictor, "model", None),
@@ -137,6 +145,10 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
     if predictor.card.output == "values":
         names = predictor.card.values["names"]
         return regression.Regression().describe(regression.to_result(labels, outputs, names))
+    if predictor.card.output == "mask":
+        confusion = np.sum(confusions(outputs, labels, predictor), axis=0)
+        result = segmentation.to_result(confusion, len(labels), predictor.class_names)
+        return segmentation.Segmentation().describe(result)
     metrics = evaluators.ClassificationMetrics(
         len(predictor.class_names), predictor.card.output, scores_are="probabilities"
     )
@@ -144,10 +156,38 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
     return classification.Classification().describe(classification.to_result(metrics.result()))
 
 
-def load_example(predictor: Any, found: sample_images.SampleImages, index: int, pp: str) -> examples.Example:
-    """Return an image as people and as the model see it, with the attention that an exported model returns."""
-    contents = found.contents[index]
-    example = examples.load(contents, found.names[index], pp, None if found.labels is None else found.labels[index])
+def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndarray | None:
+    """Return the true masks as the model sees the images, if they are known; pixels that do not count are -1."""
+    if found.labels is None:
+        return None
+    ignore = getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
+    count = len(card.class_names)
+    pairs = zip(found.contents, found.labels, strict=True)
+    seen = np.stack([examples.mask_as_seen(content, mask, card.preprocess, count) for content, mask in pairs])
+    return np.where(seen == ignore, -1, seen)
+
+
+def confusions(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[np.ndarray]:
+    """Return the confusion of the pixels of each image."""
+    pairs = zip(labels, outputs, strict=True)
+    return [segmentation.count(true, predicted, len(predictor.class_names)) for true, predicted in pairs]
+
+
+def image_scores(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[float]:
+    """Return the mIoU of each image."""
+    return [segmentation_scores(confusion)["miou"] for confusion in confusions(outputs, labels, predictor)]
+
+
+def load_example(
+    predictor: Any, found: sample_images.SampleImages, index: int, pp: str, masks: np.ndarray | None = None
+) -> examples.Example:
+    """Return an image as people and as the model see it, with the masks or attention that the model returns."""
+    contents, label = found.contents[index], None if found.labels is None else found.labels[index]
+    if masks is None:
+        example = examples.load(contents, found.names[index], pp, label)
+    else:
+        example = examples.load(contents, found.names[index], pp)
+        example = dataclasses.replace(example, mask=label, predicted=masks[index])
     if "attention" not in getattr(predictor, "signatures", ()):
         return example
     attention = predictor.run("attention", {"image_bytes": [contents]})["attention"][0]

@@ -4,11 +4,13 @@ from keras_vit.data import mix, preprocess
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError, explain, image_errors
 from keras_vit.data.labels import values_of
+from keras_vit.data.parse import IGNORED
 from keras_vit.data.pipeline import eval_batches, train_batches
 from keras_vit.data.readers import open_source, split_sizes
 from keras_vit.data.sources import IndexedSource, Source
 
 __all__ = [
+    "IGNORED",
     "IndexedSource",
     "Log",
     "Source",

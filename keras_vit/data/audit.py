@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit._palette import palette
 from keras_vit.data import errors, images
 from keras_vit.data.pipeline import train_batches
 from keras_vit.data.sources import Source, in_parallel
@@ -20,10 +21,11 @@ class ImageReport:
 
     Attributes:
         origin: Path of the image, or another name of it.
-        label: Class numbers, or values.
+        label: Class numbers, or values. Of a mask, the classes in it.
         size: (height, width). None if the image cannot be read.
         digest: Hash of the pixels.
-        problem: Reason why the image cannot be read, or an empty string.
+        problem: Reason why the image or its mask cannot be read, or an empty string.
+        pixels: Number of pixels of each class in `label` and, last, of ignored pixels. Empty without a mask.
     """
 
     origin: str
@@ -31,6 +33,7 @@ class ImageReport:
     size: tuple[int, int] | None = None
     digest: bytes = b""
     problem: str = ""
+    pixels: tuple[int, ...] = ()
 
 
 def audit(
@@ -47,16 +50,20 @@ def audit(
 def _report(source: Source, origin: str, item: dict[str, tf.Tensor]) -> ImageReport:
     try:
         example = source.load(item)
-        image, label = example["image"], example["label"].numpy()
-        if image.dtype == tf.string:
-            image = images.decode_eagerly(image)
+        image = images.decode_example(example)
     except tf.errors.OpError as error:
         return ImageReport(origin, problem=errors.describe(error))
-    pixels = image.numpy()
-    digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
+    array = image.numpy()
+    digest = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).digest()
+    if source.label_kind == "mask":
+        counts = np.bincount(example["mask"].numpy().ravel(), minlength=source.num_classes)
+        present = np.flatnonzero(counts[: source.num_classes])
+        pixels = [*counts[present].tolist(), int(counts[source.num_classes :].sum())]
+        return ImageReport(origin, tuple(present.tolist()), array.shape[:2], digest, pixels=tuple(pixels))
+    label = example["label"].numpy()
     if source.label_kind == "classes":
         label = np.flatnonzero(label)
-    return ImageReport(origin, tuple(label.ravel().tolist()), pixels.shape[:2], digest)
+    return ImageReport(origin, tuple(label.ravel().tolist()), array.shape[:2], digest)
 
 
 def count_classes(reports: list[ImageReport], num_classes: int) -> list[int]:
@@ -65,9 +72,17 @@ def count_classes(reports: list[ImageReport], num_classes: int) -> list[int]:
     return [counts[number] for number in range(num_classes)]
 
 
+def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
+    """Return the share of the pixels of each class and, last, of ignored pixels; empty without masks."""
+    counts = np.zeros(num_classes + 1)
+    for report in reports:
+        counts[[*report.label, -1][: len(report.pixels)]] += report.pixels
+    return (counts / counts.sum()).tolist() if counts.any() else []
+
+
 def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
-    rows = [report.label for report in reports if not report.problem]
+    rows = [report.label for report in reports if names and not report.problem]  # of classes, their lengths differ
     return {
         name: {
             "count": len(column),
@@ -92,12 +107,18 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Return a PNG of the first `count` images as the model sees them in training, and their labels row by row."""
+    """Return a PNG of the first `count` images as the model sees them in training, and their labels row by row.
+
+    Masks are drawn over the images in the colors of their classes.
+    """
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()
     if tiles.dtype != np.uint8:  # a value operation is followed by others, so that the host returns floats
         low, high = tiles.min(), tiles.max()
         tiles = ((tiles - low) * (255 / max(high - low, 1e-6))).astype(np.uint8)
+    if "mask" in batch:
+        tiles = (tiles.astype(np.uint16) + palette(256)[batch["mask"].numpy() % 256]) // 2
+        tiles = tiles.astype(np.uint8)
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     tiles = np.pad(tiles, [(0, rows * columns - count), (1, 1), (1, 1), (0, 0)], constant_values=255)
@@ -105,12 +126,16 @@ def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tu
     # [rows * columns, h, w, c] -> [rows, columns, h, w, c] -> [rows * h, columns * w, c]
     sheet = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
     png = tf.io.encode_png(sheet.reshape(rows * height, columns * width, channels)).numpy()
-    names = [_label_text(source, label) for label in batch["label"].numpy()]
+    labels = map(np.unique, batch["mask"].numpy()) if "mask" in batch else batch["label"].numpy()
+    names = [_label_text(source, label) for label in labels]
     return png, [names[start : start + columns] for start in range(0, count, columns)]
 
 
 def _label_text(source: Source, label: np.ndarray) -> str:
     if source.label_kind == "values":
         return " ".join(f"{name}={value:g}" for name, value in zip(source.value_names, label.tolist(), strict=True))
-    numbers = np.flatnonzero(label) if label.ndim else [label]
+    if source.label_kind == "mask":
+        numbers = label[label < source.num_classes]
+    else:
+        numbers = np.flatnonzero(label) if label.ndim else [label]
     return " + ".join(source.class_names[number] for number in numbers) or "-"

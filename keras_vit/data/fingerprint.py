@@ -1,7 +1,7 @@
 """Fingerprints of sources: short descriptions that differ if the examples do.
 
-The fingerprint of files covers their names and sizes, in order, with their classes or values: a million of them are
-compared without being read. That of arrays in memory covers their content.
+The fingerprint of files covers their names and sizes, in order, with their classes, values or masks: a million of them
+are compared without being read. That of arrays in memory covers their content.
 """
 
 import collections
@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit import _io
 from keras_vit.data.record_files import RecordSource
-from keras_vit.data.sources import ArraySource, FileSource, Source
+from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
 
 _SHOWN = 5  # classes of a split
 
@@ -78,6 +78,8 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
     if not isinstance(source, FileSource):
         return [("", f"{source.num_examples} examples", None)]
     place = source.name.partition(":")[2]
+    if isinstance(source, MaskFileSource):
+        return [("", os.path.relpath(path, place), _size(path)) for path in (*source.paths, *source.mask_paths)]
     folder = f"{place.rstrip('/')}/" if os.path.isdir(place) else f"{os.path.dirname(place)}/"
     names, labels = source.class_names, source.labels()
     if not names:

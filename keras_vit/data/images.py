@@ -67,6 +67,22 @@ def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
         return decode(encoded)  # again, for a message without the graph around it
 
 
+def decode_example(example: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Decode the image of an example outside of graphs; fail if its mask has another size."""
+    image = example["image"]
+    image = decode_eagerly(image) if image.dtype == tf.string else image
+    if "mask" in example:
+        check_size(image, example["mask"])
+    return image
+
+
+def check_size(image: tf.Tensor, mask: tf.Tensor) -> tf.Operation:
+    """Return the operation that fails if the mask of an upright image has another size."""
+    sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
+    text = "expected a mask of the size of its image, after turning it upright:"
+    return tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])
+
+
 def decode_and_crop(
     encoded: tf.Tensor,
     window_of: Callable[[tf.Tensor], tf.Tensor],

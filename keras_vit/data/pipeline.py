@@ -12,7 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import mix, preprocess
+from keras_vit.data import masks, mix, preprocess
 from keras_vit.data.bad_images import Log, Reporter
 from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import Rows, Source
@@ -58,7 +58,8 @@ def train_batches(
 
     Returns:
         Dataset of `{"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}` with
-        `b = batch_size / num_shards`, and `"mix": float32 [b]`, the same number in each row, if mixing is on.
+        `b = batch_size / num_shards`, and `"mix": float32 [b]`, the same number in each row, if mixing is on. A source
+        of masks has `"mask": int32 [b, H, W]` instead of the label.
 
     Raises:
         ValueError: If the preprocessing does not give images of one size, or an argument is out of range.
@@ -78,7 +79,11 @@ def train_batches(
             "as_tuples=True excludes `mixup`, `cutmix` and `draw`, which are part of the package's own training step. "
             f"Received: mixup={mixup}, cutmix={cutmix}, draw={draw}."
         )
-    function = preprocess.host_function(pp)
+    if mixing and source.label_kind == "mask":
+        raise ValueError(
+            f"Masks exclude `mixup` and `cutmix`. Received: mixup={mixup}, cutmix={cutmix}. Set both to 0."
+        )
+    function = _function(source, pp)
 
     def load(item):
         return _checked(source, function(source.load(item), seed, item["position"]))
@@ -122,7 +127,7 @@ def eval_batches(
             number is known unless images are skipped.
 
     Returns:
-        Dataset of `{"image", "label", "valid": float32 [b]}`.
+        Dataset of `{"image", "label" or "mask", "valid": float32 [b]}`.
 
     Raises:
         ValueError: If the preprocessing is random or does not give images of one size.
@@ -136,7 +141,7 @@ def eval_batches(
     if preprocess.is_random(pp):
         raise ValueError(f"Preprocessing for evaluation must not be random. Received: {pp!r}.")
     rows = _rows(source, batch_size, shard_index, num_shards)
-    function = preprocess.host_function(pp)
+    function = _function(source, pp)
 
     def load(item):
         return {**_checked(source, function(source.load(item))), "valid": tf.constant(1.0)}
@@ -168,10 +173,20 @@ def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) ->
     return Rows(batch_size, shard_index * count, count)
 
 
+def _function(source: Source, pp: str) -> Callable[..., dict]:
+    function = preprocess.host_function(pp)
+    return masks.processed(function, source.num_classes) if source.label_kind == "mask" else function
+
+
+def _target(source: Source) -> str:
+    return "mask" if source.label_kind == "mask" else "label"
+
+
 def _checked(source: Source, example: dict) -> dict:
-    if "image" not in example or "label" not in example:
+    target = _target(source)
+    if "image" not in example or target not in example:
         raise ValueError(
-            f"'image' and 'label' must remain after preprocessing. Received: {sorted(example)} from {source.name!r}."
+            f"'image' and {target!r} must remain after preprocessing. Received: {sorted(example)} from {source.name!r}."
         )
     shape = example["image"].shape
     if example["image"].dtype == tf.string or not shape.is_fully_defined():
@@ -198,7 +213,7 @@ def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
     function = preprocess.device_function(pp)
 
     def apply(batch):
-        images, labels = function(batch["image"]), batch["label"]
+        images, labels = function(batch["image"]), batch["mask" if "mask" in batch else "label"]
         if "valid" not in batch:
             return images, labels
         return tf.boolean_mask(images, batch["valid"] > 0), tf.boolean_mask(labels, batch["valid"] > 0)

@@ -100,8 +100,8 @@ def host_function(pp: str) -> Callable[..., dict]:
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
         usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
-        the string, and on `position`, an int64 scalar. A "mask", uint8 `[H, W]` or `[H, W, 1]` of one integer per pixel
-        of the upright image, is cropped, resized, turned and mirrored as the image is.
+        the string, and on `position`, an int64 scalar. A "mask", uint8 or int32 `[H, W]` or `[H, W, 1]` of one integer
+        per pixel of the upright image, is cropped, resized, turned and mirrored as the image is.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
@@ -133,9 +133,7 @@ def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor
     """Return the decoded image and its mask; fail if their sizes differ."""
     if image.dtype == tf.string:  # an operation that decodes would cut the image before it turns it upright
         image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
-    sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
-    text = "expected a mask of the size of its image, after turning it upright:"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])]):
+    with tf.control_dependencies([images.check_size(image, mask)]):
         return image, tf.identity(mask)
 
 

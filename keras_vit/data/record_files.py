@@ -54,6 +54,8 @@ class RecordSource(Source):
 
     def labels(self) -> np.ndarray:
         """Return all labels. The records are read and the images are not decoded."""
+        if self.label_kind == "mask":
+            return super().labels()
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
         labels = items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE).batch(4096)
         try:

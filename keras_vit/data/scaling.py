@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data.parse import GEOMETRIC, VALUE, changed, operation
+from keras_vit.data.parse import GEOMETRIC, IGNORED, VALUE, changed, operation
 
 METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 NEAREST = changed(method="nearest", antialias=False)
@@ -44,6 +44,38 @@ def resize_long(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize so that the longer side is `longer_size`, keeping the aspect ratio. Arguments as in `resize`."""
     return _resize_side(tf.maximum, _checks.positive_int("longer_size", longer_size), method, antialias, cast)
+
+
+@operation(GEOMETRIC, random=True, mask=changed(method="nearest", value=IGNORED))
+def scaled_crop(
+    crop_size: int | Sequence[int],
+    ratio_min: float = 0.5,
+    ratio_max: float = 2.0,
+    method: str = "bilinear",
+    value: int = 0,
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Resize so that the smaller side is that of `crop_size` times a random ratio, and cut out `crop_size` at random.
+
+    An image that is smaller than the crop is filled up with `value`.
+    """
+    size = _checks.size_pair("crop_size", crop_size)
+    _checks.choice("method", method, METHODS)
+    if not 0 < ratio_min <= ratio_max:
+        raise ValueError(f"0 < ratio_min <= ratio_max is expected. Received: {(ratio_min, ratio_max)}.")
+
+    def apply(image, seed):
+        draws = tf.random.stateless_uniform([3], seed)
+        old = tf.cast(tf.shape(image)[:2], tf.float32)
+        factor = min(size) * (ratio_min + (ratio_max - ratio_min) * draws[0]) / tf.reduce_min(old)
+        image = _resize(image, tf.maximum(tf.cast(tf.round(old * factor), tf.int32), 1), method, False, True)
+        missing = tf.maximum(tf.constant(size) - tf.shape(image)[:2], 0)
+        borders = [[0, missing[0]], [0, missing[1]], [0, 0]]
+        image = tf.pad(image, borders, constant_values=tf.cast(value, image.dtype))
+        room = tf.cast(tf.shape(image)[:2] - size + 1, tf.float32)
+        y, x = tf.unstack(tf.cast(tf.floor(draws[1:] * room), tf.int32))
+        return tf.ensure_shape(image[y : y + size[0], x : x + size[1]], [*size, image.shape[-1]])
+
+    return apply
 
 
 def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast: bool):

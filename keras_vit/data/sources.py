@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import seeds
+from keras_vit.data import masks, seeds
 
-LABEL_KINDS = ("class", "classes", "values")
+LABEL_KINDS = ("class", "classes", "values", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,9 @@ class Source:
         split: Part of the source, e.g. `"train[:98%]"`.
         num_examples: Number of examples in the split.
         label_kind: `"class"`: a label is the number of a class, int32. `"classes"`: any number of classes, a float32
-            vector of zeros and ones. `"values"`: one or several numbers, a float32 vector.
+            vector of zeros and ones. `"values"`: one or several numbers, a float32 vector. `"mask"`: the number of a
+            class for each pixel of the upright image, int32 `[H, W]`, in "mask" instead of "label". Ignored pixels are
+            255, or 65,535 if there are more than 255 classes.
         class_names: Names of the classes, in the order of the labels. Empty for values.
         value_names: Names of the values. Empty for classes.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
@@ -83,15 +85,18 @@ class Source:
         return len(self.class_names or self.value_names)
 
     def labels(self) -> np.ndarray:
-        """Return all labels in order: int32 `[n]`, or float32 `[n, num_outputs]` of several classes and of values."""
-        raise NotImplementedError
+        """Return all labels in order: int32 `[n]`, or float32 `[n, num_outputs]` of several classes and of values.
+
+        Masks of files are not collected; read them from `examples`.
+        """
+        raise ValueError(f"Labels of the kind {self.label_kind!r} are read by examples(). Received: {self}.")
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yield the name of each example, for messages, and its item, in order."""
         raise NotImplementedError
 
     def examples(self) -> Iterator[dict[str, tf.Tensor]]:
-        """Yield all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label"}."""
+        """Yield all examples in order, as stored: {"image": encoded or uint8 [H, W, C], "label" or "mask"}."""
         return (self.load(item) for _, item in self.items())
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
@@ -103,7 +108,7 @@ class Source:
         raise NotImplementedError
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the example of an item as {"image", "label"}, in TensorFlow operations."""
+        """Return the example of an item as {"image", "label" or "mask"}, in TensorFlow operations."""
         raise NotImplementedError
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
@@ -131,7 +136,7 @@ class IndexedSource(Source):
     keys = ("index",)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return example number `index` (int64 scalar) as {"image", "label"}, in TensorFlow operations."""
+        """Return example number `index` (int64 scalar) as {"image", "label" or "mask"}, in TensorFlow operations."""
         raise NotImplementedError
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
@@ -190,7 +195,8 @@ class StoredSource(IndexedSource):
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         items, labels = self._tables
-        return {"image": tf.gather(items, index), "label": tf.gather(labels, index)}
+        key = "mask" if self.label_kind == "mask" else "label"
+        return {"image": tf.gather(items, index), key: tf.gather(labels, index)}
 
     def labels(self) -> np.ndarray:
         return self._labels
@@ -224,6 +230,32 @@ class FileSource(StoredSource):
 
     def origin(self, index: int) -> str:
         return self.paths[index]
+
+
+class MaskFileSource(FileSource):
+    """Images and masks in files of their own, a path of each per example. `offset` is added to the masks' indices."""
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        paths: Sequence[str],
+        mask_paths: np.ndarray,
+        names: Sequence[str],
+        label_kind: str = "mask",
+        offset: int = 0,
+    ):
+        super().__init__(name, split, paths, mask_paths, names, label_kind)
+        self.mask_paths: list[str] = mask_paths.tolist()
+        self._offset = offset
+
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+        example = super().fetch(index)
+        path = example["mask"]
+        return {**example, "mask": masks.decode(tf.io.read_file(path), self.num_classes, self._offset, path)}
+
+    def labels(self) -> np.ndarray:
+        return Source.labels(self)
 
 
 def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: int = 0) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks, _io
-from keras_vit.data import errors, fingerprint, images
+from keras_vit.data import errors, fingerprint, images, masks
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
@@ -30,8 +30,8 @@ def write_tfrecords(
     """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`; return the paths of the shards.
 
     Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are written
-    as they are, arrays as PNG. A repeated call keeps the files that an earlier one completed. `on_progress` receives
-    the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
+    as they are, arrays and masks as PNG. A repeated call keeps the files that an earlier one completed. `on_progress`
+    receives the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
     _io.check_writable(folder, tf.io.gfile.get_registered_schemes())
@@ -121,15 +121,14 @@ def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[st
     """Return the name of an example, its record, and the reason why its image cannot be read, if so."""
     try:
         example = source.load(item)
-        if example["image"].dtype == tf.string:
-            images.decode_eagerly(example["image"])
+        images.decode_example(example)
     except tf.errors.OpError as error:
         return origin, b"", errors.describe(error)
     return origin, _serialize(example, origin, source), ""
 
 
 def _serialize(example: dict, origin: str, source: Source) -> bytes:
-    image, label = example["image"], example["label"].numpy()
+    image = example["image"]
     encoded = image if image.dtype == tf.string else tf.io.encode_png(image)
 
     def strings(values):
@@ -139,10 +138,13 @@ def _serialize(example: dict, origin: str, source: Source) -> bytes:
         "image/encoded": strings([encoded.numpy()]),
         "image/filename": strings([origin.encode(errors="surrogateescape")]),
     }
-    if source.label_kind == "values":
-        for name, number in zip(source.value_names, label.tolist(), strict=True):
+    if source.label_kind == "mask":
+        features[tfrecord.MASK] = strings([masks.encode(example["mask"], source.num_classes).numpy()])
+    elif source.label_kind == "values":
+        for name, number in zip(source.value_names, example["label"].numpy().tolist(), strict=True):
             features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=[number]))
     else:
+        label = example["label"].numpy()
         labels = np.flatnonzero(label).tolist() if label.ndim else [int(label)]
         features["image/class/label"] = tf.train.Feature(int64_list=tf.train.Int64List(value=labels))
         features["image/class/text"] = strings([source.class_names[number].encode() for number in labels])

@@ -14,6 +14,7 @@ from keras_vit.evaluators import (  # noqa: F401 - each module registers its eva
     real,
     regression,
     results_table,
+    segmentation,
     vtab,
 )
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate

@@ -15,13 +15,15 @@ class Split:
     """A split of a data set, to be iterated over any number of times.
 
     Attributes:
-        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" and "valid".
+        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" or "mask", and "valid".
         num_classes: Number of classes of the data set.
-        label_kind: `"class"`, `"classes"` (labels are multi-hot rows) or `"values"`, as of the source.
+        label_kind: `"class"`, `"classes"` (labels are multi-hot rows), `"values"` or `"mask"`, as of the source.
         names: Path of each image in the order of the batches, or None if there are none.
         class_names: Names of the classes, or None if they are unknown.
         value_names: Names of the values.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes.
+        originals: Of masks, function of a preprocessing string, or None for that of the split without what crops and
+            resizes, to dictionaries of an "image" of its own size and its "mask" as it is stored.
 
     Example:
     >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
@@ -36,6 +38,7 @@ class Split:
     class_names: tuple[str, ...] | None = None
     image_shape: tuple[int | None, ...] | None = None
     value_names: tuple[str, ...] = ()
+    originals: Callable[[str | None], Iterable[dict]] | None = None
 
 
 def opener(
@@ -72,7 +75,8 @@ def opener(
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None
         kind, classes, values = opened.label_kind, opened.class_names, opened.value_names
-        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values)
+        originals = functools.partial(_originals, opened, pp, on_bad_image) if kind == "mask" else None
+        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, originals)
 
     return open_split
 
@@ -96,8 +100,37 @@ class _Batches:
             yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
 
 
+def _originals(source: Any, pp: str, on_bad_image: str, other_pp: str | None) -> Iterator[dict]:
+    """Yield images of any size and their masks."""
+    import tensorflow as tf
+
+    from keras_vit import data
+    from keras_vit.data import bad_images, errors, parse
+
+    kept = (call.text for call in parse.parse(pp) if call.op.kind != parse.GEOMETRIC)
+    pp = other_pp or "|".join(kept)
+    on_host, to_model_range = data.preprocess.host_function(pp), data.preprocess.device_function(pp)
+    log = bad_images.Log()
+    for origin, item in source.items():
+        try:
+            example = source.load(item)
+            image = to_model_range(on_host({"image": example["image"]})["image"][None])[0]
+        except tf.errors.OpError as error:
+            if on_bad_image == "error":
+                raise data.UnreadableImageError(origin, errors.describe(error)) from error
+            log.add(origin, errors.describe(error))
+            continue
+        yield {"image": image.numpy(), "mask": example["mask"].numpy()}
+
+
 def renumber(numbers: np.ndarray, batch: dict) -> dict:
-    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are not valid."""
+    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are not valid.
+
+    In a mask, such pixels and those that do not count become -1.
+    """
+    if "mask" in batch:
+        mask = np.asarray(batch["mask"])
+        return {**batch, "mask": np.append(numbers, -1)[np.minimum(mask, len(numbers))]}
     labels = np.asarray(batch["label"])
     if labels.ndim == 2:  # every class has a number
         return {**batch, "label": labels[:, np.argsort(numbers)]}

@@ -125,8 +125,12 @@ class Context:
         if opened.label_kind == "classes" and sorted(numbers) != whole:
             shown = f"{_some(known)}. Received: {_some(names)}"
             raise ValueError(f"Data of several labels must have all of the model's {len(known)} classes: {shown}.")
-        batches = map(functools.partial(renumber, numbers), opened.batches)
+        batches, originals = map(functools.partial(renumber, numbers), opened.batches), opened.originals
         count = len(known) or int(numbers.max()) + 1
+        if originals is not None:
+            opened = dataclasses.replace(
+                opened, originals=lambda pp: map(functools.partial(renumber, numbers), originals(pp))
+            )
         return dataclasses.replace(opened, batches=batches, num_classes=count, class_names=known or None)
 
 

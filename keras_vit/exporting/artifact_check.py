@@ -8,8 +8,9 @@ import tensorflow as tf
 from keras_vit import inspection
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
-from keras_vit.inference import sample_images
+from keras_vit.inference import masks, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
+from keras_vit.inference.outputs import NAMED
 from keras_vit.inference.predictor import Predictor
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
@@ -31,7 +32,8 @@ def check(
     images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in batches])
-    expected = reference.answers(scores)
+    answers = reference.answers(scores)
+    of_images = reference.card.at_image_sizes(answers, images.contents)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
     are_logits = reference.card.output == "softmax" and reference.scores_are == "logits" and scores.shape[-1] > 1
@@ -40,7 +42,11 @@ def check(
     for signature, run in _signatures(artifact).items():
         results = [run(batch) for batch in batches]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
-        comparisons.append(verify.compare_answers(reference.card, expected, found[name], images.labels))
+        if name in found:
+            pair = answers, found[name]
+        else:  # masks of the sizes of their images, empty for images that are refused
+            pair = of_images, [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
+        comparisons.append(verify.compare_answers(reference.card, *pair, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)
@@ -81,7 +87,8 @@ def _check_serve_images(
     """Compare the outputs for a decoded image with those for a file of the same pixels."""
     channels = artifact.card.image_shape[-1]
     image = decode(tf.constant(content), channels)
-    expected = reference.predict(reference.preprocess([tf.io.encode_png(image).numpy()]))
+    file = tf.io.encode_png(image).numpy()
+    expected = reference.card.at_image_sizes(reference.predict(reference.preprocess([file])), [file])
     found = artifact.run("serve_images", {"images": image.numpy()[None]})
     comparison = verify.compare_answers(reference.card, expected, found[reference.card.output_name])
     problems = [*verify.failures(comparison, tolerance), *_wrong_names(found, reference.card.names)]
@@ -99,6 +106,12 @@ def _check_extra_signatures(
         if name in artifact.signatures:
             found = artifact.run(name, inputs)["features"]
             problems += _different_features(name, artifact, reference.features(images), found)
+    if "run_lengths" in artifact.signatures:
+        runs, files = (artifact.run(name, encoded) for name in ("run_lengths", "serving_default"))
+        mask = masks.from_png(files["mask_bytes"][0])
+        same = np.array_equal(runs["run_lengths"][0], masks.to_runs(mask))
+        if not same or tuple(runs["size"][0]) != mask.shape:
+            problems.append("run_lengths: the mask is not that of serving_default")
     if "attention" in artifact.signatures:
         maps = inspection.attention_maps(reference.model, images)
         grids = maps.grids()
@@ -117,10 +130,10 @@ def _different_features(name: str, artifact: Predictor, expected: np.ndarray, fo
 
 
 def _wrong_names(outputs: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    """Compare the names of values, or the labels with the classes of the largest probabilities, if there are any."""
-    if "value_names" in outputs:
-        wrong = (outputs["value_names"] != np.array([name.encode() for name in names], object)).any()
-        return ["value_names does not name the values"] if wrong else []
+    """Compare the names of outputs, or the labels with the classes of the largest probabilities, if there are any."""
+    for given in NAMED.values():
+        if given in outputs and (outputs[given] != np.array([name.encode() for name in names], object)).any():
+            return [f"{given} does not name the outputs"]
     if "top_k_classes" not in outputs:
         return []
     order = np.argsort(-outputs["probabilities"], axis=-1, kind="stable")[:, : outputs["top_k_classes"].shape[1]]

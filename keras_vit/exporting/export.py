@@ -37,7 +37,9 @@ def export(
     - `probabilities` for a model of this package with its head, for a model that ends in softmax or sigmoid, and for
       any model with `class_names`. Logits become probabilities by softmax, a single logit by sigmoid;
     - `values` for a model with `values`: numbers in the unit of the data;
-    - `scores` for another model that ends in a dense layer: its outputs as they are;
+    - `mask` for a model with logits for each patch, `[B, h, w, classes]`, by its `head` or with `class_names`: the
+      class of each pixel;
+    - `scores` for another model that ends in a dense layer or was given a `head`: its outputs as they are;
     - `features` for other models, such as those with `include_top=False`.
 
     Args:
@@ -146,7 +148,7 @@ def _open(
         check_model(model)
     *outer, last = endings(model)
     has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in outer)
-    is_known = card.values or card.recipe or class_names or class_names_of(model)
+    is_known = card.values or card.recipe or class_names or class_names_of(model) or card.output in ("mask", "scores")
     if is_known or has_our_head or output_activation(model):
         return model, card
     output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"

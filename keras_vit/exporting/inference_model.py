@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION
@@ -19,7 +20,8 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     """Rebuild a model for inference under another precision, with the same weights.
 
     A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a CPU without bfloat16
-    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits whatever its last activation was.
+    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits, `[B, k]`, whatever its last
+    activation was; an activation of patches, `[B, h, w, k]`, is kept.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -30,8 +32,11 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     check_model(model)
     if not isinstance(model, ConfiguredModel):
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    copy = _copy(model, precision, True, arguments)
+    copy = _copy(model, precision, len(model.output_shape) == 2, arguments)
     _copy_weights(model, copy)
+    for layer in lora_layers(copy):
+        if layer.quantization_mode is None:  # quantized again, it would have other outputs
+            layer.merge_lora()
     return copy
 
 
@@ -58,11 +63,11 @@ def check_model(model: Any) -> None:
             f"keras.Model(model.input, keras.layers.Dense(3)(model.get_layer('pool').output)). {what}."
         )
     check_input(model)
-    if len(outputs) != 1 or len(outputs[0].shape) != 2:
+    if len(outputs) != 1 or len(outputs[0].shape) not in (2, 4):
         shapes = [tuple(tensor.shape) for tensor in outputs]
         raise ValueError(
-            "The exported model must return one row of logits per image, [B, classes], or of features. "
-            f"{what} with {shapes}. Build it with a pooling."
+            "The exported model must return one row of logits or features per image, [B, k], or one per patch, "
+            f"[B, h, w, k]. {what} with {shapes}. Build it with a pooling, or with `head`."
         )
 
 

@@ -6,10 +6,11 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data import headers
-from keras_vit.exporting import safe_decode
+from keras_vit.data import headers, preprocess
+from keras_vit.exporting import mask_signatures, safe_decode
+from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import TOP_K
+from keras_vit.inference.outputs import NAMED, TOP_K
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.inspection import attention, token_layout
 from keras_vit.layers import kernels
@@ -62,17 +63,37 @@ class ServingModule(tf.Module):
         return {**_blank_invalid(self.classify_tensor(images), valid), "valid": valid}
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Classify decoded images of one size, uint8 `[B, h, w, C]`."""
-        prepared, valid = safe_decode.map_valid(self._preprocess, images, self._card.image_shape)
-        return _blank_invalid(self.classify_tensor(prepared), valid)
+        """Run on decoded images of one size, uint8 `[B, h, w, C]`. Masks have this size."""
+        prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
+        outputs = self.classify_tensor(prepared)
+        if self._card.output == "mask":
+            outputs["mask"] = mask_signatures.resized(outputs["mask"], tf.shape(images)[1:3])
+        return _blank_invalid(outputs, valid)
+
+    def masks_of_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the masks of encoded images of any size as PNG files of these sizes, and the names of the classes."""
+        (images, sizes), valid = self._read_sized(image_bytes)
+        outputs = self.classify_tensor(images)
+        found = mask_signatures.of_sizes(
+            mask_signatures.to_png, outputs.pop("mask"), sizes, tf.TensorSpec([], tf.string)
+        )
+        return {**_blank_invalid({"mask_bytes": found, **outputs}, valid), "valid": valid}
+
+    def run_lengths(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the masks of encoded images as run lengths, filled up to the longest, and the sizes of the images."""
+        (images, sizes), valid = self._read_sized(image_bytes)
+        runs = tf.RaggedTensorSpec([None, 2], tf.int32, ragged_rank=0)
+        found = mask_signatures.of_sizes(mask_signatures.to_runs, self.classify_tensor(images)["mask"], sizes, runs)
+        return {**_blank_invalid({"run_lengths": found, "size": sizes}, valid), "valid": valid}
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Classify preprocessed images, float32 `[B, H, W, C]`."""
-        answers, names = self._card.answers(self._model()(images, training=False)), list(self._card.names)  # [B, k]
-        outputs = {self._card.output_name: answers}
-        if self._card.output == "values":
+        """Run on preprocessed images, float32 `[B, H, W, C]`."""
+        answers, names = self._card.answers(self._model()(images, training=False)), list(self._card.names)
+        outputs = {self._card.output_name: answers}  # [B, k], or masks [B, H, W]
+        if self._card.output in NAMED:
             with tf.device("/cpu:0"):  # strings
-                return {**outputs, "value_names": tf.broadcast_to(tf.constant(names, tf.string), tf.shape(answers))}
+                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
+            return {**outputs, NAMED[self._card.output]: rows}
         if not names:
             return outputs
         scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
@@ -90,6 +111,9 @@ class ServingModule(tf.Module):
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
             "serve_tensor": (self.classify_tensor, prepared),
         }
+        if self._card.output == "mask":
+            masks.check_preprocess(self._card.preprocess)
+            methods |= {"serving_default": (self.masks_of_bytes, encoded), "run_lengths": (self.run_lengths, encoded)}
         functions = {"features": features_function, "attention": attention_function}
         for name in self._extra_signatures:
             methods[name] = (self._of_bytes(name, functions[name](self._model())), encoded)
@@ -104,7 +128,18 @@ class ServingModule(tf.Module):
         def read(contents):
             return self._preprocess(headers.check(contents, self._card.max_pixels, untrusted=True))
 
-        return safe_decode.map_valid(read, image_bytes, self._card.image_shape)
+        return safe_decode.map_valid(read, image_bytes, tf.TensorSpec(self._card.image_shape))
+
+    def _read_sized(self, image_bytes: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
+        """Preprocess encoded images; return them with their sizes before, int32 `[B, 2]`, and which are valid."""
+        decode = preprocess.host_function(masks.decoding(self._card.preprocess))
+
+        def read(contents):
+            pixels = decode({"image": headers.check(contents, self._card.max_pixels, untrusted=True)})["image"]
+            return self._preprocess(pixels), tf.shape(pixels)[:2]
+
+        specs = tf.TensorSpec(self._card.image_shape), tf.TensorSpec([2], tf.int32)
+        return safe_decode.map_valid(read, image_bytes, specs)
 
     def _of_bytes(self, name: str, function: Callable) -> Callable:
         """Return a signature for encoded images with one output, called `name`."""

@@ -13,7 +13,6 @@ from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import to_answers
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
 
@@ -100,10 +99,11 @@ def convert(
         (card.batch_size or 1, *card.image_shape), tf.float32 if normalize is None else tf.uint8, "images"
     )
     normalize = normalize or (lambda images: images)
-    signature, in_graph = signature_of(card.output), "scores" if card.output == "values" else card.output
+    signature = signature_of(card.output)
+    in_graph = dataclasses.replace(card, output="scores") if card.output == "values" else card
 
     def answers(images):
-        return {card.output_name: to_answers(model(normalize(images), training=False), in_graph)}
+        return {card.output_name: in_graph.answers(model(normalize(images), training=False))}
 
     methods = {signature: answers}
     if features:

@@ -1,6 +1,7 @@
 """Comparison of an artifact with the model that it was exported from, on real images."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,13 @@ class Comparison:
     Attributes:
         examples: Number of images.
         max_difference: Largest absolute difference of a probability. Values are compared in standard deviations, scores
-            and features relative to the largest.
+            and features relative to the largest. Of masks, the largest share of the pixels of an image that differ.
         mean_difference: Mean absolute difference, in the same unit.
-        top1_agreement: Fraction of the images where both name the same class; None without classes.
+        top1_agreement: Fraction of the images, or of the pixels of masks, where both name the same class; None without
+            classes.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
-        output: What was compared: `"probabilities"`, `"values"`, `"scores"` or `"features"`.
+        output: What was compared: `"probabilities"`, `"values"`, `"mask"`, `"scores"` or `"features"`.
 
     Example:
     >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
@@ -52,7 +54,7 @@ class Comparison:
     @property
     def unit(self) -> str:
         """Unit of the differences, after a space; empty if they have none."""
-        return " standard deviations" if self.output == "values" else ""
+        return {"values": " standard deviations", "mask": " of the pixels"}.get(self.output, "")
 
     def summary(self) -> str:
         """Return the comparison in one line."""
@@ -100,6 +102,10 @@ TOLERANCES = {
 # and no softmax dampens them.
 RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
+# Of masks, the share of the pixels with equal classes. The logits of two classes are equal on the border between them:
+# the larger the rounding, the wider the strip where it decides, whatever the network.
+MASKS = {"float32": 0.999, "bfloat16": 0.98, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
+
 
 def compare(
     reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None, tie: float = 1e-5
@@ -131,12 +137,22 @@ def compare(
     return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
 
 
-def compare_answers(
-    card: ModelCard, reference: np.ndarray, candidate: np.ndarray, labels: np.ndarray | None = None
-) -> Comparison:
-    """Compare the answers `[N, k]` of a model and of an artifact of the same card; `labels` count for probabilities."""
+def compare_masks(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Comparison:
+    """Compare the masks of a model and of an artifact, `[h, w]` each. All pixels of a mask of another size differ."""
+    pairs = list(zip(reference, candidate, strict=True))
+    differ = [float(np.mean(one != other)) if one.shape == np.shape(other) else 1.0 for one, other in pairs]
+    sizes = [one.size for one in reference]
+    agreement = 1.0 - float(np.average(differ, weights=sizes))
+    return Comparison(len(pairs), max(differ), float(np.mean(differ)), agreement, output="mask")
+
+
+def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.ndarray | None = None) -> Comparison:
+    """Compare the answers `[N, ...]` of a model and an artifact of the same card; `labels` count for probabilities."""
     if card.output in CLASSIFICATION:
         return compare(reference, candidate, labels)
+    if card.output == "mask":
+        return compare_masks(reference, candidate)
+    reference, candidate = (np.reshape(answers, (len(answers), -1)) for answers in (reference, candidate))
     scale: Any = max(float(np.abs(reference).max()), 1e-6)
     if card.output == "values":
         scale = Values.from_dict(card.values).deviation
@@ -153,6 +169,8 @@ def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
     name = precision.removeprefix("mixed_")
     if name not in TOLERANCES:
         raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
+    if output == "mask":  # a single image may be all border
+        return Tolerance(1.0, MASKS[name])
     return TOLERANCES[name] if output in CLASSIFICATION else Tolerance(RELATIVE[name])
 
 

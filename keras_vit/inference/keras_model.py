@@ -51,7 +51,7 @@ class KerasPredictor(FunctionPredictor):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model = model, whole_model
         self._prepared = False
-        if output_activation(model):
+        if output_activation(model) and card.output != "mask":
             self.scores_are = card.output_name
 
     @functools.cached_property
@@ -70,6 +70,14 @@ class KerasPredictor(FunctionPredictor):
         if not self._prepared and frozen.pays(self.model):
             self._prepared = True
             self.__dict__.pop("_features_and_scores", None)
+
+    def patch_features(self, images: np.ndarray) -> np.ndarray:
+        """Return the patches after the last block and the model's final norm, float32 `[B, h, w, D]`."""
+        return np.asarray(self._patch_maps.predict_on_batch(images)["maps"][0], np.float32)
+
+    @functools.cached_property
+    def _patch_maps(self) -> keras.Model:
+        return models.features(self.model, blocks=(-1,))
 
     @property
     def stored_precision(self) -> str:
@@ -207,7 +215,10 @@ def card_of_model(
 def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None) -> dict[str, Any]:
     """Return the fields of a card that describe the outputs of a model."""
     own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
-    if len(model.output_shape) != 2 or not all(inner.get_config().get("include_top", True) for inner in own):
+    names = labels or (run.class_names if run else class_names_of(model)) or ()
+    rank, is_given = len(model.output_shape), has_given_head(model)
+    is_dense = rank == 4 and bool(names or is_given)
+    if not (rank == 2 or is_dense) or not all(inner.get_config().get("include_top", True) for inner in own):
         if labels:
             raise ValueError(f"labels are for a model with a classification head. Received: {len(labels)} labels.")
         return {"class_names": (), "output": "features"}
@@ -220,9 +231,18 @@ def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None
                 f"labels={labels!r}."
             )
         return {"class_names": (), "output": "values", "values": values.to_dict()}
-    names = labels or (run.class_names if run else class_names_of(model))
+    if is_dense and count > 1:
+        return {"class_names": check_class_names(names, count), "output": "mask"}
+    if is_dense or is_given and not (names or run or output_activation(model)):  # whatever the head computes
+        return {"class_names": (), "output": "scores"}
     output = output_activation(model) or ("sigmoid" if count == 1 else "softmax")
     return {"class_names": check_class_names(names, count), "output": run.output if run else output}
+
+
+def has_given_head(model: keras.Model) -> bool:
+    """Return whether a model, or the one inside that computes its output, has a layer of the user as its head."""
+    configs = (getattr(inner, "config", None) for inner in endings(model) if isinstance(inner, ConfiguredModel))
+    return any(getattr(config, "head", None) is not None for config in configs)
 
 
 def check_input(model: keras.Model) -> None:

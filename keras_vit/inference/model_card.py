@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit import _io, _passed_on
 from keras_vit._values import Values
-from keras_vit.inference import formats, outputs, preparation
+from keras_vit.inference import formats, masks, outputs, preparation
 
 FILE_NAME = "model_card.json"
 CUT = ".../"  # in place of the folders of an absolute path
@@ -30,7 +30,8 @@ class ModelCard:
         class_names: One name for each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input.
         output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities; `"values"` for numbers in the unit of
-            the data; `"scores"` or `"features"` for outputs that stay as they are.
+            the data; `"mask"`, which turns logits of patches into the class of each pixel; `"scores"` or `"features"`
+            for outputs that stay as they are.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
         input: Type of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
@@ -78,7 +79,7 @@ class ModelCard:
 
     @property
     def output_name(self) -> str:
-        """Name of the artifact's output: `probabilities`, `values`, `scores` or `features`."""
+        """Name of the artifact's output: `probabilities`, `values`, `mask`, `scores` or `features`."""
         return outputs.NAMES[self.output]
 
     @property
@@ -98,8 +99,16 @@ class ModelCard:
         return self.recipe.get("data", {})
 
     def answers(self, raw: Any) -> Any:
-        """Return the answers of raw outputs `[B, k]`, see `outputs.to_answers`."""
-        return outputs.to_answers(raw, self.output, self.values)
+        """Return the answers of raw outputs, see `outputs.to_answers`."""
+        return outputs.to_answers(raw, self.output, self.values, self.image_shape[:2])
+
+    def at_image_sizes(self, answers: Any, contents: Sequence[Any]) -> Any:
+        """Return the answers for encoded images: masks at the sizes of their images, all others as they are."""
+        if self.output != "mask":
+            return answers
+        masks.check_preprocess(self.preprocess)
+        sizes = [masks.read_pixels(content, self.preprocess).shape[:2] for content in contents]
+        return [masks.resized(answer, size) for answer, size in zip(answers, sizes, strict=True)]
 
     def preprocess_function(self) -> Callable[[Any], Any]:
         """Return the TensorFlow function from an encoded image (scalar string) to the predictor's input."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._values import Values
+from keras_vit.inference import masks
 
 TOP_K = 5
 CLASSIFICATION = ("softmax", "sigmoid")
@@ -15,19 +16,25 @@ NAMES = {
     "values": "values",
     "scores": "scores",  # these two: the raw output as it is
     "features": "features",
+    "mask": "mask",
 }
+# Outputs that are named in order, and the output of a signature that has the names.
+NAMED = {"values": "value_names", "mask": "class_names"}
 
 Parts = Sequence[tuple[str, float]]
 
 
-def to_answers(raw: Any, output: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Convert raw outputs `[B, k]` of any float type to float32 answers, a tensor of Keras' backend.
+def to_answers(
+    raw: Any, output: str, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
+) -> Any:
+    """Convert raw outputs of any float type to answers, a tensor of Keras' backend: float32, or integers of masks.
 
     Args:
-        raw: Logits, standardized numbers, scores or features.
+        raw: Logits, standardized numbers, scores or features, `[B, k]` or `[B, h, w, k]`.
         output: A key of `NAMES`: `"softmax"` and `"sigmoid"` return probabilities, `"values"` numbers in the data's
-            unit.
+            unit, `"mask"` the class of each pixel, `[B, H, W]`, by the logits, enlarged bilinearly.
         values: Names and standardization of values, `Values.to_dict()`.
+        size: `(H, W)` of masks.
     """
     if output not in NAMES:
         raise ValueError(f"output must be one of {tuple(NAMES)}. Received: output={output!r}.")
@@ -36,6 +43,10 @@ def to_answers(raw: Any, output: str, values: Mapping[str, Any] | None = None) -
     raw = keras.ops.cast(raw, "float32")
     if output == "values":
         return Values.from_dict(values or {}).restore(raw)
+    if output == "mask":
+        logits = keras.ops.image.resize(raw, size, interpolation="bilinear", data_format="channels_last")
+        best = keras.ops.top_k(logits, 1)[1][..., 0]  # Keras' argmax handles bits, which no converter supports
+        return keras.ops.cast(best, masks.dtype(raw.shape[-1]))
     return getattr(keras.ops, output)(raw) if output in CLASSIFICATION else raw
 
 
@@ -47,10 +58,14 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities", top_k: int = TOP_K) -> Parts:
-    """Return the answer for one image, of `[k]`, as pairs of name and number.
+    """Return the answer for one image, of `[k]` or `[H, W]`, as pairs of name and number.
 
-    Of probabilities they are the `top_k` most probable classes, best first; of values all, in their order.
+    Of probabilities they are the `top_k` most probable classes, best first; of values all, in their order; of a mask
+    its classes, with their shares of the pixels, the largest first.
     """
+    if kind == "mask":
+        answer = masks.shares(answer, len(names))
+        top_k = int(np.count_nonzero(answer))
     if len(names) != len(answer):
         raise ValueError(
             f"Expected a name for each of the {len(answer)} {'values' if kind == 'values' else 'classes'}. Received: "
@@ -77,4 +92,6 @@ def as_json(answer: Parts, kind: str = "probabilities") -> dict[str, Any]:
     """Return an answer as an entry for JSON."""
     if kind == "values":  # the shortest decimal number of each float32
         return {"values": {name: float(str(np.float32(number))) for name, number in answer}}
+    if kind == "mask":
+        return {"classes": [{"label": label, "share": share} for label, share in answer]}
     return {"predictions": [{"label": label, "probability": probability} for label, probability in answer]}

@@ -9,7 +9,7 @@ from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 
 
 class Predictor:
-    """Predictor of any format, from preprocessed images to probabilities or values, as its card states.
+    """Predictor of any format, from preprocessed images to probabilities, values or masks, as its card states.
 
     Args:
         path: File or directory of the predictor.
@@ -51,7 +51,9 @@ class Predictor:
     def _check_card(self, images: Sequence[Any], output: Sequence[Any], **found: Any) -> None:
         """Refuse a card of an artifact with other shapes, `[B, H, W, C]` and `[B, k]`, or other fields."""
         outputs = "values" if self.card.output == "values" else "class_names"
-        found |= {"image_shape": tuple(images)[1:], outputs: output[-1]}
+        found["image_shape"] = tuple(images)[1:]
+        if self.card.output != "mask":  # [B, H, W], which does not show the number of classes
+            found[outputs] = output[-1]
         for name, value in found.items():
             stated = getattr(self.card, name)
             stated = len(self.card.names) or value if name == outputs else stated  # their number, if there are any
@@ -66,14 +68,15 @@ class Predictor:
         return self.card.prepare(contents)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`, float32 `[B, k]`.
+        """Return the answers for preprocessed images `[B, H, W, C]`: float32 `[B, k]`, or masks `[B, H, W]`.
 
-        By the `output` of the card they are probabilities, values in the unit of the data, scores or features.
+        By the `output` of the card they are probabilities, values in the unit of the data, scores, features or masks,
+        integers. Scores and features of patches are `[B, h, w, k]`.
         """
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return the network's raw output `[B, k]` if the predictor has it, else the answers; see `scores_are`."""
+        """Return the network's raw output, `[B, k]` or `[B, h, w, k]`, if it is known, else the answers."""
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
@@ -85,6 +88,10 @@ class Predictor:
         if self.features_unavailable is None:  # the output itself
             return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
+
+    def patch_features(self, images: np.ndarray) -> np.ndarray:
+        """Return the patches after the last block and the final norm, float32 `[B, h, w, D]`, of a Keras model."""
+        raise ValueError(f"Features of patches need a run, a .keras file or a checkpoint. Received: {self.path!r}.")
 
     def prepare_for_many(self) -> None:
         """Spend some seconds and memory where that makes hundreds of predictions faster."""
@@ -98,7 +105,8 @@ class FunctionPredictor(Predictor):
 
     Args:
         card: Description of the predictor.
-        function: Function to the input of the classification head, `[B, D]`, and the raw output, `[B, k]`.
+        function: Function to the input of the classification head, `[B, D]`, and the raw output, `[B, k]` or
+            `[B, h, w, k]`.
 
     Example:
     >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -112,10 +120,11 @@ class FunctionPredictor(Predictor):
     def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
         super().__init__(path, card)
         self._function = function
-        self.scores_are = {"probabilities": "logits", "values": "standardized"}.get(card.output_name, card.output_name)
+        raw = {"probabilities": "logits", "values": "standardized", "mask": "logits"}
+        self.scores_are = raw.get(card.output_name, card.output_name)
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return the raw output of the function, float32 `[B, k]`; see `scores_are`."""
+        """Return the raw output of the function, float32 `[B, k]` or `[B, h, w, k]`; see `scores_are`."""
         return np.asarray(self._function(images)[1], np.float32)
 
     def features(self, images: np.ndarray) -> np.ndarray:
@@ -123,20 +132,22 @@ class FunctionPredictor(Predictor):
         return np.asarray(self._function(images)[0], np.float32)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`, float32 `[B, k]`."""
+        """Return the answers for preprocessed images `[B, H, W, C]`, see `Predictor`."""
         return self.answers(self.scores(images))
 
     def answers(self, scores: np.ndarray) -> np.ndarray:
-        """Return the answers of scores, `[B, k]`."""
+        """Return the answers of scores."""
         if self.scores_are == self.card.output_name:
             return scores
         import keras
 
-        return keras.ops.convert_to_numpy(self.card.answers(scores))
+        # Masks one by one: enlarged logits take four bytes for each pixel and class.
+        parts = np.split(scores, len(scores)) if self.card.output == "mask" and len(scores) else [scores]
+        return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:
-    """Apply a function of `[batch_size, H, W, C]` to images `[N, H, W, C]`, and return `[N, D]`.
+    """Apply a function of `[batch_size, H, W, C]` to images `[N, H, W, C]`, and return its results for all of them.
 
     The last batch is padded with zeros.
     """

@@ -23,7 +23,8 @@ class SampleImages(NamedTuple):
 
     Attributes:
         contents: Content of each image file.
-        labels: Classes, `[N]` or multi-hot `[N, classes]`, or values `[N, k]`; None if they are not known.
+        labels: Classes, `[N]` or multi-hot `[N, classes]`, values `[N, k]`, or masks of the sizes of their images, an
+            object each; None if they are not known.
         names: Origin of each image.
     """
 
@@ -73,9 +74,9 @@ def from_source(
             continue
         image = example["image"]
         contents.append((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
-        labels.append(example["label"].numpy())
+        labels.append(example["mask" if source.label_kind == "mask" else "label"].numpy())
         names.append(name)
-    found = np.stack(labels) if labels else None
+    found = _stacked(labels, source.label_kind) if labels else None
     known = tuple(card.data.get("class_names", card.class_names)) if card else ()
     if found is not None and source.class_names and known not in ((), source.class_names):
         numbers = _checks.class_numbers(source.class_names, known)
@@ -115,6 +116,16 @@ def of_any(images: Any) -> SampleImages:
     if not contents:
         raise ValueError("`images` must have at least one real image to verify with. Received: none.")
     return SampleImages(contents, None, names)
+
+
+def _stacked(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
+    """Return labels as one array, in which masks of any size are objects."""
+    if kind != "mask":
+        return np.stack(labels)
+    found = np.empty(len(labels), object)
+    for index, mask in enumerate(labels):
+        found[index] = mask
+    return found
 
 
 def _encode(pixels: np.ndarray) -> list[bytes]:

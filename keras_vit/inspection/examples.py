@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.data import preprocess
+from keras_vit.data import masks, preprocess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Example:
     image: np.ndarray  # float32 [h, w, c], preprocessed
     label: np.ndarray | int | None = None  # class number or multi-hot row
     attention: np.ndarray | None = None  # [layers, h, w] from an exported model that returns it
+    mask: np.ndarray | None = None  # true class of each pixel, integers [h, w]
+    predicted: np.ndarray | None = None  # predicted class of each pixel, integers [h, w]
 
 
 def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:
@@ -28,6 +30,15 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
     pixels = np.asarray(preprocess.host_function(preprocess.split(pp)[0])({"image": encoded})["image"])
     image = np.asarray(preprocess.single_image(pp)(encoded))
     return Example(os.path.basename(name.rstrip("/")), pixels, image, label)
+
+
+def mask_as_seen(contents: bytes, mask: np.ndarray, pp: str, num_classes: int) -> np.ndarray:
+    """Return the mask of an encoded image, `[h, w]`, resized and cropped as the image is; ignored pixels are -1."""
+    import tensorflow as tf
+
+    function = masks.processed(preprocess.host_function(preprocess.split(pp)[0]), num_classes)
+    found = np.asarray(function({"image": tf.constant(contents), "mask": tf.constant(mask, tf.int32)})["mask"])
+    return np.where(found < num_classes, found, -1)
 
 
 def choose(count: int, right: np.ndarray | None, confidence: np.ndarray | None, total: int) -> list[int]:

@@ -56,7 +56,7 @@ def write_report(
         predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`; None for a model without classes.
         class_names: Name of each class.
         model: The Keras model, or None for an exported model, which only predicts.
-        results: Result of the evaluator `classification` or `regression`.
+        results: Result of the evaluator `classification`, `regression` or `segmentation`.
         data: Name of the data of `results`, such as `"test split of digits"`.
         card: Facts about the model: names to values.
         metrics: Lines of `metrics.jsonl`.
@@ -89,13 +89,11 @@ def write_report(
         title,
         f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
-        _notes(model, with_attention, bool(predict or results)),
+        _notes(model, with_attention, bool(predict or results or any(e.predicted is not None for e in examples))),
         cards,
         views,
-        round(found["examples"] * (1 - found["accuracy"])) if "confusion" in found else None,
-        page.Classes(class_names, *(found[name] for name in ("per_class", "class_examples", "confusion")))
-        if "confusion" in found
-        else None,
+        round(found["examples"] * (1 - found["accuracy"])) if "class_examples" in found else None,
+        _classes(found, class_names),
         [
             page.Figure(heading, _HELP[heading], [_write(directory, *item) for item in drawings.items()])
             for heading, drawings in figures.items()
@@ -106,6 +104,16 @@ def write_report(
     path = os.path.join(directory, "report.html")
     _io.write_text(path, page.render(content))
     return path
+
+
+def _classes(found: Mapping[str, Any], class_names: Sequence[str]) -> page.Classes | None:
+    """Return the results per class, of images or of pixels, if there are any."""
+    if "confusion" not in found:
+        return None
+    if "class_examples" in found:
+        return page.Classes(class_names, found["per_class"], found["class_examples"], found["confusion"])
+    counts = found["confusion"].sum(axis=1)
+    return page.Classes(class_names, found["per_class"]["iou"], counts, found["confusion"], of_pixels=True)
 
 
 def _write(directory: str, name: str, figure: Any) -> bytes:
@@ -121,7 +129,7 @@ def _tiles(
     """Return the headline figures."""
     tiles = []
     if results:
-        shown = [key for key in ("accuracy", "mae", "rmse", "r2") if key in results.metrics]
+        shown = [key for key in ("miou", "pixel_accuracy", "accuracy", "mae", "rmse", "r2") if key in results.metrics]
         tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
         tiles.append((results.text("examples"), "images evaluated"))
     if class_names:

@@ -1,5 +1,6 @@
 """Images of the report of a model: their predictions, and maps of what the model looks at."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,10 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit._metrics import segmentation_scores
+from keras_vit._palette import overlay, palette
+from keras_vit.evaluators import segmentation
+from keras_vit.inference import outputs
 from keras_vit.inference.outputs import is_correct
 from keras_vit.inspection import page
 from keras_vit.inspection.attention import attention_maps, rollout_step
@@ -42,8 +47,26 @@ def image_cards(
         elif predict is not None and best is not None:
             maps, views = _prediction_maps(predict, example, best)
         truth, correct = _truth(example.label, best, class_names)
-        cards.append(page.ImageCard(example.name, example.pixels, predictions, maps, truth, correct))
+        card = page.ImageCard(example.name, example.pixels, predictions, maps, truth, correct)
+        cards.append(dataclasses.replace(card, **_mask_fields(example, class_names)))
     return cards, views
+
+
+def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a card with the masks of its image, if it has any."""
+    found = [mask for mask in (example.predicted, example.mask) if mask is not None]
+    if example.predicted is None:
+        return {}
+    shown = outputs.parts(example.predicted, class_names, "mask")
+    colors = dict(zip(class_names, palette(len(class_names)).tolist(), strict=True))
+    fields = {"predictions": shown, "colors": [colors[name] for name, _ in shown]}
+    fields["overlays"] = list(
+        zip(("predicted", "true"), (overlay(example.pixels, mask) for mask in found), strict=False)
+    )
+    if example.mask is not None:
+        scores = segmentation_scores(segmentation.count(example.mask, example.predicted, len(class_names)))
+        fields["note"] = f"mIoU {scores['miou']:.0%}"
+    return fields
 
 
 def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[str | None, bool | None]:

@@ -1,6 +1,7 @@
 """Models: Vision Transformers, hybrids and BiT."""
 
 from keras_vit.models.bit import BiTConfig, BiTResNet
+from keras_vit.models.dense_heads import LinearSegmenter, UpsampleSegmenter
 from keras_vit.models.inputs import preprocess_input
 from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel
@@ -16,12 +17,14 @@ __all__ = [
     "VIT",
     "BiTConfig",
     "BiTResNet",
+    "LinearSegmenter",
     "MAEConfig",
     "MaskedAutoencoder",
     "MaskedConfig",
     "MaskedModel",
     "MaskedPatchConfig",
     "MaskedPatchPredictor",
+    "UpsampleSegmenter",
     "ViTConfig",
     "VisionTransformer",
     "constructor_name",

@@ -26,6 +26,7 @@ DATASETS = {
     "tfds:oxford_flowers102": ({"train": 1_020, "validation": 1_020, "test": 6_149}, 102),
     "tfds:imagenet2012": ({"train": 1_281_167, "validation": 50_000}, 1_000),
     "tfds:imagenet21k": ({"full": 14_197_122}, 21_843),
+    "folder:ADEChallengeData2016/images": ({"train": 20_210, "validation": 2_000}, 150),
     "tfrecord:jft": ({"train": 303_000_000, "test": 50_000}, 18_291),  # not public
     "fashion_mnist": ({"train": 60_000, "test": 10_000}, 10),  # only without a location
 }

@@ -13,6 +13,15 @@ from keras_vit.planning import memory, plan
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
 _UNKNOWN_GPU = 16e9  # bytes
+# Fields of a recipe for data with masks, whose images have many labels each.
+SEGMENTATION: dict[str, Any] = {
+    "task": "segmentation",
+    "evaluators": (),
+    "data.batch_size": 16,
+    "optim.name": "adamw",
+    "optim.learning_rate": 1e-4,
+    "optim.weight_decay": 0.05,
+}
 
 
 def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recipe]) -> recipes.Recipe:
@@ -32,6 +41,8 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
     }
     if opened.label_kind == "values":
         chosen |= {"task": "regression", "evaluators": ()}  # those of the recipe are for classes
+    elif opened.label_kind == "mask" and recipe.task.labels != "masks":
+        chosen |= SEGMENTATION
     recipe = what_fits(recipes.replace(recipe, chosen), opened.num_outputs, change)
     steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
     logging.info(

@@ -10,9 +10,19 @@ from keras_vit.recipe.model import create_model
 from keras_vit.recipe.model import describe_model as describe_model
 from keras_vit.recipe.model import masked_config as masked_config
 from keras_vit.recipe.model import model_arguments as model_arguments
+from keras_vit.recipe.model import model_arguments_for as model_arguments_for
 from keras_vit.recipe.model import resolve as resolve
 from keras_vit.recipe.model import weights_path as weights_path
-from keras_vit.recipe.task import MAE, Classification, Distillation, MaskedPatch, Regression, Task, parse_task
+from keras_vit.recipe.task import (
+    MAE,
+    Classification,
+    Distillation,
+    MaskedPatch,
+    Regression,
+    Segmentation,
+    Task,
+    parse_task,
+)
 
 __all__ = [
     "Classification",
@@ -25,6 +35,7 @@ __all__ = [
     "Recipe",
     "Regression",
     "Schedule",
+    "Segmentation",
     "Task",
     "check",
     "create_model",

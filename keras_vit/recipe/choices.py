@@ -9,7 +9,9 @@ from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
 
 FROM_SCRATCH = "none"
-_SIZED = "resize|resize_small|resize_long|central_crop|random_crop|inception_crop|decode_jpeg_and_inception_crop"
+_SIZED = (
+    "resize|resize_small|resize_long|central_crop|random_crop|scaled_crop|inception_crop|decode_jpeg_and_inception_crop"
+)
 _SIZE = re.compile(rf"\b({_SIZED})\((\d+)")
 _PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m")
 

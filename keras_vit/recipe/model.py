@@ -8,7 +8,7 @@ from typing import Any, cast
 import keras
 from absl import logging
 
-from keras_vit import models, zoo
+from keras_vit import adaptation, models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
@@ -85,19 +85,36 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
     """
     keras.utils.set_random_seed(recipe.seed)
     if recipe.task.model is not None:
-        return recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
-    return models.create_model(
-        recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
-    )
+        model = recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
+    else:
+        arguments = model_arguments_for(recipe, classes, channels)
+        model = models.create_model(recipe.model.variant, dtype=recipe.precision, **arguments)
+    if recipe.adapt != "all":
+        adaptation.adapt(model, recipe.adapt)
+    return model
+
+
+def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict[str, Any]:
+    """Return the arguments of the model of a recipe with a head for a number of classes."""
+    arguments = {"classes": classes, "channels": channels, **model_arguments(recipe)}
+    head = recipe.task.create_head(classes, recipe.precision)
+    if head is None:
+        return arguments
+    _need_vit(recipe)
+    return {**ViTConfig.of_encoder(arguments), "head": head}
 
 
 def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
     """Return the arguments of the model of a recipe that trains without labels."""
+    _need_vit(recipe)
+    sizes = dataclasses.asdict(models.VIT[recipe.model.variant])
+    return {**sizes, **model_arguments(recipe), **recipe.task.arguments(), "channels": channels}
+
+
+def _need_vit(recipe):
     task, variant = recipe.task, recipe.model.variant
-    if task.config is None or variant not in models.VIT:
+    if variant not in models.VIT:
         raise ValueError(f"task={str(task)!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
-    sizes = dataclasses.asdict(models.VIT[variant])
-    return {**sizes, **model_arguments(recipe), **task.arguments(), "channels": channels}
 
 
 def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:

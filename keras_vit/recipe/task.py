@@ -4,6 +4,8 @@ import dataclasses
 import os
 from typing import Any, ClassVar
 
+import keras
+
 from keras_vit import _checks, _spec, models
 from keras_vit._metrics import Metric
 
@@ -20,8 +22,8 @@ class Task:
 
     Attributes:
         name: Name of the task.
-        labels: Labels that it reads: `"classes"`, `"values"` or None.
-        metrics: Metrics of each step and each evaluation: the loss, the score and, of some tasks, others.
+        labels: Labels that it reads: `"classes"`, `"values"`, `"masks"` or None.
+        metrics: Metrics of an evaluation: the loss, the score and, of some tasks, others.
         evaluator: Evaluator of `keras-vit evaluate` where none is named; empty for none.
         model: Class of its model, and
         config: of the model's configuration; None for the variant of the recipe with a head.
@@ -51,9 +53,22 @@ class Task:
         """The metric that decides the best checkpoint."""
         return self.metrics[1]
 
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that a training step has, too."""
+        return self.metrics
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the model that belong to the task."""
         return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+    def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer | None:
+        """Return the argument `head` of the model; None for the head of the other arguments."""
+        return None
+
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return how many float32 values per image the loss saves for the backward pass, where they are many."""
+        return 0
 
     def output(self, recipe: Any) -> str:
         """Return the output that the card of the trained model states."""
@@ -168,6 +183,74 @@ class Regression(Task):
 
 
 @dataclasses.dataclass(frozen=True)
+class Segmentation(Task):
+    """Prediction of a class for each pixel.
+
+    The score is the mean over the classes of the intersection over union, of all pixels of a data set together. A class
+    that neither the masks nor the predictions contain does not count.
+
+    Attributes:
+        classes: Number of classes, which the data must have; None for that of the data.
+        ignore: Number of a class whose pixels do not count, beside those that a mask leaves out; 255 for none.
+        head: `"linear"` or `"upsample"`, see `keras_vit.models.LinearSegmenter` and `UpsampleSegmenter`.
+        blocks: Numbers of the blocks that the head reads, negative ones from the end; None for the last block.
+        class_weights: Factor of the loss of each class; None for 1.
+        dropout_rate: Probability of dropping a whole channel of an image before the head.
+
+    References:
+        - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4, for the head `"linear"` on frozen features
+
+    Example:
+    >>> str(parse_task("segmentation(head='upsample', blocks=(2, 5, 8, 11))"))
+    "segmentation(head='upsample', blocks=(2, 5, 8, 11))"
+    """
+
+    classes: int | None = None
+    ignore: int = 255
+    head: str = "linear"
+    blocks: tuple[int, ...] | None = None
+    class_weights: tuple[float, ...] | None = None
+    dropout_rate: float = 0.0
+    name: ClassVar[str] = "segmentation"
+    labels: ClassVar[str | None] = "masks"
+    metrics: ClassVar[tuple[Metric, ...]] = (_NATS, Metric("miou", unit="%"), Metric("pixel_accuracy", unit="%"))
+    evaluator: ClassVar[str] = "segmentation"
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.choice("head", self.head, tuple(models.dense_heads.HEADS))
+        for name in ("blocks", "class_weights"):
+            if getattr(self, name) is not None:
+                values = tuple(_checks.sequence(name, getattr(self, name), "numbers, one or several"))
+                object.__setattr__(self, name, values)
+        _checks.rate("dropout_rate", self.dropout_rate)
+
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """Loss and accuracy: a mean over steps of the intersection over union would be another number."""
+        return (self.metrics[0], self.metrics[2])
+
+    def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer:
+        """Return the layer that classifies the patches."""
+        kind = models.dense_heads.HEADS[self.head]
+        return kind(outputs, blocks=self.blocks, dropout_rate=self.dropout_rate, dtype=dtype)
+
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return the logits at the size of the masks, and their gradient."""
+        return 2 * outputs * recipe.model.image_size**2
+
+    def output(self, recipe: Any) -> str:
+        """Return `"mask"`."""
+        return "mask"
+
+    def check(self, recipe: Any) -> None:
+        """Refuse the loss of several classes per pixel."""
+        super().check(recipe)
+        if recipe.loss != "softmax":
+            raise ValueError(f"A segmentation has one class per pixel: loss='softmax'. Received: loss={recipe.loss!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
 class MaskedPatch(Task):
     """Masked patch prediction, as in the ViT paper. Labels are not read.
 
@@ -219,7 +302,9 @@ class MAE(Task):
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "normalize_pixels"}
 
 
-TASKS: dict[str, Any] = {task.name: task for task in (Classification, Distillation, Regression, MaskedPatch, MAE)}
+TASKS: dict[str, Any] = {
+    task.name: task for task in (Classification, Distillation, Regression, Segmentation, MaskedPatch, MAE)
+}
 
 
 def parse_task(text: str | Task) -> Task:

@@ -14,11 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
+from keras_vit.inference import masks, outputs
+
 _MAX_BYTES = 64 << 20  # of a response
 # Outputs of `serving_default`, by what the model predicts.
 _OUTPUTS = {
     "probabilities": ("top_k_classes", "top_k_scores", "valid"),
     "values": ("value_names", "values", "valid"),
+    "mask": ("class_names", "mask_bytes", "valid"),
 }
 
 
@@ -35,15 +38,17 @@ class Prediction(NamedTuple):
 
     Attributes:
         labels: Names of the classes, best first, or of the values; empty if the server could not read the image.
-        scores: Their probabilities, or the values in the unit of the data.
+        scores: Their probabilities, their shares of the pixels of a mask, or the values in the unit of the data.
         valid: Whether the server could read the image.
-        kind: `"probabilities"` or `"values"`.
+        kind: `"probabilities"`, `"values"` or `"mask"`.
+        mask: Class of each pixel of the image, `[h, w]`, of a model that predicts masks.
     """
 
     labels: list[str]
     scores: list[float]
     valid: bool
     kind: str = "probabilities"
+    mask: np.ndarray | None = None
 
 
 class Client:
@@ -87,7 +92,7 @@ class Client:
         self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
     def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
-        """Predict the classes or the values of encoded images, in batches.
+        """Predict the classes, the values or the masks of encoded images, in batches.
 
         Args:
             contents: Contents of image files.
@@ -104,14 +109,25 @@ class Client:
         predictions = []
         for start in range(0, len(contents), batch_size):
             batch = contents[start : start + batch_size]
-            outputs = self.run("serving_default", {"image_bytes": batch})
-            kind = "values" if "values" in outputs else "probabilities"
-            columns = [outputs[name].tolist() if name in outputs else None for name in _OUTPUTS[kind]]
+            found = self.run("serving_default", {"image_bytes": batch})
+            kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")
+            columns = [found[name].tolist() if name in found else None for name in _OUTPUTS[kind]]
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
                 raise self._unexpected(f"it lacks {', '.join(_OUTPUTS[kind])} of {len(batch)} images")
             for labels, scores, valid in zip(*columns, strict=True):
-                predictions.append(Prediction(labels, scores, True, kind) if valid else Prediction([], [], False, kind))
+                blank = Prediction([], [], False, kind)
+                predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
+
+    def _prediction(self, labels: list[str], scores: Any, kind: str) -> Prediction:
+        if kind != "mask":
+            return Prediction(labels, scores, True, kind)
+        try:
+            mask = masks.from_png(scores)
+            parts = outputs.parts(mask, labels, kind)
+        except (ValueError, TypeError, IndexError) as error:
+            raise self._unexpected(f"its mask cannot be read: {error}") from error
+        return Prediction([label for label, _ in parts], [share for _, share in parts], True, kind, mask)
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run any signature.
@@ -121,7 +137,7 @@ class Client:
             inputs: Arrays, or lists of bytes, by input name.
 
         Returns:
-            Arrays by output name; those of strings have the dtype `object`.
+            Arrays by output name; those of strings and of bytes have the dtype `object`.
         """
         columns = {name: _to_json(value) for name, value in inputs.items()}
         content = self._send_until_available(json.dumps({"signature_name": signature, "inputs": columns}).encode())
@@ -220,5 +236,9 @@ def _to_json(value: Any) -> Any:
 
 def _to_array(value: Any) -> np.ndarray:
     """Return nested lists of equal lengths as an array. Strings stay objects: NumPy's take the size of the longest."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):  # files, one per image
+        files = np.empty(len(value), object)
+        files[:] = [base64.b64decode(item["b64"], validate=True) for item in value]
+        return files
     array = np.asarray(value)
     return array.astype(object) if array.dtype.kind == "U" else array

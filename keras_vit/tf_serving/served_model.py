@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from keras_vit.data import headers
 from keras_vit.exporting import safe_decode
-from keras_vit.inference import Predictor
-from keras_vit.inference.outputs import TOP_K
+from keras_vit.inference import Predictor, masks
+from keras_vit.inference.outputs import NAMED, TOP_K
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
@@ -94,35 +94,58 @@ class ServedModel:
 
 
 class ServedPredictor:
-    """Predictor with the signature `serving_default`: encoded images in, the answers with their names out."""
+    """Predictor with the signatures for encoded images: the answers, with their names."""
 
     def __init__(self, predictor: Predictor, top_k: int = TOP_K):
         if not predictor.card.names:
             raise ValueError(f"The model must have a classification head, or values. Received: {predictor.path!r}.")
-        self._predictor = predictor
+        self._predictor, self._card = predictor, predictor.card
         self._names = np.array([name.encode() for name in predictor.card.names], object)
         self._top_k = min(top_k, len(self._names))
         self._lock = threading.Lock()  # an interpreter runs one batch at a time
-        self.signatures = {"serving_default": self._signature()}
+        self._methods = {"serving_default": self._labeled}
+        if self._card.output == "mask":
+            masks.check_preprocess(self._card.preprocess)
+            self._methods = {"serving_default": self._png_files, "run_lengths": self._run_lengths}
+        self.signatures = {name: self._signature(name) for name in self._methods}
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Predict `image_bytes`, an array of bytes `[B]`. An unreadable image gets zeros and `valid` = False."""
-        del signature
-        images = [self._read(contents) for contents in inputs["image_bytes"]]
+        contents = inputs["image_bytes"]
+        images = [self._read(content) for content in contents]
         valid = np.array([image is not None for image in images], bool)
-        answers = np.zeros((len(images), len(self._names)), np.float32)
+        answers: Any = np.zeros((0, len(self._names)), np.float32)
         if valid.any():
             with self._lock:
-                answers[valid] = self._predictor.predict(np.stack([i for i in images if i is not None]))
-        outputs = {self._predictor.card.output_name: answers, "valid": valid}
-        if self._predictor.card.output == "values":
-            return {**outputs, "value_names": np.where(valid[:, None], self._names, np.array(b"", object))}
+                answers = self._predictor.predict(np.stack([image for image in images if image is not None]))
+            answers = self._card.at_image_sizes(answers, [c for c, ok in zip(contents, valid, strict=True) if ok])
+        outputs = self._methods[signature](answers, int(valid.sum()))
+        return {**{name: _with_blanks(values, valid) for name, values in outputs.items()}, "valid": valid}
+
+    def _labeled(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+        """Return probabilities with the best classes, or values with their names."""
+        outputs = {self._card.output_name: answers}
+        if self._card.output in NAMED:
+            return {**outputs, NAMED[self._card.output]: np.tile(self._names, (count, 1))}
         order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
         return {
             **outputs,
-            "top_k_classes": np.where(valid[:, None], self._names[order], np.array(b"", object)),
+            "top_k_classes": self._names[order],
             "top_k_scores": np.take_along_axis(answers, order, axis=-1),
         }
+
+    def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+        """Return masks as PNG files, with the names of the classes."""
+        files = np.array([masks.to_png(mask) for mask in answers], object)
+        return {"mask_bytes": files, "class_names": np.tile(self._names, (count, 1))}
+
+    def _run_lengths(self, answers: Any, count: int) -> dict[str, np.ndarray]:
+        """Return masks as run lengths, filled up to the longest, and their sizes."""
+        runs = [masks.to_runs(mask) for mask in answers]
+        filled = np.zeros((count, max(map(len, runs), default=0), 2), np.int32)
+        for row, run in zip(filled, runs, strict=True):
+            row[: len(run)] = run
+        return {"run_lengths": filled, "size": np.array([mask.shape for mask in answers], np.int32).reshape(count, 2)}
 
     def _read(self, contents: bytes) -> np.ndarray | None:
         """Preprocess an encoded image; None if it is unreadable or too large."""
@@ -132,14 +155,21 @@ class ServedPredictor:
         except tf.errors.OpError:
             return None
 
-    def _signature(self) -> Any:
-        """Return the description of the signature for metadata requests."""
+    def _signature(self, name: str) -> Any:
+        """Return the description of a signature for metadata requests."""
         with tf.Graph().as_default():
             inputs = {"image_bytes": tf.compat.v1.placeholder(tf.string, [None])}
             outputs = {
-                name: tf.compat.v1.placeholder(
-                    tf.string if array.dtype == object else array.dtype, [None, *array.shape[1:]]
+                output: tf.compat.v1.placeholder(
+                    tf.string if array.dtype == object else array.dtype, [size or None for size in array.shape]
                 )
-                for name, array in self.run("", {"image_bytes": []}).items()
+                for output, array in self.run(name, {"image_bytes": []}).items()
             }
             return tf.compat.v1.saved_model.predict_signature_def(inputs=inputs, outputs=outputs)
+
+
+def _with_blanks(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Return the rows of valid images among zeros or empty strings, in which the others get theirs."""
+    rows = np.full((len(valid), *values.shape[1:]), b"" if values.dtype == object else 0, values.dtype)
+    rows[valid] = values
+    return rows

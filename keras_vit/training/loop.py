@@ -158,7 +158,7 @@ class Loop:
     def _add_to_window(self, history: dict[str, np.ndarray]) -> dict[str, float]:
         """Add steps to the sums since the last logged line, and return the means of the task's metrics."""
         window = self.state.progress.window
-        names = [metric.name for metric in self.recipe.task.metrics]
+        names = [metric.name for metric in self.recipe.task.step_metrics]
         for values in zip(*(history[name] for name in names), strict=True):  # the same sums however steps were grouped
             window += np.asarray([*values, 1], np.float32)
         return {name: float(total / window[-1]) for name, total in zip(names, window, strict=False)}

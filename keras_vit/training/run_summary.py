@@ -21,7 +21,7 @@ def report_text(
     lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
     lines += best_line(directory, results, score)
     if validation.tally is not None:
-        lines += ["", *confusion_lines(validation.tally, class_names)]
+        lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
     lines += ["", f"In {directory}: {', '.join(files)}"]
     lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]

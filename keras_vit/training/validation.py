@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_vit import recipe as recipes
 from keras_vit.training.backend import Backend, EvaluateBatch
+from keras_vit.training.tasks import Task
 
 
 class Validation:
@@ -20,18 +20,18 @@ class Validation:
         examples: Of the last pass, the first rows of the batch as the pipeline gives them, with `"predictions"`.
     """
 
-    def __init__(self, backend: Backend, recipe: recipes.Recipe, evaluate: EvaluateBatch, batches: Iterable[Any]):
-        self.backend, self.recipe, self.evaluate, self.batches = backend, recipe, evaluate, batches
+    def __init__(self, backend: Backend, task: Task, evaluate: EvaluateBatch, batches: Iterable[Any]):
+        self.backend, self.task, self.evaluate, self.batches = backend, task, evaluate, batches
         self.tally: np.ndarray | None = None
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
         """Return numbers of steps at whose multiples it runs."""
-        return [self.recipe.eval_every]
+        return [self.task.recipe.eval_every]
 
     def __call__(self, step: int) -> Iterator[dict[str, Any]]:
         """Run a pass over the split; yield its metrics, such as `eval_accuracy` and `eval_loss`, and `examples`."""
-        split = self.recipe.data.eval_split
+        split = self.task.recipe.data.eval_split
         sums: dict[str, float] = {}
         tally = np.zeros([0, 0], np.int64)
         self.examples = None
@@ -45,7 +45,8 @@ class Validation:
         if not count:
             raise ValueError(f"There is nothing to evaluate: the split {split!r} has no example.")
         self.tally = tally if tally.size else None
-        metrics = {metric: sums[metric.name] / count for metric in reversed(self.recipe.task.metrics)}  # the loss last
+        values = {name: value / count for name, value in sums.items()} | self.task.of_tally(tally)
+        metrics = {metric: values[metric.name] for metric in reversed(self.task.arguments.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)
         yield {"split": split, **{f"eval_{metric.name}": value for metric, value in metrics.items()}, "examples": count}

@@ -30,7 +30,9 @@ BOMBS = {  # the sizes in their headers are wrong
 def exported(contents):
     prepare = preprocess.single_image("decode|resize(8)|value_range(-1, 1)")
     return safe_decode.map_valid(
-        lambda content: prepare(headers.check(content, safe_decode.MAX_PIXELS, untrusted=True)), contents, (8, 8, 3)
+        lambda content: prepare(headers.check(content, safe_decode.MAX_PIXELS, untrusted=True)),
+        contents,
+        tf.TensorSpec((8, 8, 3)),
     )
 
 

@@ -65,6 +65,7 @@ def test_operations(op):
         "inception_crop((80, 90), method='bicubic', antialias=True, cast=False)",
         "decode_jpeg_and_inception_crop(80, scaled=True)|color_jitter(0.1, 0.1)|random_erasing(1)",
         "resize((70, 90), 'area')|value_range(-1, 1)",
+        "scaled_crop((80, 96), 0.8, 1.2)|flip_lr",
     ],
 )
 def test_options(pp):
@@ -78,6 +79,25 @@ def test_shapes_and_empty_pixels():
         assert padded.shape == (4, 5, *given.shape[2:]) and padded.sum() == 6 + 14 * parse.IGNORED
     with pytest.raises(tf.errors.InvalidArgumentError, match="a mask of the size of its image"):
         preprocess.host_function("flip_lr")({"image": image, "mask": mask.T})
+
+
+def test_scaled_crop_fills_up_what_is_smaller():
+    image = np.full((20, 40, 1), 9, np.uint8)
+    function = preprocess.host_function("scaled_crop((12, 8), 0.5, 2.0)")
+    heights = []
+    for position in range(40):
+        found = function({"image": image, "mask": image[..., 0]}, 0, tf.constant(position, tf.int64))
+        inside = found["image"].numpy()[..., 0] == 9
+        np.testing.assert_array_equal(found["mask"], np.where(inside, 9, parse.IGNORED))
+        heights.append(inside.any(axis=1).sum())
+        assert (
+            inside[: heights[-1]].all() and not inside[heights[-1] :].any()
+        )  # twice as wide as high: never too narrow
+    assert min(heights) == 4 and max(heights) == 12  # the smaller side has 8 pixels times 0.5 to 2
+    exact = preprocess.host_function("scaled_crop(20, 1, 1)")
+    columns = np.tile(np.arange(40, dtype=np.uint8), (20, 1))[..., None]
+    cut = exact({"image": columns}, 0, tf.constant(1, tf.int64))["image"].numpy()[0, :, 0]
+    np.testing.assert_array_equal(cut, np.arange(20) + cut[0])
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

@@ -21,6 +21,8 @@ class Numbered(tfds.core.GeneratorBasedBuilder):
     def _info(self):
         label = tfds.features.ClassLabel(names=CLASSES)
         features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": label}
+        features["mask"] = tfds.features.Image(shape=(None, None, 1))
+        features["named_mask"] = tfds.features.LabeledImage(labels=list(CLASSES))
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict({**features, "tags": tfds.features.Sequence(label)})
         )
@@ -31,7 +33,8 @@ class Numbered(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, numbers):
         for i in numbers:
             image = np.full((4, 5, 3), i, np.uint8)
-            yield i, {"image": image, "label": CLASSES[i % 3], "tags": [CLASSES[i % 3], CLASSES[0]]}
+            masks = dict.fromkeys(("mask", "named_mask"), image[..., :1] % 3)
+            yield i, {"image": image, "label": CLASSES[i % 3], "tags": [CLASSES[i % 3], CLASSES[0]], **masks}
 
 
 @pytest.fixture(scope="module", params=["tfrecord", pytest.param("array_record", marks=pytest.mark.slow)])
@@ -84,6 +87,21 @@ def test_several_labels(builder):
         expected = np.zeros(3)
         expected[[0, int(image[0, 0, 0]) % 3]] = 1
         np.testing.assert_array_equal(label, expected)
+
+
+@pytest.mark.slow
+def test_masks(builder):
+    """The feature names the classes, or the option does."""
+    for label, classes in (("named_mask", None), ("mask", CLASSES), ("mask", 3)):
+        source = reader.from_builder(builder, "test", "tfds:numbered", label=label, classes=classes)
+        assert source.label_kind == "mask"
+        assert source.class_names == (CLASSES if classes != 3 else ("0", "1", "2"))
+        batch = next(iter(data.eval_batches(source, "decode|resize(4)", 7)))
+        np.testing.assert_array_equal(batch["mask"], batch["image"][..., 0] % 3)
+    with pytest.raises(ValueError, match="classes"):
+        reader.from_builder(builder, "test", "tfds:numbered", label="mask")
+    with pytest.raises(ValueError, match="examples"):
+        source.labels()
 
 
 @pytest.mark.slow

@@ -19,7 +19,9 @@ def read(contents):
     """What `serving_default` does with its input, with the preprocessing of a real recipe."""
     prepare = preprocess.single_image(tiny.PREPROCESS)
     return safe_decode.map_valid(
-        lambda content: prepare(headers.check(content, 100_000, untrusted=True)), contents, (tiny.SIZE, tiny.SIZE, 3)
+        lambda content: prepare(headers.check(content, 100_000, untrusted=True)),
+        contents,
+        tf.TensorSpec((tiny.SIZE, tiny.SIZE, 3)),
     )
 
 

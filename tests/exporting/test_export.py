@@ -355,7 +355,7 @@ class Made(functools.partial):
         ({"model": Made(Subclass)}, ValueError, "Received: Subclass"),
         ({"model": Made(two_inputs)}, ValueError, r"one input of images.*model\.export"),
         ({"model": Made(lambda: keras.Sequential([augmentation(), tiny.model()]))}, ValueError, "keras.Input"),
-        ({"model": Made(tiny.model, pooling=None)}, ValueError, "one row of logits per image"),
+        ({"model": Made(tiny.model, pooling=None)}, ValueError, "one row of logits or features per image"),
         ({"images": []}, ValueError, "at least one real image"),
         ({"images": None}, TypeError, "NoneType"),
         ({"images": GOOD / 127.5 - 1}, ValueError, "pixels from 0 to 255.*values from -"),

@@ -168,7 +168,7 @@ def test_signatures_that_a_model_cannot_give(tmp_path):
         export(models.BiTResNet((1,), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))
     with pytest.raises(ValueError, match=r"must be among .* Received: \['logits'\]"):
         export(tiny.model(), tmp_path, extra_signatures=("logits",))
-    with pytest.raises(ValueError, match="one row of logits per image"):
+    with pytest.raises(ValueError, match="one row of logits or features per image"):
         export(tiny.model(pooling=None), tmp_path)
     assert os.listdir(tmp_path) == []
 

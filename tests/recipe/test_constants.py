@@ -55,7 +55,13 @@ def test_constants_are_the_published_ones(name, arguments):
 
 def test_every_published_recipe_is_in_the_table():
     ours = {"cifar10_scratch", "digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder"}
-    ours |= {"cifar100_scratch", "fashion_mnist_hour", "mae_fashion_mnist", "masked_patch_fashion_mnist"}
+    ours |= {
+        "cifar100_scratch",
+        "fashion_mnist_hour",
+        "mae_fashion_mnist",
+        "masked_patch_fashion_mnist",
+        "segmentation",
+    }
     assert {name for name, _ in EXPECTED} == set(toy.VARIATIONS) - ours
 
 

@@ -46,7 +46,7 @@ def test_docstring_tells_what_one_must_know(name):
     assert f"keras-vit train --config={name}" in text
     for what in ("Cost", "Smaller machines"):
         assert what in text, f"{name} does not tell: {what}"
-    if name != "folder":
+    if name not in ("folder", "segmentation"):
         assert "Published" in text and "arxiv.org/abs/" in text
 
 
@@ -147,6 +147,17 @@ def test_recipes_open_no_data(monkeypatch):
             toy.load(name, arguments)
 
 
+def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, folder):
+    toy.replace_readers(monkeypatch, folder)
+    machine(monkeypatch, None, 1e12)
+    same = lambda recipe: recipe  # noqa: E731
+    found, own = (fitting.fit(load(name, "/images#masks=/masks,ViT_B16"), same) for name in ("folder", "segmentation"))
+    assert recipes.check(found) == recipes.check(own)
+    assert found.task == recipes.Segmentation() and found.evaluators == () and found.optim.name == "adamw"
+    upsample = recipes.replace(load("segmentation", "/images#masks=/masks"), {"task": "segmentation(head='upsample')"})
+    assert fitting.fit(upsample, same).task.head == "upsample"
+
+
 @pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
 def test_folder_evaluates_on_what_there_is(folders, split, tmp_path):
     for name in folders:
@@ -184,7 +195,7 @@ def test_variants_may_be_written_as_constructors():
 
 # Minutes on any machine, or, for the paper's own runs, what the paper says.
 WITHOUT_COST = {"digits", "fashion_mnist", "fashion_mnist_models", "fashion_mnist_transfer", "folder", "vit_paper"}
-WITHOUT_COST |= {"fashion_mnist_hour", "mae_fashion_mnist", "masked_patch_fashion_mnist"}
+WITHOUT_COST |= {"segmentation", "fashion_mnist_hour", "mae_fashion_mnist", "masked_patch_fashion_mnist"}
 # Arguments that the figures of a docstring belong to, where they are not those of the recipe without arguments.
 COSTS = {
     "finetune": ("ViT_B16,cifar10", "ViT_B16,imagenet2012"),

@@ -38,6 +38,8 @@ VARIATIONS = {
     "cifar10_scratch": (None,),
     "cifar100_scratch": (None,),
     "folder": ("/images", "tfds:images,ViT_H14"),
+    "segmentation": ("/images#masks=/masks,ViT_S16",),
+    "ade20k": ("", "dinov3", "dinov2,ViT_S14"),
     "vit_masked_patch": ("", "ViT_S16,imagenet2012"),
     "mae_pretrain": ("", "ViT_L16,1600"),
     "mae_finetune": ("", "ViT_H14"),
@@ -60,6 +62,7 @@ PROGRAM_SHAPES = [
     ("cifar10_scratch", None),
     ("mae_linear_probe", ""),
     ("fashion_mnist", None),
+    ("ade20k", "dinov3"),
 ]
 # Cases that differ from another case only in numbers at toy width; their models are built at full size.
 ONLY_BUILT = [
@@ -77,6 +80,7 @@ ONLY_BUILT = [
     ("mae_pretrain", "ViT_L16,1600"),
     ("mae_finetune", "ViT_H14"),
     ("mae_linear_probe", "ViT_L16"),
+    ("ade20k", "dinov2,ViT_S14"),
 ]
 
 
@@ -131,7 +135,11 @@ def replace_readers(monkeypatch, folder):
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]
 
-    def read_files(location, label="label"):
+    def read_files(location, label="label", masks=None, **_):
+        if masks is not None:
+            images = np.stack([tf.io.decode_jpeg(tf.io.read_file(path)).numpy() for path in paths])
+            of_pixels = np.tile(labels[:, None, None], (1, *images.shape[1:3]))
+            return DataSet(dict, lambda split: sources.ArraySource(location, split, images, of_pixels, names, "mask"))
         given = np.eye(CLASSES, dtype=np.float32)[labels] if label == "real_label" else labels
         return DataSet(dict, lambda split: sources.FileSource(location, split, paths, given, names))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
+from keras_vit.training import tasks
 from keras_vit.training.validation import Validation
 
 
@@ -30,7 +31,8 @@ def validation(batches=BATCHES, confusions=CONFUSIONS):
     pairs = zip(batches, confusions, strict=True)
     results = iter([(sums, confusion, batch["label"]) for (batch, sums), confusion in pairs])
     backend = types.SimpleNamespace(first_rows=np.asarray)
-    return Validation(backend, recipes.Recipe(), lambda batch: next(results), [batch for batch, _ in batches])
+    task = tasks.create(recipes.Recipe(), outputs=2)
+    return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches])
 
 
 def test_means_over_examples():

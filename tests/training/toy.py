@@ -76,10 +76,11 @@ class World:
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
         dataset = tf.data.Dataset.from_tensors({**examples, "valid": mask})
-        step = tasks.evaluation(tasks.create(recipe, outputs=CLASSES), self.state.model, one_hot)
+        task = tasks.create(recipe, outputs=CLASSES)
+        step = tasks.evaluation(task, self.state.model, one_hot)
         self.validation = Validation(
             self.backend,
-            recipe,
+            task,
             evaluate(self.strategy, lambda batch: step(self.state.evaluated(), batch)),
             self.strategy.experimental_distribute_dataset(dataset),
         )

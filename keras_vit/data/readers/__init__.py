@@ -15,7 +15,7 @@ from keras_vit.data.sources import Source
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
 _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
-_FOLDERS = ("root", "data_dir", "manual_dir")  # options that are paths
+_FOLDERS = ("root", "data_dir", "manual_dir", "masks")  # options that are paths
 
 
 class _Reader(NamedTuple):

@@ -28,10 +28,12 @@ def of_files(
     aliases: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
     label_kind: str = "",
+    source: Callable[..., FileSource] = FileSource,
 ) -> DataSet:
     """Return a data set of one file per image; `names` are those of the classes or values, `indices` of each split.
 
-    `aliases` maps further names of splits to names in `indices`. Each of `notes` is logged once.
+    `aliases` maps further names of splits to names in `indices`. Each of `notes` is logged once. `source` makes
+    the source of a split.
     """
     known = {**indices, **{alias: indices[split] for alias, split in (aliases or {}).items()}}
 
@@ -39,9 +41,9 @@ def of_files(
         for note in notes:
             _log_once(f"{name}: {note}")
         chosen = _select(name, split, known)
-        source = FileSource(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
-        source.notes = notes
-        return source
+        opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
+        opened.notes = notes
+        return opened
 
     return DataSet(lambda: _sizes(indices), open_split)
 

@@ -2,34 +2,32 @@
 
 import collections
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import holdout
+from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.readers.walk import Tree
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
-_NAMED = 5  # of each kind, in a note
+from keras_vit.data.readers.walk import EXTENSIONS, SPLITS, Tree, listed
 
 
-def read(location: str, test_fraction: float = 0.2) -> DataSet:
+def read(
+    location: str,
+    test_fraction: float = 0.2,
+    masks: str | None = None,
+    classes: mask_folders.Classes = None,
+    label_offset: int = 0,
+) -> DataSet:
     """Return the images of a folder with a folder per class, or with such folders in `train`, `val` and `test`.
 
     Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
+    `masks` is a folder with a mask for each image instead, of `classes` that it may name itself.
     """
+    if masks is not None:
+        return mask_folders.read(location, str(masks), classes, label_offset, test_fraction)
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         if tf.io.gfile.exists(tree.root):
@@ -69,7 +67,9 @@ def read(location: str, test_fraction: float = 0.2) -> DataSet:
     if tested:
         missing = np.setdiff1d(np.arange(len(class_names)), joined[indices[tested]])
         if len(missing):
-            notes.append(f"Classes without images in the split {tested!r}: {_some([class_names[i] for i in missing])}.")
+            notes.append(
+                f"Classes without images in the split {tested!r}: {listed([class_names[i] for i in missing])}."
+            )
     aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
     return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
 
@@ -114,11 +114,11 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
     if doubtful:
         raise ValueError(
             f"Beside {train}, which has folders of classes, only one folder for each other split may have images. "
-            f"Received: {_some(doubtful)}. If {with_classes['train']}/ is a class, rename it; if it is a split, give "
+            f"Received: {listed(doubtful)}. If {with_classes['train']}/ is a class, rename it; if it is a split, give "
             f"folder:{train}, or move the other folders away."
         )
     if others:
-        notes.append(f"Folders beside {with_classes['train']}/ are not used: {_some(others)}.")
+        notes.append(f"Folders beside {with_classes['train']}/ are not used: {listed(others)}.")
     if len(with_classes) == 1:
         notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
     elif "test" not in with_classes:
@@ -158,7 +158,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
         "Folders of file servers and operating systems are not read": list(tree.system),
     }
-    notes = [f"{text}: {_some(names)}." for text, names in found.items() if names]
+    notes = [f"{text}: {listed(names)}." for text, names in found.items() if names]
     if kinds:
         notes.append(f"Files of other types are not used: {kinds}. Convert images to JPEG or PNG.")
     inner = [{"".join(file.split("/")[1:-1][:1]) for file in files} for files in images["train"].values()]
@@ -174,8 +174,3 @@ def _only_images(paths: Iterable[str]) -> list[str]:
 
 def _extension(path: str) -> str:
     return os.path.splitext(path)[1].lower() or "without an extension"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_vit import _checks, _io
 from keras_vit.data import holdout
 from keras_vit.data.labels import check_labels, classes_up_to, value_names
+from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
 
 _MAX_DIGITS = 18  # of a class number
@@ -40,8 +41,13 @@ def read(
     separator: str = ";",
     class_names: list[str] | None = None,
     values: str | Sequence[str] | None = None,
+    classes: mask_folders.Classes = None,
+    label_offset: int = 0,
 ) -> DataSet:
-    """Return the images of a list in CSV, whose first line names the columns, or in JSON lines; see `docs/data.md`."""
+    """Return the images of a list in CSV, whose first line names the columns, or in JSON lines; see `docs/data.md`.
+
+    `classes` and `label_offset` are those of masks, whose paths are in the column `mask`.
+    """
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
@@ -54,24 +60,29 @@ def read(
     for entry in entries:
         if not entry.text("path"):
             raise ValueError(f"Line {entry.line} of {location} must have a path. Received: {entry.fields}.")
-    if kind == "values":
+    root = posixpath.dirname(location) if root is None else root
+    if kind == "mask":
+        labels, names = _mask_paths(location, entries, root), mask_folders.class_names(classes, root)
+    elif kind == "values":
         labels = _values(location, entries, columns_of_labels)
     else:
         labels, names = _class_labels(location, entries, class_names, separator if kind == "classes" else None)
     keys = [entry.text("path") for entry in entries]
-    root = posixpath.dirname(location) if root is None else root
     named_splits = [entry.text("split") for entry in entries]
     if any(named_splits):
         if "" in named_splits:
             line = entries[named_splits.index("")].line
             raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
-        order = holdout.split_indices(keys, labels, 0.0)["all"]
+        order = holdout.split_indices(keys, np.zeros(len(keys)), 0.0)["all"]
         indices = {
             split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
         }
     else:
-        indices = holdout.split_indices(keys, labels, test_fraction)
+        groups = np.zeros(len(keys)) if kind == "mask" else labels
+        indices = holdout.split_indices(keys, groups, test_fraction)
     paths = [posixpath.join(root, key) for key in keys]
+    if kind == "mask":
+        return mask_folders.of_pairs(f"manifest:{location}", paths, labels, names, label_offset, indices)
     return of_files(f"manifest:{location}", paths, labels, names, indices, label_kind=kind)
 
 
@@ -121,11 +132,13 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
         kind, names = "values", list(value_names(values))
     elif "label" not in columns and "labels" not in columns and "value" in columns:
         kind, names = "values", ["value"]
+    elif "label" not in columns and "labels" not in columns and "mask" in columns:
+        kind, names = "mask", ["mask"]
     else:
         kind, names = ("classes", ["labels"]) if "labels" in columns else ("class", ["label"])
     missing = [name for name in ("path", *names) if name not in columns]
     if missing:
-        others = " (or 'labels', or 'value')" if kind == "class" else ""
+        others = " (or 'labels', 'value' or 'mask')" if kind == "class" else ""
         advice = " Other columns of numbers are chosen by #values=NAME." if kind == "class" else ""
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
@@ -149,6 +162,14 @@ def _values(location: str, entries: Sequence[_Entry], names: Sequence[str]) -> n
                 )
             values[row, column] = number
     return values
+
+
+def _mask_paths(location: str, entries: Sequence[_Entry], root: str) -> np.ndarray:
+    """Return the paths in the column `mask`, texts `[n]`."""
+    empty = next((entry for entry in entries if not entry.text("mask")), None)
+    if empty:
+        raise ValueError(f"Line {empty.line} of {location} must have a path in the column 'mask'.")
+    return np.array([posixpath.join(root, entry.text("mask")) for entry in entries], object)
 
 
 def _class_labels(

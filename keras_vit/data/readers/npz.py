@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout
+from keras_vit.data import errors, holdout, masks
 from keras_vit.data.labels import MAX_CLASSES, check_labels, check_values, classes_up_to, value_names
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
 from keras_vit.data.sources import check_expansion
 
 IMAGES = ("images", "image", "x")
-LABELS = ("labels", "label", "y")
+LABELS = ("labels", "label", "y", "masks", "mask")
 SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 
 _UNREADABLE = (
@@ -40,8 +40,8 @@ def read(
 ) -> DataSet:
     """Return an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
-    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones. With `values`, which
-    names them, they are numbers [n] or [n, k].
+    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones. Masks are integers [n, H,
+    W]. With `values`, which names them, labels are numbers [n] or [n, k].
     """
     name = f"npz:{location}"
     headers = _headers(location)
@@ -60,8 +60,9 @@ def read(
         names, kind = list(value_names(values)), "values"
         labels = check_values(labels, names, origin)
     else:
-        names, kind = class_names or _class_names(location, headers) or _numbered_classes(name, labels), ""
-        labels = check_labels(labels, len(names), origin)
+        names = class_names or _class_names(location, headers) or _numbered_classes(name, labels)
+        kind = "mask" if labels.ndim == 3 else ""
+        labels = _checked_masks(name, labels, names) if kind else check_labels(labels, len(names), origin)
     if list(pairs) == ["all"]:
         keys = [str(i) for i in range(len(labels))]
         indices = holdout.split_indices(keys, labels, test_fraction, shuffle=False)
@@ -142,12 +143,13 @@ def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
             "Images must be uint8 [n, H, W] or [n, H, W, C] with 1 or 3 channels, values 0..255, at least one. "
             f"{received}{hint if images.dtype.kind == 'f' else ''}"
         )
-    if len(labels.shape) not in (1, 2) or labels.shape[0] != shape[0]:
-        raise ValueError(f"There must be one label per image, {shape[0]}. {received}")
-    if not 1 <= math.prod(columns) <= MAX_CLASSES:
+    are_masks = len(labels.shape) == 3 and labels.shape == shape[:3]
+    if len(labels.shape) not in (1, 2) and not are_masks or labels.shape[0] != shape[0]:
+        raise ValueError(f"There must be one label, or one mask of the same size, per image, {shape[0]}. {received}")
+    if not are_masks and not 1 <= math.prod(columns) <= MAX_CLASSES:
         raise ValueError(f"Labels must have one column per class, at most {MAX_CLASSES:,}. {received}")
     # One-hot labels are often floats.
-    if labels.dtype.kind not in ("biu" if columns in ((), (1,)) and not numeric else "biuf"):
+    if labels.dtype.kind not in ("biu" if (are_masks or columns in ((), (1,))) and not numeric else "biuf"):
         raise ValueError(f"Labels must be integers, or numbers that values= names. {received}")
 
 
@@ -164,7 +166,19 @@ def _class_names(location: str, headers: dict[str, _Header]) -> list[str] | None
     return [str(name) for name in _read(location, "class_names")]
 
 
+def _checked_masks(name: str, labels: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    if not 0 <= labels.min() <= labels.max() <= masks.MAX_CLASSES:
+        raise ValueError(f"Indices in masks are 0..65535. Received: {labels.min()}..{labels.max()} in {name}.")
+    try:
+        return masks.to_classes(tf.constant(labels, tf.int32), len(names), origin=name).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError(errors.describe(error)) from error
+
+
 def _numbered_classes(name: str, labels: np.ndarray) -> list[str]:
+    if labels.ndim == 3:
+        found = labels[(labels != masks.IGNORED) & (labels != masks.MAX_CLASSES)]
+        return classes_up_to(int(found.max(initial=0)), name)
     if labels.ndim == 2:
         return [str(number) for number in range(labels.shape[1])]
     largest = int(labels.argmax())

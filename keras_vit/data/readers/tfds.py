@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data import masks
 from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
+from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import IndexedSource, Source
@@ -21,11 +23,14 @@ def read(
     image: str = "image",
     label: str = "label",
     values: str | Sequence[str] | None = None,
+    classes: mask_folders.Classes = None,
+    label_offset: int = 0,
     shard_by: str = "rows",
 ) -> DataSet:
     """Return a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`.
 
     `values` are features of numbers, scalars or vectors, to use instead of `label`. So is a `label` of floats.
+    A `label` of images in PNG is a mask, whose `classes` the feature may name itself.
     """
     name = f"tfds:{location}"
 
@@ -35,7 +40,7 @@ def read(
 
     def open_split(split: str) -> Source:
         builder = prepared_builder(location, name, data_dir, manual_dir, download)
-        return from_builder(builder, split, name, image, label, values, shard_by)
+        return from_builder(builder, split, name, image, label, values, classes, label_offset, shard_by)
 
     return DataSet(sizes, open_split)
 
@@ -61,6 +66,8 @@ def from_builder(
     image: str = "image",
     label: str = "label",
     values: str | Sequence[str] | None = None,
+    classes: mask_folders.Classes = None,
+    label_offset: int = 0,
     shard_by: str = "rows",
 ) -> Source:
     """Return the source of a prepared `tfds.core.DatasetBuilder`."""
@@ -74,12 +81,21 @@ def from_builder(
             )
     if not isinstance(features[image], tfds.features.Image):
         raise ValueError(f"{name} must have an image and a class. Received: {features[image]} as image={image!r}.")
-    kind, names, label_of = _labels(name, features, labels, values is not None)
+    # Encoded images are kept: they are decoded after the shuffle buffer, by the preprocessing string.
+    decoders = {image: tfds.decode.SkipDecoding()}
+    if values is None and isinstance(features[label], tfds.features.Image):
+        if classes is None and getattr(features[label], "num_classes", None):
+            classes = features[label].names
+        kind, target, names = "mask", "mask", mask_folders.class_names(classes)
+        decoders[label] = tfds.decode.SkipDecoding()
+        label_of = lambda example: masks.decode(example[label], len(names), label_offset)  # noqa: E731
+    else:
+        target = "label"
+        kind, names, label_of = _labels(name, features, labels, values is not None)
 
     def parse(record):
-        # Encoded images are kept: they are decoded behind the shuffle buffer, by the preprocessing string.
-        example = features.deserialize_example(record, decoders={image: tfds.decode.SkipDecoding()})
-        return {"image": example[image], "label": label_of(example)}
+        example = features.deserialize_example(record, decoders=decoders)
+        return {"image": example[image], target: label_of(example)}
 
     if "array_record" in str(builder.info.file_format).lower():
         return ArrayRecordSource(name, split, builder.as_data_source(split).data_source, parse, names, kind)
@@ -144,6 +160,8 @@ class ArrayRecordSource(IndexedSource):
         return f"example {index} of {self.name} {self.split}"
 
     def labels(self) -> np.ndarray:
+        if self.label_kind == "mask":
+            return super().labels()
         labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
         return next(labels.batch(self.num_examples).as_numpy_iterator())
 

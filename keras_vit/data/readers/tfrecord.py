@@ -11,12 +11,14 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks, _io
-from keras_vit.data import splits
+from keras_vit.data import masks, splits
 from keras_vit.data.labels import MAX_CLASSES, value_names
+from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 
 INFO_FILE = "dataset_info.json"
+MASK = "image/segmentation/class/encoded"  # as DeepLab's files name it
 _SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?")
 _INFO_TYPES = {"class_names": list, "value_names": list, "num_classes": int, "label_kind": str}
 _INFO_TYPES |= {"records": dict, "written": dict}
@@ -32,12 +34,14 @@ def read(
     num_examples: int | None = None,
     label_kind: str | None = None,
     values: str | Sequence[str] | None = None,
+    mask: str = MASK,
     shard_by: str = "rows",
 ) -> DataSet:
     """Return TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
 
     Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
-    `label_kind` is `"class"` or `"classes"`; `values` are the names of features of one number each.
+    `label_kind` is `"class"`, `"classes"`, or `"mask"` for PNG files in the feature `mask`; `values` are the names of
+    features of one number each.
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
@@ -56,7 +60,10 @@ def read(
             parse = _value_parser(image, names)
         else:
             names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
-            parse = _class_parser(image, label, label_offset, len(names), kind == "classes")
+            if kind == "mask":
+                parse = _mask_parser(image, mask, label_offset, len(mask_folders.class_names(names)))
+            else:
+                parse = _class_parser(image, label, label_offset, len(names), kind == "classes")
         slices = _slices(name, files, info, split, num_examples)
         count = sum(item.take for item in slices) if num_examples is None else num_examples
         return RecordSource(name, split, slices, count, parse, names, kind, shard_by)
@@ -111,6 +118,16 @@ def _value_parser(image: str, names: Sequence[str]):
     def parse(record):
         example = tf.io.parse_single_example(record, features)
         return {"image": example[image], "label": finite(tf.stack([example[name] for name in names]))}
+
+    return parse
+
+
+def _mask_parser(image: str, mask: str, label_offset: int, num_classes: int):
+    features = {name: tf.io.FixedLenFeature([], tf.string) for name in (image, mask)}
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, features)
+        return {"image": example[image], "mask": masks.decode(example[mask], num_classes, label_offset)}
 
     return parse
 

@@ -1,13 +1,24 @@
 """Files of a folder and of the folders below it: regular files, and no image of the data set twice."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from keras_vit import _io
 
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
 MAX_DEPTH = 100
+_NAMED = 5  # of each kind, in a note
 # Folders that file servers and operating systems add, in lower case
 SYSTEM = (
     *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
@@ -100,3 +111,9 @@ def _kind(entry: os.DirEntry) -> str:
         return "file" if entry.is_file() or not os.path.exists(entry.path) else "special"
     except OSError:
         return "file"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -20,6 +20,7 @@ class Classes:
     accuracies: np.ndarray  # NaN for a class without images
     counts: np.ndarray
     confusion: np.ndarray | None = None  # [true class, predicted class], None for images with several labels
+    of_pixels: bool = False  # whether pixels are counted, and the accuracies are intersections over unions
 
 
 def sections(classes: Classes | None) -> str:
@@ -30,20 +31,27 @@ def sections(classes: Classes | None) -> str:
         "Share of the images of each class that are predicted correctly, the weakest class first. "
         "The last number counts the images of the class."
     )
+    if classes.of_pixels:
+        accuracy_help = (
+            "Pixels of each class that are predicted correctly, divided by those that are of the class or predicted as "
+            "the class, the lowest first. The last number counts the pixels of the class."
+        )
     if classes.confusion is None:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
         title, content = "Confusion matrix", _matrix(classes, classes.confusion)
         help_text = "Each row is a true class, each column a predicted class: mistakes are outside the diagonal."
+        help_text += " Pixels are counted in percent of the row." if classes.of_pixels else ""
     else:
         title, content = "Most frequent confusions", _pairs(classes, classes.confusion)
         help_text = "True classes and what they were mistaken for, the most frequent first."
-    return html.card("Accuracy per class", accuracy_help, _accuracies(classes)) + html.card(title, help_text, content)
+    name = "Intersection over union per class" if classes.of_pixels else "Accuracy per class"
+    return html.card(name, accuracy_help, _accuracies(classes)) + html.card(title, help_text, content)
 
 
 def _accuracies(classes: Classes) -> str:
     order = [int(index) for index in np.argsort(np.nan_to_num(classes.accuracies, nan=2.0), kind="stable")]
-    rows = [_accuracy(classes, index) for index in order if classes.counts[index]]
+    rows = [_accuracy(classes, index) for index in order if np.isfinite(classes.accuracies[index])]
     folded = rows[_MAX_ROWS:]
     more = f"<details><summary>{len(folded)} more classes</summary>{_list(folded)}</details>" if folded else ""
     return _list(rows[:_MAX_ROWS]) + more
@@ -72,7 +80,8 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
     for true, name in enumerate(names):
         cells = "".join(
             f'<td class="{"hit" if true == predicted else "miss" if count else "none"}" style="--tint:{tint:.2f}" '
-            f'title="{name} predicted as {names[predicted]}: {count:,}">{f"{count:,}" if count else "·"}</td>'
+            f'title="{name} predicted as {names[predicted]}: {count:,}">'
+            f"{_cell(count, shares[true, predicted], classes)}</td>"
             for predicted, (count, tint) in enumerate(zip(confusion[true].tolist(), tints[true], strict=True))
         )
         rows.append(f'<tr><th scope="row" title="{name}"><span>{name}</span></th>{cells}</tr>')
@@ -81,6 +90,12 @@ def _matrix(classes: Classes, confusion: np.ndarray) -> str:
         f'<div class="scroll"><table class="confusion"><thead><tr>{corner}{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _cell(count: int, share: float, classes: Classes) -> str:
+    if not count:
+        return "·"
+    return f"{100 * share:.0f}" if classes.of_pixels else f"{count:,}"
 
 
 def _pairs(classes: Classes, confusion: np.ndarray) -> str:

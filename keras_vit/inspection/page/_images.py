@@ -10,8 +10,10 @@ from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
 
 _CHIPS = 3  # predictions per image
+_MASK_CHIPS = 8  # classes of a mask
 _SMALL = 64  # images below this size show their pixels
 _HELP = "Bright patches count most. The images are resized and cropped as the model sees them."
+_MASK_HELP = "Each image is followed by its predicted mask, and by its true mask if it is known."
 _CONTROLS = """<div class="controls">
 <label>Show <select id="view"></select></label>
 <label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
@@ -46,6 +48,9 @@ class ImageCard:
     maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
     truth: str | None = None  # None if it is unknown, and so is `correct`
     correct: bool | None = None
+    colors: Sequence[Sequence[int]] = ()  # of the predictions, in overlays
+    overlays: Sequence[tuple[str, np.ndarray]] = ()  # further images, uint8 [H, W, 3], with their titles
+    note: str = ""
 
 
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
@@ -57,7 +62,10 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
     groups = [
         (f"Mistakes: the {len(mistakes)} most confident of {num_mistakes:,}" if hidden else "Mistakes", mistakes),
         ("Correct predictions", [index for index, image in enumerate(images) if image.correct]),
-        ("Predictions", [index for index, image in enumerate(images) if image.correct is None]),
+        (
+            "The lowest mIoU first" if any(image.note for image in images) else "Predictions",
+            [index for index, image in enumerate(images) if image.correct is None],
+        ),
     ]
     named = [(title, indices) for title, indices in groups if indices]
     parts = [_CONTROLS if views else ""]
@@ -65,8 +73,11 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
         if len(named) > 1 or title != "Predictions":
             parts.append(f"<h3>{title}</h3>")
         figures = "".join(_figure(index, images[index], bool(views)) for index in indices)
-        parts.append(f'<div class="images{"" if views else " plain"}">\n{figures}</div>\n')
-    return html.card("Where the model looks" if views else "Predictions", _HELP if views else "", "".join(parts))
+        is_plain = not views and not any(image.overlays for image in images)
+        parts.append(f'<div class="images{" plain" if is_plain else ""}">\n{figures}</div>\n')
+    help_text = [_MASK_HELP] if any(image.overlays for image in images) else []
+    help_text += [_HELP] if views else []
+    return html.card("Where the model looks" if views else "Predictions", " ".join(help_text), "".join(parts))
 
 
 def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
@@ -81,11 +92,12 @@ def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
 
 
 def _figure(index: int, image: ImageCard, with_map: bool) -> str:
-    source = plots.encode_image(image.pixels)
-    url = html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
     name = html.escape(image.name)
     small = ' class="small"' if max(image.pixels.shape[:2]) < _SMALL else ""
-    original = f'<img id="image-{index}"{small} alt="{name}" src="{url}">'
+    original = f'<img id="image-{index}"{small} alt="{name}" src="{_url(image.pixels)}">'
+    for title, pixels in image.overlays:
+        title = html.escape(title)
+        original += f'<img{small} alt="{name}: {title}" title="{title}" src="{_url(pixels)}">'
     overlay = f'<canvas id="overlay-{index}" role="img" aria-label="{name}"></canvas>' if with_map else ""
     return (
         f'<figure class="image"><div class="pair">{original}{overlay}</div>'
@@ -93,10 +105,18 @@ def _figure(index: int, image: ImageCard, with_map: bool) -> str:
     )
 
 
+def _url(pixels: np.ndarray) -> str:
+    source = plots.encode_image(pixels)
+    return html.data_url(source, "image/png" if source.startswith(b"\x89PNG") else "image/jpeg")
+
+
 def _chips(image: ImageCard) -> str:
-    chips = []
-    for rank, (label, probability) in enumerate(image.predictions[:_CHIPS]):
+    chips = [f'<li class="chip truth"><span>{html.escape(image.note)}</span></li>'] if image.note else []
+    for rank, (label, probability) in enumerate(image.predictions[: _MASK_CHIPS if image.colors else _CHIPS]):
         kind, mark = "", ""
+        if image.colors:
+            red, green, blue = image.colors[rank]
+            mark = f'<i style="background:rgb({red},{green},{blue})"></i>'
         if rank == 0 and image.correct is not None:
             kind, mark = (" right", "✓ ") if image.correct else (" wrong", "✗ ")
         label = html.escape(label)

@@ -93,7 +93,7 @@ class TrainStep:
             parts = self._micro_gradients(weights, fixed, moving, rows, seeds)
             return jax.tree.map(jnp.add, totals, parts), None
 
-        no_metrics = {metric.name: jnp.zeros([]) for metric in self.recipe.task.metrics}
+        no_metrics = {metric.name: jnp.zeros([]) for metric in self.recipe.task.step_metrics}
         zeros = [jnp.zeros(weight.shape, jnp.float32) for weight in weights]
         rows = [self._micro_batches(value) for value in values]
         no_statistics = [jnp.zeros_like(statistic) for statistic in moving]

@@ -1,4 +1,4 @@
-"""Tasks that the training loop trains: with labels of classes or numbers, with a teacher, and without labels."""
+"""Tasks that the training loop trains: with labels of classes, numbers or masks, with a teacher, and without labels."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from keras_vit.training.tasks.distillation import Distillation, Teacher
 from keras_vit.training.tasks.mae import MAE
 from keras_vit.training.tasks.masked_patch import MaskedPatch
 from keras_vit.training.tasks.regression import Regression
+from keras_vit.training.tasks.segmentation import Segmentation
 from keras_vit.training.tasks.task import Shown, Task, evaluation, loss_and_metrics
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = [
     "MAE",
     "MaskedPatch",
     "Regression",
+    "Segmentation",
     "Shown",
     "Task",
     "Teacher",
@@ -32,6 +34,7 @@ TASKS: dict[str, type[Task]] = {
     "classification": Classification,
     "distillation": Distillation,
     "regression": Regression,
+    "segmentation": Segmentation,
     "masked_patch": MaskedPatch,
     "mae": MAE,
 }
@@ -50,11 +53,11 @@ def create(recipe: recipes.Recipe, source: "Source | None" = None, outputs: int 
 
 def check_labels(recipe: recipes.Recipe, source: "Source") -> None:
     """Refuse a source without the labels that the task of a recipe reads."""
-    wanted, kind = recipe.task.labels, "values" if source.label_kind == "values" else "classes"
+    wanted, kind = recipe.task.labels, {"values": "values", "mask": "masks"}.get(source.label_kind, "classes")
     found = kind if source.num_outputs else None
     if wanted in (None, found):
         return
-    known = {None: "masked_patch", "classes": "classification", "values": "regression"}
+    known = {None: "masked_patch", "classes": "classification", "values": "regression", "masks": "segmentation"}
     has = f"labels that are {found}" if found else "no labels"
     raise ValueError(
         f"task={str(recipe.task)!r} learns from labels that are {wanted}. Received: data.source="

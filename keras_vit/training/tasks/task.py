@@ -73,8 +73,16 @@ class Task:
         raise NotImplementedError
 
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
-        """Return counts of a batch that an evaluation sums up, float32, such as `[true classes, predicted classes]`."""
+        """Return counts of a batch that an evaluation sums up, such as `[true classes, predicted classes]`."""
         return ops.zeros([0, 0], dtype="float32")
+
+    def of_tally(self, tally: np.ndarray) -> dict[str, float]:
+        """Return the metrics of an evaluation that follow from its tally, beside the means over the examples."""
+        return {}
+
+    def lines(self, tally: np.ndarray) -> list[str]:
+        """Return the tally of an evaluation as lines of text; none for a confusion of classes."""
+        return []
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return examples of an evaluation, which have `"predictions"`.

@@ -29,7 +29,9 @@ class TrainStep:
         self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
     ):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.names = [metric.name for metric in recipe.task.metrics]  # in the order in which their means are stacked
+        self.names = [
+            metric.name for metric in recipe.task.step_metrics
+        ]  # in the order in which their means are stacked
         self.seed_states = seed_states(state.model)
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 

@@ -1,0 +1,98 @@
+"""Masks of class indices: PNG files, and what operations of preprocessing see of them.
+
+TensorFlow decodes a palette to its colors. Here the header of such a file is rewritten to that of a gray image, whose
+values are then the indices. Everything is made of TensorFlow operations, as the decoding of images is.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit.data import headers, images
+from keras_vit.data.parse import IGNORED
+
+MAX_CLASSES = 65_535  # also the largest number of 16 bits, which marks ignored pixels
+_GRAY, _PALETTE = 0, 3
+
+
+def ignored(num_classes: int) -> int:
+    """Return the value of ignored pixels: 255, or 65,535 if 255 is the index of a class."""
+    return IGNORED if num_classes <= IGNORED else MAX_CLASSES
+
+
+def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
+    """Decode a PNG of class indices, a scalar string, to int32 `[H, W]`.
+
+    The file is gray (1 to 16 bits) or has a palette, whose colors do not matter. `offset` is added to the indices. The
+    result is `ignored(num_classes)` where the file has 255, unless that is the index of a class, where a file of 16
+    bits has 65,535, and where the sum is negative. `origin` is the name of the file, for messages.
+    """
+    header = headers.read(encoded, 0, 26)
+    bits, kind = header[24], header[25]
+    checks = [
+        (headers.has(encoded, b"\x89PNG"), "must be a PNG file"),
+        ((kind == _GRAY) | (kind == _PALETTE), "has colors or transparency; expected class indices, gray or a palette"),
+    ]
+    with tf.control_dependencies([tf.debugging.Assert(right, ["the mask", origin, text]) for right, text in checks]):
+        encoded = headers.check(encoded, images.MAX_PIXELS)
+    encoded = tf.cond(kind == _PALETTE, lambda: _as_gray(encoded), lambda: encoded)
+    values = tf.cond(
+        bits == 16,
+        lambda: tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.int32),
+        lambda: tf.cast(tf.io.decode_png(encoded, channels=1), tf.int32),
+    )[..., 0]
+    # The decoder stretches 1, 2 and 4 bits to 0..255.
+    values //= tf.cast(tf.where(bits < 8, 255 // (tf.bitwise.left_shift(tf.ones_like(bits), bits) - 1), 1), tf.int32)
+    return to_classes(values, num_classes, offset, origin)
+
+
+def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
+    """Return the class numbers of the indices in a mask, int32, after their check; arguments as for `decode`."""
+    left_out = (values == MAX_CLASSES) | (values + offset < 0)
+    if num_classes <= IGNORED:
+        left_out |= values == IGNORED
+    highest = tf.reduce_max(tf.where(left_out, 0, values))
+    text = f"and the last of the {num_classes} classes is {num_classes - 1 - offset}"
+    message = ["the mask", origin, "has the index", highest, text]
+    with tf.control_dependencies([tf.debugging.Assert(highest + offset < num_classes, message)]):
+        return tf.where(left_out, ignored(num_classes), values + offset)
+
+
+def _as_gray(encoded: tf.Tensor) -> tf.Tensor:
+    """Return a PNG with a palette as a gray PNG of the indices."""
+    # A checksum is linear: the difference of the color types changes it by a constant.
+    before, after = (zlib.crc32(b"IHDR" + bytes(9) + bytes([kind]) + bytes(3)) for kind in (_PALETTE, _GRAY))
+    change = tf.constant(list(struct.pack(">I", before ^ after)), tf.int64)
+    checksum = tf.bitwise.bitwise_xor(headers.read(encoded, 29, 4), change)
+    checksum = tf.strings.reduce_join(tf.gather(tf.constant([bytes([value]) for value in range(256)]), checksum))
+    start, end = tf.strings.substr(encoded, 0, 25), tf.strings.substr(encoded, 33, tf.strings.length(encoded))
+    return tf.strings.join([start, bytes([_GRAY]), tf.strings.substr(encoded, 26, 3), checksum, end])
+
+
+def encode(mask: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Encode a mask `[H, W]` as a gray PNG, of 16 bits if there are more than 255 classes."""
+    return tf.io.encode_png(tf.cast(mask, tf.uint8 if num_classes <= IGNORED else tf.uint16)[..., None])
+
+
+def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., dict]:
+    """Return a function of `preprocess.host_function` as one of examples with a mask, int32 `[H, W]`.
+
+    Operations fill with 255. If that is the index of a class, it and those above are one higher in between.
+    """
+    value, shifts = ignored(num_classes), num_classes > IGNORED
+
+    def apply(example: dict, *args) -> dict:
+        mask = example["mask"]
+        if shifts:
+            mask = tf.where(mask == value, IGNORED, tf.where(mask >= IGNORED, mask + 1, mask))
+        example = function({**example, "mask": mask if shifts else tf.cast(mask, tf.uint8)}, *args)
+        if "mask" not in example:
+            return example
+        mask = tf.cast(example["mask"], tf.int32)
+        if shifts:
+            mask = tf.where(mask == IGNORED, value, tf.where(mask > IGNORED, mask - 1, mask))
+        return {**example, "mask": mask}
+
+    return apply

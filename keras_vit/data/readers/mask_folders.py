@@ -1,0 +1,119 @@
+"""Folders of images with a parallel folder of masks, one PNG per image under the same name."""
+
+import collections
+import functools
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import _checks, _io
+from keras_vit.data import holdout
+from keras_vit.data.masks import MAX_CLASSES
+from keras_vit.data.readers.data_set import DataSet, of_files
+from keras_vit.data.readers.walk import EXTENSIONS, SPLITS, Tree, listed
+from keras_vit.data.sources import MaskFileSource
+
+CLASSES_FILE = "classes.txt"
+Classes = int | str | Sequence[str] | None
+
+
+def read(location: str, masks: str, classes: Classes, label_offset: int, test_fraction: float) -> DataSet:
+    """Return the images of a folder whose masks have the same names in another one.
+
+    Both have folders of splits, such as `train` and `val`, or a hash of the file names chooses the images of "test".
+    """
+    images, drawn = trees = Tree(location), Tree(masks)
+    for tree in trees:
+        if not tf.io.gfile.isdir(tree.root):
+            raise FileNotFoundError(f"There is no folder {tree.root!r}.")
+    names = class_names(classes, drawn.root)
+    folders = _splits(images, drawn)
+    paths: list[str] = []
+    mask_paths: list[str] = []
+    indices: dict[str, np.ndarray] = {}
+    missing: list[str] = []
+    unused: list[str] = []
+    for split, (folder, mask_folder) in folders.items():
+        keys = sorted(key for key in images.below(folder) if key.lower().endswith(EXTENSIONS))
+        keys = [key for key in keys if not f"{folder}/{key}".startswith(f"{drawn.root}/")]
+        stems = [posixpath.splitext(key)[0] for key in keys]
+        twice = [stem for stem, count in collections.Counter(stems).items() if count > 1]
+        if twice:
+            raise ValueError(f"Images in {folder} must differ in more than their extension. Received: {listed(twice)}.")
+        files = {posixpath.splitext(key)[0]: key for key in drawn.below(mask_folder) if key.lower().endswith(".png")}
+        missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
+        unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
+        divided = holdout.split_indices(keys, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
+        for key, order in divided.items() if len(folders) == 1 else ((split, divided["all"]),):
+            indices[key] = len(paths) + order
+        paths += [f"{folder}/{key}" for key in keys]
+        mask_paths += [f"{mask_folder}/{files.get(stem, f'{stem}.png')}" for stem in stems]
+    if len(missing) == len(paths):
+        example = f"{mask_paths[0]} for {paths[0]}" if paths else f"{drawn.root}/1.png for {images.root}/1.jpg"
+        raise ValueError(
+            f"Images and masks of the same names are expected, as {example}. Received: {len(paths):,} images in "
+            f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
+        )
+    found = {"Images without a mask cannot be read": missing, "Masks without an image are not used": unused}
+    notes = tuple(f"{text}: {listed(some)}." for text, some in found.items() if some)
+    aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
+    column = np.array(mask_paths, object)
+    return of_pairs(f"folder:{location}", paths, column, names, label_offset, indices, aliases=aliases, notes=notes)
+
+
+def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
+    """Return the folders of images and masks by split, or without folders of splits both roots as "train"."""
+    named, masks = (
+        {SPLITS[name.lower()]: f"{tree.root}/{name}" for name in tree.folders(tree.root) if name.lower() in SPLITS}
+        for tree in (images, drawn)
+    )
+    if "train" not in named:
+        return {"train": (images.root, drawn.root)}
+    if not set(named) <= set(masks):
+        raise ValueError(
+            f"The masks need the folders of the images, {', '.join(named.values())}. "
+            f"Received: {', '.join(masks.values()) or 'none'} in {drawn.root}."
+        )
+    return {split: (folder, masks[split]) for split, folder in named.items()}
+
+
+def class_names(classes: Classes, folder: str | None = None) -> list[str]:
+    """Return the names of the classes of masks: the option `classes` or the lines of `classes.txt` in a folder."""
+    path = posixpath.join(folder or "", CLASSES_FILE)
+    names: Sequence[str]
+    if isinstance(classes, int):
+        names = [str(number) for number in range(min(_checks.positive_int("classes", classes), MAX_CLASSES + 1))]
+    elif classes is not None:
+        names = classes.split(",") if isinstance(classes, str) else _checks.sequence("classes", classes, "names")
+    elif folder is not None and tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path, "rb") as file:
+            names = _io.decode_text(file.read(), path).strip().splitlines()
+    else:
+        file = f", or write them to {path}, one per line" if folder is not None else ""
+        raise ValueError(
+            "The classes of masks must be known. Give their number or names, in the order of the indices, as classes=, "
+            f"such as #classes=21 or #classes=sky,tree{file}."
+        )
+    names = [str(name).strip() for name in names]
+    if not all(names) or not 0 < len(set(names)) == len(names) <= MAX_CLASSES:
+        raise ValueError(
+            f"Masks need 1 to {MAX_CLASSES:,} classes, each with a name of its own. "
+            f"Received: {len(names)} names from {path if classes is None else 'classes='}, {str(names)[:200]}."
+        )
+    return names
+
+
+def of_pairs(
+    name: str,
+    paths: Sequence[str],
+    mask_paths: np.ndarray,
+    names: Sequence[str],
+    label_offset: int,
+    indices: dict[str, np.ndarray],
+    **options,
+) -> DataSet:
+    """Return a data set of files of images and masks; further options are those of `of_files`."""
+    source = functools.partial(MaskFileSource, offset=label_offset)
+    return of_files(name, paths, mask_paths, names, indices, label_kind="mask", source=source, **options)

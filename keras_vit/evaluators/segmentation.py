@@ -1,0 +1,187 @@
+"""Classes of pixels: intersection over union, counted over a whole data set."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit import recipe as recipes
+from keras_vit._metrics import segmentation_scores
+from keras_vit.evaluators.dataset import Split
+from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
+from keras_vit.inference.predictor import in_batches
+from keras_vit.training.tasks.segmentation import resized
+
+_AT_A_TIME = 8  # windows
+
+
+@register
+@dataclasses.dataclass(kw_only=True)
+class Segmentation(SplitEvaluator):
+    """mIoU, mean accuracy of the classes and accuracy of the pixels, exact over the data set.
+
+    Classes that neither the masks nor the predictions contain do not count. Images and masks are those that the
+    preprocessing makes, or with `stride` of any size: windows cover the image that `pp` makes, the logits of windows
+    that overlap are averaged and resized to the mask as it is stored.
+
+    Attributes:
+        stride: Pixels between two windows; None for one prediction for each image.
+        crop: Height and width of a window, of a model for images of any size; None for those of the model.
+        ignore: Number of a class whose pixels do not count, 255 for none; None for that of the training recipe.
+        pp: Preprocessing of whole images for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`; None for
+            that of the model without what crops and resizes.
+
+    References:
+        - [mmsegmentation](https://github.com/open-mmlab/mmsegmentation): `IoUMetric` and `slide_inference`
+        - [DINOv3](https://arxiv.org/abs/2508.10104): windows of 512 pixels, 341 apart
+    """
+
+    name: ClassVar = "segmentation"
+    outputs: ClassVar = ("mask",)
+    label_kinds: ClassVar = ("mask",)
+    stride: int | None = None
+    crop: int | None = None
+    ignore: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("stride", "crop"):
+            if getattr(self, name) is not None:
+                _checks.positive_int(name, getattr(self, name))
+
+    def check(self, context: Context) -> None:
+        opened = self._open(context)
+        if self.stride is None:
+            return
+        if context.predictor.scores_are != "logits":
+            raise NotMeasurable("Windows need the logits of the model, and this artifact returns masks.")
+        if opened.originals is None or None in self._window(context):
+            raise ValueError("The model takes images of any size: give the size of windows, such as crop=512.")
+        if self.stride > min(self._window(context)):
+            raise ValueError(f"Windows of {self._window(context)} must touch. Received: stride={self.stride}.")
+
+    def measure(self, context: Context) -> Result:
+        self.check(context)
+        opened = self._open(context)
+        classes, ignore = opened.num_classes, self._ignored(context)
+        confusion, examples, non_finite = np.zeros((classes, classes), np.int64), 0, 0
+        for predicted, true, finite in self._predictions(context, opened):
+            confusion += count(true if ignore == 255 else np.where(true == ignore, -1, true), predicted, classes)
+            examples, non_finite = examples + 1, non_finite + (not finite)
+        if not confusion.sum():
+            raise ValueError("There is nothing to evaluate: no pixel of the masks counts.")
+        return to_result(confusion, examples, opened.class_names, non_finite)
+
+    def _open(self, context: Context) -> Split:
+        source, split, pp = self.place(context)
+        pp = pp if self.stride is None else context.preprocess
+        return context.in_model_classes(context.open_fitting(source, split, pp, self.label_kinds, self.outputs))
+
+    def _ignored(self, context: Context) -> int:
+        if self.ignore is None:
+            task = recipes.parse_task(context.predictor.card.recipe.get("task", "segmentation"))
+            return getattr(task, "ignore", 255)
+        return self.ignore
+
+    def _window(self, context: Context) -> tuple[int | None, int | None]:
+        height, width, _ = context.image_shape
+        return height or self.crop, width or self.crop
+
+    def _predictions(self, context: Context, opened: Split) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+        """Yield predicted and true classes, `[h, w]` each, and whether all scores are finite."""
+        scores = context.predictor.scores
+        if self.stride is None:
+            for batch in opened.batches:
+                found, valid = scores(batch["image"]), np.asarray(batch["valid"]) > 0
+                classes = to_classes(found, batch["mask"].shape[1:])
+                for index in np.flatnonzero(valid):
+                    yield classes[index], batch["mask"][index], bool(np.isfinite(found[index]).all())
+            return
+        for example in opened.originals(self.pp):
+            logits = slide(scores, example["image"], self._window(context), self.stride)
+            yield to_classes(logits[None], example["mask"].shape)[0], example["mask"], bool(np.isfinite(logits).all())
+
+
+def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Return the confusion of pixels, int64 `[true classes, predicted classes]`.
+
+    Args:
+        true: True classes, integers of any shape; those that are not in `range(classes)` do not count.
+        predicted: Predicted classes, of the same shape.
+        classes: Number of classes.
+
+    Example:
+    >>> count(np.array([[0, 1, 255]]), np.array([[1, 1, 1]]), classes=2).tolist()
+    [[0, 1], [0, 1]]
+    """
+    kept = (true >= 0) & (true < classes)
+    pairs = true[kept].astype(np.int64) * classes + predicted[kept]
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
+    """Return the scores of a confusion of pixels as a result, with details of each class."""
+    scores = segmentation_scores(confusion)
+    metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
+    details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
+    details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}
+    counts = {"examples": examples, **({"non_finite": non_finite} if non_finite else {})}
+    return Result({**metrics, **counts}, details=details)
+
+
+def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return the classes at (h, w), integers `[b, h, w]`, of logits `[b, height, width, classes]` or of masks."""
+    if scores.ndim == 3:
+        nearest = ops.image.resize(scores[..., None], size, interpolation="nearest", data_format="channels_last")
+        return ops.convert_to_numpy(nearest)[..., 0].astype(np.int64)
+    return ops.convert_to_numpy(ops.argmax(resized(ops.convert_to_tensor(scores), size), axis=-1))
+
+
+def starts(size: int, crop: int, stride: int) -> list[int]:
+    """Return where windows begin along an axis of a size; the last one ends at the end.
+
+    Example:
+    >>> starts(1000, crop=512, stride=341)
+    [0, 341, 488]
+    """
+    windows = max(size - crop + stride - 1, 0) // stride + 1
+    return [max(min(index * stride, size - crop), 0) for index in range(windows)]
+
+
+def slide(
+    scores: Callable[[np.ndarray], np.ndarray], image: np.ndarray, window: tuple[int, int], stride: int
+) -> np.ndarray:
+    """Return the logits of an image of any size, averaged over the windows of which a pixel is part.
+
+    Args:
+        scores: Function from windows `[b, *window, C]` to logits `[b, height, width, classes]`.
+        image: Prepared image, float32 `[H, W, C]`. One that is smaller than a window is filled up with zeros.
+        window: Height and width of a window.
+        stride: Pixels between two windows.
+
+    Returns:
+        float32 `[H, W, classes]`.
+
+    Example:
+    >>> logits = slide(lambda windows: windows[:, ::2, ::2], np.ones((10, 7, 3), "float32"), (4, 4), stride=3)
+    >>> logits.shape, float(logits.min())
+    ((10, 7, 3), 1.0)
+    """
+    height, width, _ = image.shape
+    missing = [(0, max(size - given, 0)) for size, given in zip(window, image.shape, strict=False)]
+    padded = np.pad(image, [*missing, (0, 0)])
+    places = [(y, x) for y in starts(height, window[0], stride) for x in starts(width, window[1], stride)]
+    total: Any = None
+    times = np.zeros((*padded.shape[:2], 1), np.float32)
+    for first in range(0, len(places), _AT_A_TIME):
+        some = [(slice(y, y + window[0]), slice(x, x + window[1])) for y, x in places[first : first + _AT_A_TIME]]
+        found = in_batches(scores, np.stack([padded[place] for place in some]), _AT_A_TIME)
+        for place, logits in zip(some, ops.convert_to_numpy(resized(found, window)), strict=True):
+            if total is None:
+                total = np.zeros((*padded.shape[:2], logits.shape[-1]), np.float32)
+            total[place] += logits
+            times[place] += 1
+    return (total / times)[:height, :width]

@@ -1,0 +1,184 @@
+"""Heads that classify pixels: layers for the argument `head` of a Vision Transformer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit import _checks
+from keras_vit.layers import Dense
+from keras_vit.layers.composite import CompositeLayer
+
+
+class Segmenter(CompositeLayer):
+    """Base class of heads for segmentation: logits on a grid from the patches after one or several blocks.
+
+    Args:
+        classes: Number of classes.
+        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
+            block. The patches of each block are those after the model's final norm.
+        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image.
+        name: Name of the layer.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        blocks: Sequence[int] | None = None,
+        dropout_rate: float = 0.0,
+        name: str = "head",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.classes = _checks.positive_int("classes", classes)
+        numbers = None if blocks is None else _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
+        self.blocks = None if numbers is None else tuple(numbers)
+        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+
+    def build(self, tokens_shape: Any, **shapes: Any) -> None:
+        width = sum(shape[-1] for shape in (tokens_shape if self.blocks else [tokens_shape]))
+        self.dropout = keras.layers.SpatialDropout2D(
+            self.dropout_rate, data_format="channels_last", dtype=self.dtype_policy, name="dropout"
+        )
+        self.build_layers(width)
+        super().build()
+
+    def build_layers(self, width: int) -> None:
+        """Build the sublayers for patches of this width."""
+        raise NotImplementedError
+
+    def call(self, tokens: Any, grid: Any, training: bool = False) -> Any:
+        x = ops.concatenate(grid, axis=-1) if self.blocks else grid  # [B, h, w, D]
+        return self.logits(self.dropout(x, training=training), training)
+
+    def logits(self, x: Any, training: bool) -> Any:
+        """Return the logits of patches `[B, h, w, D]`."""
+        raise NotImplementedError
+
+    def dense(self, name: str, units: int) -> keras.layers.Layer:
+        """Return a dense layer of each place, a 1 x 1 convolution, as mmsegmentation initializes it."""
+        normal = keras.initializers.RandomNormal(stddev=0.01)
+        return Dense(units, kernel_initializer=normal, dtype=self.dtype_policy, name=name)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LinearSegmenter(Segmenter):
+    """Batch norm and a linear layer, the head on frozen features of DINOv2 and DINOv3.
+
+    Args:
+        classes: Number of classes.
+        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
+            block. The patches of each block are those after the model's final norm.
+        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image. DINOv3 drops 0.1.
+        name: Name of the layer.
+
+    Call arguments:
+        tokens: Tokens of the encoder, which are not read.
+        grid: Patches `[B, h, w, D]`, or a list of them with `blocks`. The result is `[B, h, w, classes]`.
+        training: Whether to drop channels, and to normalize by the batch.
+
+    References:
+        - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4
+        - [DINOv3](https://arxiv.org/abs/2508.10104), section 6.1
+
+    Example:
+    >>> head = LinearSegmenter(21, blocks=(-4, -3, -2, -1))
+    >>> model = keras_vit.ViT_Ti16(image_size=64, head=head)
+    >>> model.output_shape
+    (None, 4, 4, 21)
+    """
+
+    def build_layers(self, width: int) -> None:
+        self.norm = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=self.dtype_policy, name="norm")
+        self.norm.build((None, None, None, width))
+        self.classifier = self.dense("classifier", self.classes)
+        self.classifier.build((None, None, None, width))
+
+    def logits(self, x: Any, training: bool) -> Any:
+        return self.classifier(self.norm(x, training=training))  # [B, h, w, classes]
+
+    def count(self, tally: Any, tokens: int, width: int, grid: tuple[int, int]) -> None:
+        rows, width = grid[0] * grid[1], width * len(self.blocks or [0])
+        tally.norm(rows, width)
+        tally.dense(rows, width, self.classes)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class UpsampleSegmenter(Segmenter):
+    """Transposed convolutions, which double the resolution each, and a linear layer.
+
+    Args:
+        classes: Number of classes.
+        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
+            block. The patches of each block are those after the model's final norm.
+        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image.
+        width: Width of the layer before the convolutions, which halve it each.
+        stages: Number of convolutions.
+        name: Name of the layer.
+
+    Call arguments:
+        tokens: Tokens of the encoder, which are not read.
+        grid: Patches `[B, h, w, D]`, or a list of them with `blocks`. The result is
+            `[B, 2**stages h, 2**stages w, classes]`.
+        training: Whether to drop channels.
+
+    Example:
+    >>> model = keras_vit.ViT_Ti16(image_size=64, head=UpsampleSegmenter(21))
+    >>> model.output_shape
+    (None, 16, 16, 21)
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        blocks: Sequence[int] | None = None,
+        dropout_rate: float = 0.0,
+        width: int = 256,
+        stages: int = 2,
+        name: str = "head",
+        **kwargs: Any,
+    ):
+        super().__init__(classes, blocks, dropout_rate, name, **kwargs)
+        self.stages = _checks.positive_int("stages", stages)
+        self.width = _checks.divisible("width", width, "2**stages", 2**stages)
+
+    @property
+    def widths(self) -> list[int]:
+        """Width before the first convolution and after each."""
+        return [self.width >> stage for stage in range(self.stages + 1)]
+
+    def build_layers(self, width: int) -> None:
+        shared: Any = {"dtype": self.dtype_policy}
+        self.projection = Dense(self.width, name="projection", **shared)
+        self.projection.build((None, None, None, width))
+        # A kernel that its stride divides covers all places as often: no checkerboard.
+        options: Any = {"kernel_size": 4, "strides": 2, "padding": "same", "data_format": "channels_last", **shared}
+        self.convolutions, self.norms = [], []
+        for stage, (before, after) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
+            self.convolutions.append(keras.layers.Conv2DTranspose(after, name=f"convolution_{stage}", **options))
+            self.convolutions[-1].build((None, None, None, before))
+            self.norms.append(keras.layers.LayerNormalization(epsilon=1e-6, name=f"norm_{stage}", **shared))
+            self.norms[-1].build((None, None, None, after))
+        self.classifier = self.dense("classifier", self.classes)
+        self.classifier.build((None, None, None, self.widths[-1]))
+
+    def logits(self, x: Any, training: bool) -> Any:
+        x = self.projection(x)  # [B, h, w, width]
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = ops.gelu(norm(convolution(x)))  # [B, 2 h, 2 w, width / 2]
+        return self.classifier(x)
+
+    def count(self, tally: Any, tokens: int, width: int, grid: tuple[int, int]) -> None:
+        rows, widths = grid[0] * grid[1], self.widths
+        tally.dense(rows, width * len(self.blocks or [0]), self.width)
+        for before, after in zip(widths, widths[1:], strict=False):
+            tally.dense(rows, before, 16 * after, bias=False)
+            tally.parameters += after
+            rows *= 4
+            tally.norm(rows, after)
+            tally.elementwise(rows * after)  # of GELU
+        tally.dense(rows, widths[-1], self.classes)
+
+
+HEADS = {"linear": LinearSegmenter, "upsample": UpsampleSegmenter}

@@ -1,0 +1,178 @@
+"""The evaluator of segmentations against mmsegmentation's counting and sliding windows, written in NumPy."""
+
+import types
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit import data
+from keras_vit.data import sources
+from keras_vit.evaluators import Context, NotMeasurable, Suite, opener
+from keras_vit.evaluators.segmentation import slide, starts, to_classes
+from keras_vit.inference import FunctionPredictor, ModelCard
+from keras_vit.training.tasks.segmentation import resized
+
+NAMES = ("ground", "sea", "sky")
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (5, 8, 8, 3), np.uint8)
+MASKS = RNG.integers(0, 3, (5, 8, 8)).astype(np.int32)
+MASKS[0, 0], MASKS[1] = 255, 1
+
+
+def logits(images):
+    """Logits at half the size: the channels of every other pixel."""
+    return None, np.asarray(images)[:, ::2, ::2]
+
+
+def context(names=NAMES, function=logits, masks=MASKS, **card):
+    """The predictor on images in memory; no file is read."""
+    source = sources.ArraySource("memory", "test", IMAGES, masks, names, "mask")
+    card = ModelCard(**{"class_names": NAMES, "preprocess": "resize(8)|value_range(0, 1)", "output": "mask"} | card,
+                     image_shape=(8, 8, 3))  # fmt: skip
+    found = Context(FunctionPredictor(card, function), None, "memory")
+    open_split = opener(batch_size=2)
+
+    def open_memory(name, split, pp):
+        opened = data.open_source
+        data.open_source = lambda *_, **__: source
+        try:
+            return open_split(name, split, pp)
+        finally:
+            data.open_source = opened
+
+    found.open_split = open_memory
+    return found
+
+
+def measure(text="segmentation", **options):
+    (result,) = Suite([text]).run(context(**options))
+    return result
+
+
+def confusion(true, predicted, classes=3):
+    counts = np.zeros((classes, classes), int)
+    for t, p in zip(true.ravel(), predicted.ravel(), strict=True):
+        if t < classes:
+            counts[t, p] += 1
+    return counts
+
+
+PREDICTED = np.asarray(ops.image.resize(IMAGES[:, ::2, ::2] / np.float32(255), (8, 8), data_format="channels_last"))
+PREDICTED = PREDICTED.argmax(-1)
+
+
+def test_every_pixel_counts_once():
+    result = measure()
+    expected = confusion(MASKS, PREDICTED)
+    np.testing.assert_array_equal(result.details["confusion"], expected)
+    right, union = np.diag(expected), expected.sum(0) + expected.sum(1) - np.diag(expected)
+    assert result.metrics["miou"] == pytest.approx((right / union).mean(), rel=1e-12)
+    assert result.metrics["pixel_accuracy"] == pytest.approx(right.sum() / expected.sum(), rel=1e-12)
+    assert result.metrics["mean_accuracy"] == pytest.approx((right / expected.sum(1)).mean(), rel=1e-12)
+    assert result.metrics["examples"] == 5 and expected.sum() == MASKS.size - 8
+    assert result.text("miou").endswith("%")
+
+
+def test_a_class_that_is_nowhere_does_not_count():
+    few = measure(masks=np.zeros_like(MASKS), function=lambda images: (None, logits(images)[1] * [1, 0, 0] + [1, 0, 0]))
+    assert few.metrics["miou"] == few.metrics["pixel_accuracy"] == few.metrics["mean_accuracy"] == 1
+    np.testing.assert_array_equal(few.details["per_class"]["iou"], [1, np.nan, np.nan])
+
+
+def test_classes_are_found_by_their_names():
+    result = measure(names=("sky", "cloud", "ground"))  # a class that the model does not have is left out
+    true = np.array([2, 255, 0])[np.minimum(MASKS, 2)]
+    true[MASKS == 255] = 255
+    np.testing.assert_array_equal(result.details["confusion"], confusion(true, PREDICTED))
+
+
+@pytest.mark.parametrize(
+    ("text", "card"),
+    [("segmentation(ignore=1)", {}), ("segmentation", {"recipe": {"task": "segmentation(ignore=1)"}})],
+)
+def test_ignored_class(text, card):
+    expected = confusion(np.where(MASKS == 1, 255, MASKS), PREDICTED)
+    np.testing.assert_array_equal(measure(text, **card).details["confusion"], expected)
+
+
+def test_masks_of_artifacts():
+    def masks(images):
+        return None, np.argmax(images, axis=-1)
+
+    found = context(function=masks)
+    found.predictor.scores_are = "mask"
+    (result,) = Suite(["segmentation"]).run(found)
+    np.testing.assert_array_equal(result.details["confusion"], confusion(MASKS, IMAGES.argmax(-1)))
+    with pytest.raises(NotMeasurable, match="logits"):
+        Suite(["segmentation(stride=3)"]).evaluators["segmentation"].check(found)
+
+
+def test_values_that_are_not_finite_are_reported():
+    def broken(images):
+        return None, np.full_like(logits(images)[1], np.nan)
+
+    assert measure(function=broken).metrics["non_finite"] == 5
+
+
+def test_nothing_counts():
+    with pytest.raises(ValueError, match="no pixel"):
+        measure(masks=np.full_like(MASKS, 255))
+
+
+def slide_inference(function, image, crop, stride):
+    """mmsegmentation's `slide_inference`, of one image `[H, W, C]`."""
+    height, width, _ = image.shape
+    total, times = 0, np.zeros((height, width, 1))
+    for row in range(max(height - crop[0] + stride - 1, 0) // stride + 1):
+        for column in range(max(width - crop[1] + stride - 1, 0) // stride + 1):
+            y2, x2 = min(row * stride + crop[0], height), min(column * stride + crop[1], width)
+            y1, x1 = max(y2 - crop[0], 0), max(x2 - crop[1], 0)
+            part = np.asarray(resized(ops.convert_to_tensor(function(image[None, y1:y2, x1:x2])), (y2 - y1, x2 - x1)))
+            total = total + np.pad(part[0], [(y1, height - y2), (x1, width - x2), (0, 0)])
+            times[y1:y2, x1:x2] += 1
+    return total / times
+
+
+@pytest.mark.parametrize(("shape", "stride"), [((20, 31), 5), ((8, 8), 3), ((9, 50), 8), ((16, 24), 8)])
+def test_windows_are_those_of_mmsegmentation(shape, stride):
+    image = RNG.normal(size=(*shape, 3)).astype(np.float32)
+    function = lambda windows: logits(windows)[1] ** 2  # noqa: E731
+    expected = slide_inference(function, image, (8, 8), stride)
+    np.testing.assert_allclose(slide(function, image, (8, 8), stride), expected, rtol=1e-5, atol=1e-6)
+    places = starts(shape[1], 8, stride)
+    assert places[0] == 0 and places[-1] == shape[1] - 8
+
+
+def test_images_that_are_smaller_than_a_window():
+    image = RNG.normal(size=(5, 12, 3)).astype(np.float32)
+    padded = np.pad(image, [(0, 3), (0, 0), (0, 0)])
+    same = slide(lambda windows: windows, image, (8, 8), 4)
+    np.testing.assert_allclose(same, image, rtol=1e-6)
+    expected = slide(lambda windows: windows.mean((1, 2), keepdims=True), padded, (8, 8), 4)[:5]
+    np.testing.assert_allclose(slide(lambda w: w.mean((1, 2), keepdims=True), image, (8, 8), 4), expected, rtol=1e-6)
+
+
+def test_windows_measure_masks_as_they_are_stored():
+    """The preprocessing of whole images enlarges, and the logits are resized to the mask."""
+    result = measure("segmentation(stride=8, pp='resize(24, method=\\'nearest\\')|value_range(0, 1)')")
+    large = np.repeat(np.repeat(IMAGES, 3, axis=1), 3, axis=2) / np.float32(255)
+    found = [slide_inference(lambda windows: logits(windows)[1], image, (8, 8), 8) for image in large]
+    predicted = to_classes(np.asarray(found, np.float32), (8, 8))
+    np.testing.assert_array_equal(result.details["confusion"], confusion(MASKS, predicted))
+    assert result.details["confusion"].sum() == MASKS.size - 8
+    own = measure("segmentation(stride=4)")  # without what resizes
+    np.testing.assert_array_equal(own.details["confusion"], measure().details["confusion"])
+
+
+def test_wrong_arguments():
+    for text in ("segmentation(stride=0)", "segmentation(crop=-1)"):
+        with pytest.raises(ValueError, match="stride|crop"):
+            Suite([text])
+    found = context(output="softmax")
+    with pytest.raises(ValueError, match="a model whose output is 'mask'"):
+        Suite(["segmentation"]).check(found)
+    found = context()
+    found.predictor.model = types.SimpleNamespace(input_shape=(None, None, None, 3))
+    with pytest.raises(ValueError, match="give crop="):
+        Suite(["segmentation(stride=4)"]).check(found)

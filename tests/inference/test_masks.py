@@ -1,0 +1,128 @@
+"""Masks of classes: the answer, sizes, colors, files and run lengths."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit.inference import masks, open_predictor, outputs
+from keras_vit.inference.keras_model import card_of_model
+from tests import tiny
+from tests.models.dense_head import DenseHead
+
+MASK = np.array([[0, 0, 1, 1], [0, 2, 2, 1], [2, 2, 2, 2]], np.uint8)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (7, 5), (2, 9), (1, 1), (64, 100)])
+def test_resizing_is_tensorflows(size):
+    expected = tf.image.resize(MASK[..., None], size, "nearest")[..., 0]
+    np.testing.assert_array_equal(masks.resized(MASK, size), expected)
+
+
+def test_answers_by_hand():
+    """Halfway between the centers of two patches their logits are equal, and the classes change."""
+    raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
+    answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(2, 6)))
+    assert answer.dtype == np.uint8
+    np.testing.assert_array_equal(answer, [[[0, 0, 0, 1, 1, 1]] * 2])
+
+
+def test_answers_are_the_largest_of_the_enlarged_logits():
+    raw = np.random.default_rng(0).normal(size=(2, 3, 4, 300)).astype(np.float32)
+    expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
+    answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(9, 8)))
+    assert answer.dtype == np.int32 and answer.max() > 255
+    np.testing.assert_array_equal(answer, expected)
+
+
+@pytest.mark.parametrize("values", [MASK, MASK + 253, MASK.astype(np.int32) + 300])
+def test_files_are_those_of_pillow(values):
+    opened = Image.open(io.BytesIO(masks.to_png(values)))
+    np.testing.assert_array_equal(np.asarray(opened), values)
+    np.testing.assert_array_equal(masks.from_png(masks.to_png(values)), values)
+    if values.max() < 256:
+        np.testing.assert_array_equal(np.asarray(opened.convert("RGB"))[0, 0], masks.palette(256)[values[0, 0]])
+
+
+def test_files_of_images():
+    pixels = tiny.arrays(1, 20, 30)[0]
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(masks.to_png(pixels)))), pixels)
+    with pytest.raises(ValueError, match="colors"):
+        masks.from_png(masks.to_png(pixels))
+
+
+def test_files_that_are_damaged():
+    good = masks.to_png(MASK)
+    large = good[:16] + (30_000).to_bytes(4, "big") * 2 + good[24:]
+    for content in (b"", good[:-40], b"GIF" + good, large):
+        with pytest.raises(ValueError, match="PNG file of class numbers"):
+            masks.from_png(content)
+
+
+def test_run_lengths():
+    runs = masks.to_runs(MASK)
+    assert runs.tolist() == [[0, 2], [1, 2], [0, 1], [2, 2], [1, 1], [2, 4]]
+    np.testing.assert_array_equal(masks.from_runs(runs, MASK.shape), MASK)
+    with pytest.raises(ValueError, match="add up to the 4 x 4"):
+        masks.from_runs(runs, (4, 4))
+
+
+def test_colors_differ():
+    """Each class has its color, next to its neighbors too; the overlay has half of it."""
+    colors = masks.palette(256).astype(int)
+    assert len(np.unique(colors, axis=0)) == 256
+    assert np.abs(colors[1:] - colors[:-1]).max(axis=1).min() > 40
+    np.testing.assert_array_equal(masks.palette(300)[256:], colors[:44])
+    image = np.full((3, 4, 1), 100, np.uint8)
+    np.testing.assert_array_equal(masks.overlay(image, MASK), (100 + colors[MASK]) // 2)
+
+
+def test_names_of_files(tmp_path):
+    assert masks.file_names("out", ["a/x.jpg", "b/y.png"])[1] == ("out/y.png", "out/y_overlay.png")
+    for paths in (["a/x.jpg", "b/x.png"], ["x.jpg", "x_overlay.jpg"], ["out/x.png"]):
+        with pytest.raises(ValueError, match="--output=out"):
+            masks.file_names("out", paths)
+
+
+class MeanHead(keras.layers.Layer):
+    """A head of a user whose outputs are one row per image, `[B, 16]`."""
+
+    def call(self, tokens, grid):
+        return keras.ops.mean(tokens, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "output"),
+    [
+        (DenseHead(3), ("sky", "sea", "sand"), "mask"),
+        (DenseHead(3), None, "mask"),
+        (DenseHead(1), None, "scores"),  # a number per patch
+        (MeanHead(name="head"), None, "scores"),
+        (MeanHead(name="head"), tuple("abcdefghijklmnop"), "softmax"),
+    ],
+)
+def test_kind_of_a_given_head(head, names, output):
+    """Outputs of a user's head are those of classes where there are logits of patches, or names."""
+    model = tiny.model(head=head)
+    model.class_names = names
+    card = card_of_model(model, "model", tiny.PREPROCESS)
+    assert card.output == output
+    assert card.class_names == (names or (("0", "1", "2") if output == "mask" else ()))
+
+
+def test_masks_of_the_image(tmp_path):
+    """A preprocessing that cuts the image is refused."""
+    model = tiny.model(head=DenseHead(3))
+    model.save(tmp_path / "model.keras")
+    predictor = open_predictor(tmp_path / "model.keras", preprocess=tiny.PREPROCESS)
+    content = tiny.encode(tiny.arrays(1, 20, 24)[0], "PNG")
+    answers = predictor.predict(predictor.preprocess([content]))
+    assert answers.shape == (1, 16, 16)
+    (mask,) = predictor.card.at_image_sizes(answers, [content])
+    np.testing.assert_array_equal(mask, masks.resized(answers[0], (20, 24)))
+    cut = open_predictor(tmp_path / "model.keras", preprocess="resize_small(20)|central_crop(16)|value_range(-1, 1)")
+    with pytest.raises(ValueError, match=r"preprocess=.*central_crop\(16\)"):
+        cut.card.at_image_sizes(answers, [content])
