@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data import headers, images
 from keras_vit.data.parse import IGNORED
 
-MAX_CLASSES = 65_535  # of 16 bits, the largest of which marks ignored pixels
+MAX_CLASSES = 65_535  # also the largest number of 16 bits, which marks ignored pixels
 _GRAY, _PALETTE = 0, 3
 
 
@@ -54,9 +54,9 @@ def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.
     if num_classes <= IGNORED:
         left_out |= values == IGNORED
     highest = tf.reduce_max(tf.where(left_out, 0, values))
-    text = f"expected at most {num_classes - 1 - offset}, of {num_classes} classes."
-    inside = tf.debugging.Assert(highest + offset < num_classes, [text, "The mask", origin, "has the index", highest])
-    with tf.control_dependencies([inside]):
+    text = f"and the last of the {num_classes} classes is {num_classes - 1 - offset}"
+    message = ["the mask", origin, "has the index", highest, text]
+    with tf.control_dependencies([tf.debugging.Assert(highest + offset < num_classes, message)]):
         return tf.where(left_out, ignored(num_classes), values + offset)
 
 

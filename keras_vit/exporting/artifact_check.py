@@ -1,6 +1,7 @@
 """Check of an exported artifact: every signature, on real images."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +44,7 @@ def check(
         results = [run(batch) for batch in batches]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
-            pair = answers, found[name]
+            pair: tuple[Any, Any] = answers, found[name]
         else:  # masks of the sizes of their images, empty for images that are refused
             pair = of_images, [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
         comparisons.append(verify.compare_answers(reference.card, *pair, images.labels))

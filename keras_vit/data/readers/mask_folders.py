@@ -1,5 +1,6 @@
 """Folders of images with a parallel folder of masks, one PNG per image under the same name."""
 
+import collections
 import functools
 import posixpath
 from collections.abc import Sequence
@@ -23,20 +24,24 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
 
     Both have folders of splits, such as `train` and `val`, or a hash of the file names chooses the images of "test".
     """
-    images, drawn = _tree(location), _tree(masks)
+    images, drawn = trees = Tree(location), Tree(masks)
+    for tree in trees:
+        if not tf.io.gfile.isdir(tree.root):
+            raise FileNotFoundError(f"There is no folder {tree.root!r}.")
     names = class_names(classes, drawn.root)
     folders = _splits(images, drawn)
     paths: list[str] = []
     mask_paths: list[str] = []
     indices: dict[str, np.ndarray] = {}
-    missing, unused = [], []
+    missing: list[str] = []
+    unused: list[str] = []
     for split, (folder, mask_folder) in folders.items():
-        found = [key for key in images.below(folder) if key.lower().endswith(EXTENSIONS)]
-        keys = sorted(key for key in found if not f"{folder}/{key}".startswith(f"{drawn.root}/"))
+        keys = sorted(key for key in images.below(folder) if key.lower().endswith(EXTENSIONS))
+        keys = [key for key in keys if not f"{folder}/{key}".startswith(f"{drawn.root}/")]
         stems = [posixpath.splitext(key)[0] for key in keys]
-        if len(set(stems)) < len(stems):
-            twice = next(stem for stem in stems if stems.count(stem) > 1)
-            raise ValueError(f"Images must differ in more than their extension, by which masks are found: {twice!r}.")
+        twice = [stem for stem, count in collections.Counter(stems).items() if count > 1]
+        if twice:
+            raise ValueError(f"Images in {folder} must differ in more than their extension. Received: {listed(twice)}.")
         files = {posixpath.splitext(key)[0]: key for key in drawn.below(mask_folder) if key.lower().endswith(".png")}
         missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
         unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
@@ -51,21 +56,11 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
             f"Images and masks of the same names are expected, as {example}. Received: {len(paths):,} images in "
             f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
         )
-    notes = []
-    if missing:
-        notes.append(f"Images without a mask cannot be read: {listed(missing)}.")
-    if unused:
-        notes.append(f"Masks without an image are not used: {listed(unused)}.")
+    found = {"Images without a mask cannot be read": missing, "Masks without an image are not used": unused}
+    notes = tuple(f"{text}: {listed(some)}." for text, some in found.items() if some)
     aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
-    options = {"aliases": aliases, "notes": tuple(notes)}
-    return of_pairs(f"folder:{location}", paths, np.array(mask_paths, object), names, label_offset, indices, **options)
-
-
-def _tree(location: str) -> Tree:
-    tree = Tree(location)
-    if not tf.io.gfile.isdir(tree.root):
-        raise FileNotFoundError(f"There is no folder {location!r}.")
-    return tree
+    column = np.array(mask_paths, object)
+    return of_pairs(f"folder:{location}", paths, column, names, label_offset, indices, aliases=aliases, notes=notes)
 
 
 def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
