@@ -164,7 +164,7 @@ def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndar
     count = len(card.class_names)
     pairs = zip(found.contents, found.labels, strict=True)
     seen = np.stack([examples.mask_as_seen(content, mask, card.preprocess, count) for content, mask in pairs])
-    return np.where(seen == ignore, -1, seen)
+    return seen if ignore == 255 else np.where(seen == ignore, -1, seen)
 
 
 def confusions(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[np.ndarray]:

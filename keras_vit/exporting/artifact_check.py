@@ -1,6 +1,7 @@
 """Check of an exported artifact: every signature, on real images."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,20 +34,22 @@ def check(
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in batches])
     answers = reference.answers(scores)
-    of_images = reference.card.at_image_sizes(answers, images.contents)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
     are_logits = reference.card.output == "softmax" and reference.scores_are == "logits" and scores.shape[-1] > 1
     if are_logits and (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1.0, atol=1e-5):
         problems.append("the outputs of the model are probabilities already; let it end in keras.layers.Softmax")
     for signature, run in _signatures(artifact).items():
+        expected: Any
+        given: Any
         results = [run(batch) for batch in batches]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
-            pair = answers, found[name]
+            expected, given = answers, found[name]
         else:  # masks of the sizes of their images, empty for images that are refused
-            pair = of_images, [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
-        comparisons.append(verify.compare_answers(reference.card, *pair, images.labels))
+            expected = reference.card.at_image_sizes(answers, images.contents)
+            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
+        comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)

@@ -1,6 +1,7 @@
 """Masks in the exported graph, at the sizes of their images: as PNG files, and as run lengths."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,9 +27,8 @@ def to_runs(mask: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.gather(flat, starts), counts], axis=-1)
 
 
-def of_sizes(function: Callable, masks: tf.Tensor, sizes: tf.Tensor, spec: tf.TypeSpec) -> tf.Tensor:
+def of_sizes(function: Callable, masks: tf.Tensor, sizes: tf.Tensor, spec: tf.TypeSpec) -> Any:
     """Apply a function to each of the masks `[B, H, W]` at its size, `[B, 2]`; a size of nothing counts as a pixel."""
     with tf.device("/cpu:0"):
         sizes = tf.maximum(sizes, 1)
-        found = tf.map_fn(lambda pair: function(resized(*pair)), (masks, sizes), fn_output_signature=spec)
-        return found.to_tensor() if isinstance(spec, tf.RaggedTensorSpec) else found
+        return tf.map_fn(lambda pair: function(resized(*pair)), (masks, sizes), fn_output_signature=spec)

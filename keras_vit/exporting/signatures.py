@@ -84,7 +84,7 @@ class ServingModule(tf.Module):
         (images, sizes), valid = self._read_sized(image_bytes)
         runs = tf.RaggedTensorSpec([None, 2], tf.int32, ragged_rank=0)
         found = mask_signatures.of_sizes(mask_signatures.to_runs, self.classify_tensor(images)["mask"], sizes, runs)
-        return {**_blank_invalid({"run_lengths": found, "size": sizes}, valid), "valid": valid}
+        return {**_blank_invalid({"run_lengths": found.to_tensor(), "size": sizes}, valid), "valid": valid}
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run on preprocessed images, float32 `[B, H, W, C]`."""
