@@ -12,8 +12,8 @@ from keras_vit.adaptation.adapt import lora_layers
 from tests import programs
 from tests.training import worlds
 
+FLAG = "--adapt=lora(rank=2, alpha=6, layers='query|Dense_0')"
 LORA = {
-    "adapt": "lora(rank=2, alpha=6, layers='query|Dense_0')",
     "optim__name": "muon",
     "optim__weight_decay": 0.1,
     "optim__layer_decay": 0.9,
@@ -24,7 +24,7 @@ LORA = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("adapted") / "run"
-    worlds.train(directory, **LORA, keep_checkpoints=4)
+    worlds.train(directory, FLAG, **LORA, keep_checkpoints=4)
     return directory
 
 
@@ -35,7 +35,7 @@ def test_a_resumed_run_has_the_same_bits(run, tmp_path):
     for path in (resumed / "checkpoints").iterdir():
         if path.name.startswith(("ckpt-8.", "ckpt-9.", "ckpt-12.")):
             path.unlink()
-    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, **LORA, keep_checkpoints=4)
+    assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, FLAG, **LORA, keep_checkpoints=4)
     worlds.assert_same_bits(worlds.final_weights(run), worlds.final_weights(resumed))
     assert worlds.metrics(run) == worlds.metrics(resumed)
 
@@ -61,8 +61,8 @@ def test_only_factors_and_head_change_and_have_slots(run):
 @pytest.mark.long
 def test_two_devices_train_as_one(run, tmp_path):
     fields = {**LORA, **worlds.QUIET, "optim__accumulation_steps": 1}
-    worlds.train(tmp_path / "one", **fields)
-    worlds.train_alone(tmp_path / "two", "--distribute=mirrored", "--virtual_devices=2", **fields)
+    worlds.train(tmp_path / "one", FLAG, **fields)
+    worlds.train_alone(tmp_path / "two", FLAG, "--distribute=mirrored", "--virtual_devices=2", **fields)
     one, two = worlds.final_weights(tmp_path / "one"), worlds.final_weights(tmp_path / "two")
     for path, value in one.items():
         np.testing.assert_allclose(two[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
