@@ -156,19 +156,19 @@ def save_adapter(
         )
     arrays, scales = {}, {}
     for name, parts in modules.items():
-        a, b, scales[name] = _joined(parts)
+        a, b, scales[_bare(name)] = _joined(parts)
         arrays[f"{name}.lora_A.weight"], arrays[f"{name}.lora_B.weight"] = a, b
     bindings, _ = bind_variables(rules, [path for path in variables if "lora_kernel" not in path])
     for binding in bindings:
         values = tuple(keras.ops.convert_to_numpy(variables[path]) for path in binding.variables)
         arrays |= zip(binding.stored, binding.transform.write(values), strict=True)
     saved = dict.fromkeys(name.rpartition(".")[0] for binding in bindings for name in binding.stored)
-    arrays = {f"{_PREFIX}{name}": np.ascontiguousarray(array, "float32") for name, array in sorted(arrays.items())}
+    arrays = {name: np.ascontiguousarray(array, "float32") for name, array in sorted(arrays.items())}
     tensors = {name: TensorInfo(array.shape, array.dtype) for name, array in arrays.items()}
     os.makedirs(folder, exist_ok=True)
     with atomic_file(os.path.join(folder, WEIGHTS)) as temporary:
         write_safetensors(temporary, tensors, arrays.__getitem__)
-    write_json(os.path.join(folder, adapter_config.FILE), adapter_config.document(scales, saved, base))
+    write_json(os.path.join(folder, adapter_config.FILE), adapter_config.document(scales, map(_bare, saved), base))
     return folder
 
 
@@ -249,7 +249,7 @@ def _read_factors(
 ) -> Iterator[tuple[DenseLayer, np.ndarray, np.ndarray, float]]:
     """Yield each layer of a module with A `[inputs, rank]`, B `[rank, outputs]` and alpha."""
     layers, (rank, alpha) = names.modules[module], config.rank_and_alpha(_bare(module))
-    sizes = [layer.flat_shape() for layer in layers]  # (inputs, outputs)
+    sizes = [layer._flat_shape() for layer in layers]  # (inputs, outputs)
     a = _read(source, f"{module}.lora_A.weight", (rank, sizes[0][0])).T
     b = _read(source, f"{module}.lora_B.weight", (sum(outputs for _, outputs in sizes), rank)).T
     ends = np.cumsum([outputs for _, outputs in sizes])
@@ -304,6 +304,7 @@ def _written_rules(model: keras.Model, format: str | None, naming: str | None) -
         _checks.choice("format", name, ("huggingface", "timm"))
         try:
             family, writing = families.writing_family(name, "vit", config)
+            break
         except CheckpointError:
             if name == formats[-1]:
                 raise
@@ -323,10 +324,10 @@ def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, tuple[int
     scales = [layer.lora_alpha / layer.lora_rank for layer in own]
     is_shared = all(np.array_equal(a, pairs[0][0]) for a, _ in pairs)
     a = pairs[0][0] if is_shared else np.concatenate([a for a, _ in pairs], axis=1)  # [inputs, rank]
-    b = np.zeros((a.shape[1], sum(layer.flat_shape()[1] for layer in layers)), np.float32)
+    b = np.zeros((a.shape[1], sum(layer._flat_shape()[1] for layer in layers)), np.float32)
     column = row = 0
     for layer in layers:
-        outputs = layer.flat_shape()[1]
+        outputs = layer._flat_shape()[1]
         if layer.lora_enabled:
             (_, part), scale = pairs.pop(0), layer.lora_alpha / layer.lora_rank
             b[row : row + len(part), column : column + outputs] = part if scale == scales[0] else part * (scale / scales[0])

@@ -40,7 +40,7 @@ TRANSFORMERS = {
     "dinov3": (
         "DINOv3ViTModel",
         "DINOv3ViTConfig",
-        {"use_gated_mlp": True},
+        {"use_gated_mlp": True, "num_register_tokens": 2, "hidden_act": "silu"},
         {"target_modules": ["k_proj", "gate_proj", "down_proj"], "modules_to_save": None},
     ),
     "siglip": (
@@ -57,11 +57,11 @@ TIMM = {
         {"init_values": 0.1},
         {
             "target_modules": ["qkv", "attn.proj", "fc1", "fc2"],
-            "rank_pattern": {"qkv": 6, "blocks.1.attn.qkv": 2},
+            "rank_pattern": {"blocks.0.attn.qkv": 6, "blocks.1.attn.qkv": 2},
             "use_rslora": True,
         },
     ),
-    "map": ("vit_base_patch16_224", {"global_pool": "map", "class_token": False}, {"target_modules": ["qkv", "kv", "q"]}),
+    "map": ("vit_base_patch16_siglip_224", {"global_pool": "map", "class_token": False}, {"target_modules": ["qkv", "kv", "q"]}),
     "swiglu": ("vit_giant_patch14_dinov2", {"mlp_ratio": 1.5}, {"target_modules": ["mlp.fc1", "mlp.fc2"]}),
     "eva": ("vit_small_plus_patch16_dinov3", {}, {"target_modules": ["qkv", "fc1_x", "fc2"]}),
 }
