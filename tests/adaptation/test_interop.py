@@ -14,7 +14,9 @@ from tests.checkpoints.test_interop import TOLERANCE, images_for, timm, torch, t
 pytestmark = pytest.mark.interop
 FIXTURES = (timm, torch, torchvision, transformers)
 
-SIZES = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8)
+SIZES = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8
+)
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
 TRANSFORMERS = {
     "vit": ("ViTForImageClassification", "ViTConfig", {}, {"target_modules": ["q_proj", "v_proj"]}),
@@ -61,7 +63,11 @@ TIMM = {
             "use_rslora": True,
         },
     ),
-    "map": ("vit_base_patch16_siglip_224", {"global_pool": "map", "class_token": False}, {"target_modules": ["qkv", "kv", "q"]}),
+    "map": (
+        "vit_base_patch16_siglip_224",
+        {"global_pool": "map", "class_token": False},
+        {"target_modules": ["qkv", "kv", "q"]},
+    ),
     "swiglu": ("vit_giant_patch14_dinov2", {"mlp_ratio": 1.5}, {"target_modules": ["mlp.fc1", "mlp.fc2"]}),
     "eva": ("vit_small_plus_patch16_dinov3", {}, {"target_modules": ["qkv", "fc1_x", "fc2"]}),
 }
@@ -106,7 +112,9 @@ def check_both_ways(torch, build, base, config, folder, **written):
 
     for layer in model._flatten_layers():  # as after training: no two layers have the same first factor
         if getattr(layer, "lora_enabled", False):
-            layer.lora_kernel_a.assign(layer.lora_kernel_a + np.random.default_rng(0).normal(0, 0.1, layer.lora_kernel_a.shape))
+            layer.lora_kernel_a.assign(
+                layer.lora_kernel_a + np.random.default_rng(0).normal(0, 0.1, layer.lora_kernel_a.shape)
+            )
     path = keras_vit.save_adapter(model, folder / "written", **written)
     again = peft.PeftModel.from_pretrained(build(), path)
     np.testing.assert_allclose(outputs(torch, again, images), np.asarray(model(images)), **TOLERANCE)
@@ -138,7 +146,12 @@ def test_timm(case, timm, torch, tmp_path):
     randomize(module, torch, "")
     (tmp_path / "base").mkdir()
     save_file(module.state_dict(), tmp_path / "base" / "model.safetensors")
-    document = {"architecture": architecture, "num_classes": 5, "model_args": arguments, "global_pool": module.global_pool}
+    document = {
+        "architecture": architecture,
+        "num_classes": 5,
+        "model_args": arguments,
+        "global_pool": module.global_pool,
+    }
     (tmp_path / "base" / "config.json").write_text(json.dumps(document))
 
     def build():
