@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
 from collections.abc import Iterable
 
 from keras_vit import _checks, applications, layers
-from keras_vit.adaptation import load_adapter, save_adapter
+from keras_vit.adaptation import adapt, load_adapter, merge_adapter, save_adapter
 from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit.models import (
@@ -45,6 +45,7 @@ __all__ = [
     "MaskedPatchPredictor",
     "VisionTransformer",
     "__version__",
+    "adapt",
     "create_model",
     "decode_predictions",
     "features",
@@ -53,6 +54,7 @@ __all__ = [
     "list_weights",
     "load_adapter",
     "load_checkpoint",
+    "merge_adapter",
     "model_from_checkpoint",
     "preprocess_input",
     "save_adapter",

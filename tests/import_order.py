@@ -20,6 +20,7 @@ ORDER = (
     "models",
     "checkpoints",
     "zoo",
+    "adaptation",
     "applications",
     "_api",
     "optim",

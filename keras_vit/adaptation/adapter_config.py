@@ -49,7 +49,7 @@ _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
     "peft_type": (None, lambda value: value == "LORA", "'LORA', the only method that is read"),
     "init_lora_weights": (
         *(True, lambda value: value in (True, False, "gaussian", "eva", "orthogonal")),
-        "one that leaves the kernels as they are (peft's `path_initial_model_for_weight_conversion` converts the others)",
+        "one that leaves the kernels as they are (peft's path_initial_model_for_weight_conversion converts others)",
     ),
     "r": (8, _is_count, "a positive integer"),
     "lora_alpha": (8, _is_number, "a number"),

@@ -65,7 +65,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
 
     Example:
     >>> model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
-    >>> model = keras_vit.adapt(model, "lora(rank=2, layers='query|value')")
+    >>> keras_vit.adapt(model, "lora(rank=2)")
     >>> folder = keras_vit.save_adapter(model, "example/adapter")
     >>> base = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
     >>> keras_vit.load_adapter(base, folder)
@@ -123,7 +123,7 @@ def save_adapter(
 
     Example:
     >>> model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
-    >>> model = keras_vit.adapt(model, "lora(rank=2)")
+    >>> keras_vit.adapt(model, "lora(rank=2)")
     >>> sorted(os.listdir(keras_vit.save_adapter(model, "example/adapter", format="timm")))
     ['adapter_config.json', 'adapter_model.safetensors']
     """
@@ -203,8 +203,8 @@ def _recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[
                         fewest, result = unknown, (modules, factors, whole)
     if result is None or fewest:
         raise CheckpointError(
-            f"{source.path} must have factors of the model's dense layers, and its head, in the names of transformers' ViT, "
-            f"DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: {', '.join(map(_bare, fewest[:8]))}."
+            f"{source.path} must have factors of the model's dense layers, and its head, in the names of "
+            f"transformers' ViT, DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: {', '.join(map(_bare, fewest[:8]))}."
         )
     return result
 

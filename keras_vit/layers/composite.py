@@ -11,9 +11,9 @@ from keras_vit.layers.base import BaseLayer
 class CompositeLayer(BaseLayer):
     """Layer whose sublayers are saved with what users change in them after `build`.
 
-    A sublayer can be frozen, quantized, or given LoRA by `enable_lora`. `get_config` returns these changes, and `build`
-    makes them again in a layer that was loaded. As in every Keras layer, the sublayers of a built layer cannot be
-    replaced.
+    A sublayer or a weight of one can be frozen, a sublayer quantized, or given LoRA by `enable_lora`. `get_config`
+    returns these changes, and `build` makes them again in a layer that was loaded. As in every Keras layer, the
+    sublayers of a built layer cannot be replaced.
 
     Args:
         sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
@@ -49,6 +49,9 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
         changes["quantization"] = keras.saving.serialize_keras_object(layer.quantization_config)
     if getattr(layer, "lora_enabled", False):
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
+    own = {weight.name: weight.trainable for weight in own_weights(layer)}
+    if other := {name: flag for name, flag in own.items() if flag != layer.trainable}:
+        changes["weights"] = other
     if isinstance(layer, CompositeLayer):
         found = {name: find_changes(sublayer, layer.trainable) for name, sublayer in _sublayers(layer).items()}
         if any(found.values()):
@@ -64,8 +67,17 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
         layer.quantize(config=keras.saving.deserialize_keras_object(changes["quantization"]))
     if "lora" in changes and not layer.lora_enabled:
         layer.enable_lora(**changes["lora"])
+    own = {weight.name: weight for weight in own_weights(layer)}
+    for name, flag in changes.get("weights", {}).items():
+        own[name].trainable = flag
     for name, change in changes.get("sublayers", {}).items():
         restore_changes(_sublayers(layer)[name], change)
+
+
+def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights of a layer, without those of its sublayers, that it can train: not a kernel below LoRA."""
+    is_adapted = getattr(layer, "lora_enabled", False)
+    return [weight for weight in layer._trainable_variables if not (is_adapted and weight is layer._kernel)]
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:

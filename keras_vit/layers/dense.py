@@ -71,8 +71,9 @@ class _LoraLayer(keras.layers.Layer):
         for name, value in zip(_BASE, self._get_kernel_with_merged_lora(), strict=True):
             if value is not None:
                 getattr(self, name).assign(value)
-        del self.lora_kernel_a, self.lora_kernel_b
-        self.lora_rank = self.lora_alpha = None
+        for factor in (self.lora_kernel_a, self.lora_kernel_b):
+            self._untrack_variable(factor)  # `del` would collect garbage, which takes a quarter of a second
+        self.lora_kernel_a = self.lora_kernel_b = self.lora_rank = self.lora_alpha = None
         self.lora_enabled = False
         self._kernel.trainable = self.trainable and self.quantization_mode is None
 

@@ -50,7 +50,6 @@ class Optim:
         clip_norm: Largest global norm of the gradient; 0 is off.
         accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
         layer_decay: Factor on the rate per layer from the head down; 1 is off.
-        frozen: Regular expression for the paths of weights that do not change; empty for none.
         ema: Momentum of the moving average of the weights that is evaluated and exported; 0 is off.
 
     Example:
@@ -73,5 +72,4 @@ class Optim:
     clip_norm: float = 1.0
     accumulation_steps: int = 1
     layer_decay: float = 1.0
-    frozen: str = ""
     ema: float = 0.0

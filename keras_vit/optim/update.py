@@ -54,23 +54,18 @@ class UpdateRule:
         optimizers: The optimizer of each weight that changes, by its path. See `create_optimizer`; `"muon"` is for the
             matrices in blocks, and AdamW for everything else.
         rate: Function from a step to the learning rate.
-        trained: Paths of the weights that change.
+        trained: Paths of the weights that change, which are the trainable weights of the model.
         ema: Momentum of the moving average; 0 keeps none.
 
-    Raises:
-        ValueError: If the configuration freezes every weight.
-
     Example:
-    >>> rule = UpdateRule(Optim("sgd", 0.1, frozen="embedding"), total_steps=100, model=model)
-    >>> "embedding/kernel" in rule.trained, "head/kernel" in rule.trained
-    (False, True)
+    >>> keras_vit.adapt(model, "head")
+    >>> UpdateRule(Optim("sgd", 0.1), total_steps=100, model=model).trained
+    ['head/kernel', 'head/bias']
     """
 
     def __init__(self, optim: Optim, total_steps: int, model: keras.Model):
         self.rate = create_schedule(optim.schedule, optim.learning_rate, total_steps)
-        self.trained = groups.trained(model, optim.frozen)
-        if not self.trained:
-            raise ValueError(f"optim.frozen={optim.frozen!r} matches every weight: nothing is left to train.")
+        self.trained = [weight.path for weight in model.trainable_weights]
         self.optimizers = _optimizers(optim, model, self.trained)
         self.ema, self.clip_norm = optim.ema, optim.clip_norm
         self._multipliers = groups.layer_multipliers(model, optim.layer_decay)

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit import _checks, models
+from keras_vit import _checks, adaptation, models
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
@@ -72,6 +72,7 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
+    adaptation.parse(recipe.adapt)
     recipe.task.check(recipe)
     return recipe
 

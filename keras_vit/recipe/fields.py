@@ -104,6 +104,8 @@ class Recipe:
             `MaskedPatch(...)` or `MAE(...)`, of `keras_vit.recipe`. It may be given as text: `"mae(mask_ratio=0.5)"`.
         loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
+        adapt: Weights that are trained: `"all"`, `"head"`, `"last(4)"`, `"bias"`, `"lora(rank=8, alpha=16,
+            layers='query|value')"` or `"weights('norm|head')"`; see `keras_vit.adapt`.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Steps between two lines of metrics; 0 logs at the end only.
         eval_every: Steps between two evaluations; 0 evaluates at the end only.
@@ -134,6 +136,7 @@ class Recipe:
     task: TaskField = TaskField()
     loss: str = "softmax"
     label_smoothing: float = 0.0
+    adapt: str = "all"
     steps_per_loop: int = 100
     log_every: int = 50
     eval_every: int = 0

@@ -8,7 +8,7 @@ from typing import Any, cast
 import keras
 from absl import logging
 
-from keras_vit import models, zoo
+from keras_vit import adaptation, models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
@@ -85,10 +85,15 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
     """
     keras.utils.set_random_seed(recipe.seed)
     if recipe.task.model is not None:
-        return recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
-    return models.create_model(
-        recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **model_arguments(recipe)
-    )
+        model = recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
+    else:
+        arguments = model_arguments(recipe)
+        model = models.create_model(
+            recipe.model.variant, classes=classes, channels=channels, dtype=recipe.precision, **arguments
+        )
+    if recipe.adapt != "all":
+        adaptation.adapt(model, recipe.adapt)
+    return model
 
 
 def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:

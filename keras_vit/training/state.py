@@ -60,8 +60,7 @@ class BaseState:
         self.model, self.task = model, task
         self.progress = Progress(window=np.zeros(len(recipe.task.metrics) + 1, np.float32))
         self.rule = optim.UpdateRule(recipe.optim, recipe.total_steps, model)
-        trained = set(self.rule.trained)
-        self.trained = [weight for weight in model.trainable_variables if weight.path in trained]
+        self.trained = model.trainable_weights
         self.moving = moving_statistics(model)
         changed = {id(weight) for weight in (*self.trained, *self.moving)}
         self.fixed = [weight for weight in weights(model) if id(weight) not in changed]

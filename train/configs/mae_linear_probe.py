@@ -37,6 +37,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         total_steps=common.steps(90, EXAMPLES, BATCH),
         precision="mixed_bfloat16",
         deterministic=False,
+        adapt="head",
         log_every=50,
         eval_every=500,
         checkpoint_every=500,
@@ -61,6 +62,5 @@ def get_config(arguments: str = "") -> recipe.Recipe:
             schedule=recipe.Schedule("cosine", warmup_steps=common.steps(10, EXAMPLES, BATCH)),
             momentum=0.9,
             clip_norm=0.0,
-            frozen="^(?!head/)",
         ),
     )

@@ -1,0 +1,217 @@
+"""The choice of what is trained, written like `"lora(rank=8)"` in recipes and in Python."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+
+from keras_vit import _checks, _spec
+from keras_vit.layers import Dense, EinsumDense
+from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.composite import own_weights
+from keras_vit.models.base import ConfiguredModel, check_own
+from keras_vit.models.depth import depths
+
+Weights = list[keras.Variable]
+Choice = Callable[[keras.Model], Weights]  # returns what is trained, moving statistics included
+
+
+def adapt(model: keras.Model, choice: str) -> None:
+    """Choose which weights of a model are trained; all others are frozen.
+
+    Call it before `compile`. `fit` and training runs train only these weights, and saved models keep the choice. Moving
+    statistics of frozen batch norms stay as they are. The kernels below the factors of LoRA are never trained.
+
+    Args:
+        model: A model of this package, or a model around one.
+        choice: One of
+            - `"all"`: all weights;
+            - `"head"`: the layer that makes the logits, with a batch norm before it (linear probing);
+            - `"last(4)"`: the last 4 blocks, and all that comes after them;
+            - `"bias"`: all biases, and the head ([BitFit](https://arxiv.org/abs/2106.10199));
+            - `"lora(rank=8, alpha=16, layers='query|value')"`: factors of this rank for the dense layers in blocks in
+              whose paths the regular expression `layers` is found, and the head
+              ([LoRA](https://arxiv.org/abs/2106.09685)). The update is `alpha / rank` times their product. These are
+              the defaults of `"lora"`;
+            - `"weights('norm|head')"`: the weights in whose paths a regular expression is found.
+
+    Raises:
+        ValueError: If the choice cannot be read, or the model has no such weights.
+
+    Example:
+    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
+    >>> keras_vit.adapt(model, "lora(rank=4, layers='query')")
+    >>> [weight.path.rpartition("query/")[2] for weight in model.trainable_weights]
+    ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b', 'head/kernel', 'head/bias']
+    """
+    check_model(model)
+    chosen = {id(weight) for weight in parse(choice)(model)}
+    model.trainable = True
+    for layer in model._flatten_layers():  # a layer follows those that it is within
+        if layer.weights:
+            layer.trainable = any(id(weight) in chosen for weight in layer.weights)
+        for weight in own_weights(layer):
+            weight.trainable = id(weight) in chosen
+        if getattr(layer, "lora_enabled", False):
+            layer._kernel.trainable = False
+    if not model.trainable_weights:
+        raise ValueError(f"adapt={choice!r} leaves nothing to train in {model.name!r}.")
+    _forget_functions(model)
+
+
+def merge_adapter(model: keras.Model) -> None:
+    """Add the updates of LoRA to the kernels of a model, and remove the factors.
+
+    The outputs stay the same, up to rounding: quantized kernels are quantized again. `save_checkpoint` and exports take
+    the merged model. A compiled model is to be compiled again before it is trained.
+
+    Args:
+        model: A model of this package, or a model around one. Without LoRA, it stays as it is.
+
+    Example:
+    >>> model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
+    >>> keras_vit.adapt(model, "lora")
+    >>> keras_vit.merge_adapter(model)
+    >>> path = keras_vit.save_checkpoint(model, "example/merged.npz")
+    """
+    check_model(model)
+    for layer in _lora_layers(model):
+        layer.merge_lora()
+    _forget_functions(model)
+
+
+def check_model(model: Any) -> None:
+    """Refuse anything but a model of this package or around one."""
+    if not isinstance(model, keras.Model) or not any(
+        isinstance(layer, (BaseLayer, ConfiguredModel)) for layer in model._flatten_layers()
+    ):
+        check_own(model)
+
+
+def parse(choice: str) -> Choice:
+    """Read a choice; see `adapt`.
+
+    Raises:
+        ValueError: If there is no such choice, or it has no such argument. The message points at the place.
+
+    Example:
+    >>> parse("lora(8, layer='query')")
+    Traceback (most recent call last):
+    ValueError: Error in the choice of `adapt`, unknown argument 'layer' of 'lora':
+      lora(8, layer='query')
+              ^^^^^^^^^^^^^
+    Did you mean 'layers'? Usage: lora(rank=8, alpha=16, layers='query|value').
+    """
+    calls = _spec.parse(choice, "choice of `adapt`", "lora(rank=8)")
+    if len(calls) != 1:
+        raise ValueError(f"adapt must be one of {', '.join(_CHOICES)}, with its arguments. Received: adapt={choice!r}")
+    return calls[0].create(calls[0].function(_CHOICES, "choice"))[0]
+
+
+def _all() -> Choice:
+    return lambda model: model.weights
+
+
+def _head() -> Choice:
+    def choose(model: keras.Model) -> Weights:
+        if not (found := _head_weights(model)):
+            raise ValueError(f"adapt='head' needs a model with a head. Received: {model.name!r} without one.")
+        return found
+
+    return choose
+
+
+def _last(blocks: int) -> Choice:
+    _checks.positive_int("blocks", blocks)
+
+    def choose(model: keras.Model) -> Weights:
+        found, deepest = depths(model)
+        if blocks >= deepest:
+            raise ValueError(
+                f"adapt='last({blocks})' needs a model of as many blocks. Received: {model.name!r} with {deepest - 1}."
+            )
+        return [weight for weight in model.weights if found[weight.path] >= deepest - blocks]
+
+    return choose
+
+
+def _bias() -> Choice:
+    return lambda model: [*_named(model.weights, "bias"), *_head_weights(model)]
+
+
+def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choice:
+    _checks.positive_int("rank", rank)
+    _checks.finite_number("alpha", alpha)
+    pattern = _expression("layers", layers)
+
+    def choose(model: keras.Model) -> Weights:
+        possible = list(_dense_layers(model))
+        found = [layer for layer in possible if pattern.search(layer.path)]
+        if not found:
+            names = ", ".join(dict.fromkeys(layer.name for layer in possible))
+            raise ValueError(
+                f"layers={layers!r} is found in no path of a dense layer in the blocks of {model.name!r}. "
+                + (f"Names there: {names}." if names else "It has no such layers.")
+            )
+        for layer in _lora_layers(model):
+            if layer not in found or (layer.lora_rank, layer.lora_alpha) != (rank, alpha):
+                raise ValueError(
+                    f"{layer.path} has another LoRA, of rank={layer.lora_rank} and alpha={layer.lora_alpha}. Received: "
+                    f"rank={rank}, alpha={alpha}, layers={layers!r}. Call keras_vit.merge_adapter first."
+                )
+        for layer in found:
+            if not layer.lora_enabled:
+                layer.enable_lora(rank, lora_alpha=alpha)
+        return [*(factor for layer in found for factor in lora_factors(layer)), *_head_weights(model)]
+
+    return choose
+
+
+def _weights(pattern: str) -> Choice:
+    expression = _expression("pattern", pattern)
+    return lambda model: [weight for weight in model.weights if expression.search(weight.path)]
+
+
+_CHOICES = {"all": _all, "head": _head, "last": _last, "bias": _bias, "lora": _lora, "weights": _weights}
+
+
+def _expression(name: str, pattern: Any) -> re.Pattern:
+    try:
+        return re.compile(_checks.instance(name, pattern, str, "'query|value'"))
+    except re.error as error:
+        raise ValueError(f"{name} must be a regular expression ({error}). Received: {name}={pattern!r}") from None
+
+
+def lora_factors(layer: Any) -> Weights:
+    """Return the factors of a layer with LoRA, A and B."""
+    return [layer.lora_kernel_a, layer.lora_kernel_b]
+
+
+def _lora_layers(model: keras.Model) -> list[Any]:
+    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+
+
+def _dense_layers(model: keras.Model) -> Iterable[Any]:
+    """Return the dense layers in blocks."""
+    blocks = [layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)]
+    return (layer for block in blocks for layer in block._flatten_layers() if isinstance(layer, (Dense, EinsumDense)))
+
+
+def _head_weights(model: keras.Model) -> Weights:
+    """Return the weights of the head and its batch norm, or of the layers that follow those of this package."""
+    if isinstance(model, ConfiguredModel):
+        layers: list[Any] = [*(layer for layer in model.layers if layer.name == "head_norm"), *model._heads()]
+    else:
+        own = [index for index, layer in enumerate(model.layers) if isinstance(layer, (BaseLayer, ConfiguredModel))]
+        layers = model.layers[own[-1] + 1 :] if own else []
+    return [weight for layer in layers for weight in layer.weights]
+
+
+def _named(weights: Weights, name: str) -> Weights:
+    return [weight for weight in weights if weight.name == name]
+
+
+def _forget_functions(model: keras.Model) -> None:
+    """Let a model compile its functions again, which are of the former weights."""
+    model.train_function = model.test_function = model.predict_function = None
