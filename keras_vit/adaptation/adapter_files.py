@@ -6,10 +6,7 @@ References:
 """
 
 import contextlib
-import dataclasses
-import itertools
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,33 +19,34 @@ from keras_vit._io import atomic_file, check_writable, write_json
 from keras_vit.adaptation import adapter_config
 from keras_vit.adaptation.adapt import adapt
 from keras_vit.adaptation.adapter_config import AdapterConfig
-from keras_vit.checkpoints import CheckpointError, families
+from keras_vit.adaptation.adapter_names import (
+    DenseLayer,
+    Modules,
+    bare,
+    dense_layers,
+    modules_of,
+    recognize,
+    written_rules,
+)
+from keras_vit.checkpoints import CheckpointError
 from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, write_safetensors
 from keras_vit.checkpoints.formats.tensors import PICKLE, TensorInfo, TensorSource
 from keras_vit.checkpoints.match import weights_of
-from keras_vit.checkpoints.rules import Binding, Rule, bind_stored, bind_variables
-from keras_vit.checkpoints.save import layout_of
-from keras_vit.layers import Dense, EinsumDense
-from keras_vit.models import VisionTransformer, layer_walk
+from keras_vit.checkpoints.rules import Binding, bind_variables
+from keras_vit.models import VisionTransformer
 from keras_vit.models.base import check_own
 
 WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
-_FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
 _HEAD = ("head/", "head_dist/")
-_TRAINED = "weights('lora_kernel|^head(_dist)?/')"
-
-DenseLayer = Dense | EinsumDense
-Modules = dict[str, list[DenseLayer]]  # by stored name: the layers whose kernels the matrix has, one after the other
 
 
 def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     """Load an adapter of peft into a model: the factors of LoRA, and the head.
 
     Adapters of transformers' ViT, DeiT, DINOv2, DINOv3 and SigLIP are read, with the names of all versions, and
-    adapters of timm's models. An adapter of a matrix that has query, key and value becomes one of each: the three begin
-    with the same first factor. Afterwards only the factors and the head are trained. Everything is checked before the
-    model changes.
+    adapters of timm's models. An adapter of a matrix that has query, key and value becomes one of each, with the same
+    first factor. Afterwards only the factors are trained, and the head if the adapter has it. Everything is checked
+    before the model changes.
 
     Args:
         model: A `VisionTransformer` with the weights of the adapter's base.
@@ -76,7 +74,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     folder = _checks.path("folder", folder)
     config = AdapterConfig(folder)
     with contextlib.closing(_open(folder)) as source:
-        modules, factors, whole = _recognize(model, source)
+        modules, factors, whole = recognize(model, source)
         _check_modules(config, modules, factors, whole, source.path)
         found = [part for name in factors for part in _read_factors(source, name, modules[name], config)]
         _check_ranks(model, {layer.path: a.shape[1] for layer, a, _, _ in found}, folder)
@@ -89,7 +87,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
         layer.lora_alpha = alpha
         layer.lora_kernel_a.assign(a)
         layer.lora_kernel_b.assign(b)
-    adapt(model, _TRAINED)
+    adapt(model, "weights('lora_kernel|^head(_dist)?/')" if head else "weights('lora_kernel')")
 
 
 def save_adapter(
@@ -130,19 +128,23 @@ def save_adapter(
     check_own(model, VisionTransformer)
     folder = _checks.path("folder", folder)
     check_writable(folder)
-    rules, variables = _written_rules(model, format, naming), weights_of(model)
-    modules = {name: parts for name, parts in _modules(model, rules).items() if any(p.lora_enabled for p in parts)}
-    places = tuple(f"{layer.path}/lora_kernel" for parts in modules.values() for layer in parts)
-    left_out = [v.path for v in model.trainable_variables if not v.path.startswith((*places, *_HEAD))]
+    rules, variables = written_rules(model, format, naming), weights_of(model)
+    modules = {name: parts for name, parts in modules_of(model, rules).items() if any(p.lora_enabled for p in parts)}
+    adapted = tuple(f"{layer.path}/" for parts in modules.values() for layer in parts)
+    head = [path for path in variables if path.startswith(_HEAD) and not path.startswith(adapted)]
+    trained = [
+        v.path for v in model.trainable_variables if not (v.path.startswith(adapted) and "/lora_kernel" in v.path)
+    ]
+    left_out = [path for path in trained if path not in head]
     if left_out or not modules:
         raise CheckpointError(
             "An adapter contains factors of LoRA, and the head. Received: a model "
-            f"{'that trains ' + ', '.join(left_out[:5]) if left_out else 'without LoRA'}. Choose what is trained with "
+            f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose what is trained with "
             "keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
         )
     joined = {name: _joined(parts) for name, parts in modules.items()}
     arrays = {f"{name}.lora_{factor}.weight": pair[factor == "B"] for name, pair in joined.items() for factor in "AB"}
-    bindings, _ = bind_variables(rules, [path for path in variables if path.startswith(_HEAD)])
+    bindings, _ = bind_variables(rules, head)
     for binding in bindings:
         values = tuple(ops.convert_to_numpy(variables[path]) for path in binding.variables)
         arrays |= zip(binding.stored, binding.transform.write(values), strict=True)
@@ -150,8 +152,8 @@ def save_adapter(
     os.makedirs(folder, exist_ok=True)
     with atomic_file(os.path.join(folder, WEIGHTS)) as temporary:
         write_safetensors(temporary, tensors, lambda name: np.asarray(arrays[name], "float32"))
-    saved = dict.fromkeys(_bare(name.rpartition(".")[0]) for binding in bindings for name in binding.stored)
-    scales = {_bare(name): scale for name, (_, _, *scale) in joined.items()}
+    saved = dict.fromkeys(bare(name.rpartition(".")[0]) for binding in bindings for name in binding.stored)
+    scales = {bare(name): scale for name, (_, _, *scale) in joined.items()}
     write_json(os.path.join(folder, adapter_config.FILE), adapter_config.document(scales, saved, base))
     return folder
 
@@ -165,64 +167,20 @@ def _open(folder: str) -> TensorSource:
     return SafetensorsSource(path)
 
 
-def _bare(module: str) -> str:
-    return module.removeprefix(_PREFIX)
-
-
-def _dense_layers(model: keras.Model) -> list[DenseLayer]:
-    return [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (Dense, EinsumDense))]
-
-
-def _modules(model: keras.Model, rules: list[Rule]) -> Modules:
-    """Return the layers of each stored matrix in a naming scheme."""
-    layers = {f"{layer.path}/kernel": layer for layer in _dense_layers(model)}
-    found: Modules = {}
-    for binding in bind_variables(rules, layers)[0]:
-        parts = [layers[name] for name in binding.variables]
-        count = len(parts) - len(binding.stored) + 1  # only the first matrix can be that of several layers
-        for name in binding.stored:
-            found[name.removesuffix(".weight")], parts, count = parts[:count], parts[count:], 1
-    return found
-
-
-def _recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[str], list[Binding]]:
-    """Return a model's modules in the naming scheme of an adapter, those with factors, and those stored whole."""
-    factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
-    others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]
-    fewest, result = [*factors, *others], None
-    for family in families.FAMILIES:
-        for layout in family.layouts:
-            own = _modules(model, family.rules(layout))
-            prefixes = {name.removesuffix(end) for name in factors for end in own if name.endswith(f".{end}")}
-            for prefix in sorted(prefixes):
-                for outer in itertools.accumulate(re.findall(r"[^.]*\.", prefix)):
-                    rules = family.rules(dataclasses.replace(layout, prefix=prefix, outer=outer))
-                    modules, (whole, unknown) = _modules(model, rules), bind_stored(rules, others)
-                    unknown += [name for name in factors if name not in modules]
-                    if result is None or len(unknown) < len(fewest):
-                        fewest, result = unknown, (modules, factors, whole)
-    if result is None or fewest:
-        raise CheckpointError(
-            f"{source.path} must have factors of the model's dense layers, and its head, in the names of "
-            f"transformers' ViT, DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: {', '.join(map(_bare, fewest[:8]))}."
-        )
-    return result
-
-
 def _check_modules(
     config: AdapterConfig, modules: Modules, factors: list[str], whole: list[Binding], path: str
 ) -> None:
     """Refuse other modules than those that the configuration names, and whole ones beside the head."""
     saved = {name.rpartition(".")[0]: binding.variables[0] for binding in whole for name in binding.stored}
-    beside = [_bare(name) for name, variable in saved.items() if not variable.startswith(_HEAD)]
+    beside = [bare(name) for name, variable in saved.items() if not variable.startswith(_HEAD)]
     if beside:
         raise CheckpointError(f"{config.path}: modules_to_save must be the head. Received: also {', '.join(beside)}.")
-    differing = [name for name in modules if config.is_target(_bare(name)) != (name in factors)]
-    differing += [name for name in {**modules, **saved} if config.is_saved(_bare(name)) != (name in saved)]
+    differing = [name for name in modules if config.is_target(bare(name)) != (name in factors)]
+    differing += [name for name in {**modules, **saved} if config.is_saved(bare(name)) != (name in saved)]
     if differing:
         raise CheckpointError(
             f"{path} must have the modules that target_modules and modules_to_save of {config.path} name. They differ "
-            f"in {', '.join(map(_bare, differing[:8]))}."
+            f"in {', '.join(map(bare, differing[:8]))}."
         )
 
 
@@ -230,8 +188,8 @@ def _read_factors(
     source: TensorSource, name: str, layers: list[DenseLayer], config: AdapterConfig
 ) -> Iterator[tuple[DenseLayer, np.ndarray, np.ndarray, float]]:
     """Yield each layer of a module with A `[inputs, rank]`, B `[rank, outputs]` and alpha."""
-    rank, alpha = config.rank_and_alpha(_bare(name))
-    sizes = [layer._flat_shape() for layer in layers]  # (inputs, outputs)
+    rank, alpha = config.rank_and_alpha(bare(name))
+    sizes = [layer.flat_shape() for layer in layers]  # (inputs, outputs)
     ends = np.cumsum([outputs for _, outputs in sizes])
     a = _read(source, f"{name}.lora_A.weight", (rank, sizes[0][0])).T
     b = _read(source, f"{name}.lora_B.weight", (ends[-1], rank)).T
@@ -268,29 +226,12 @@ def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 def _check_ranks(model: keras.Model, ranks: dict[str, int], folder: str) -> None:
     """Refuse a model with LoRA that is not that of the adapter."""
-    for layer in _dense_layers(model):
+    for layer in dense_layers(model):
         if layer.lora_enabled and layer.lora_rank != ranks.get(layer.path):
             raise CheckpointError(
                 f"`model` must have no LoRA, or that of {folder!r}. Received: {layer.path} with rank {layer.lora_rank} "
                 f"({ranks.get(layer.path)} in the folder). Call keras_vit.merge_adapter(model) first."
             )
-
-
-def _written_rules(model: keras.Model, format: str | None, naming: str | None) -> list[Rule]:  # noqa: A002
-    """Return the rules of the format that a model is written in."""
-    read = getattr(getattr(model, "checkpoint_layout", None), "family", None)
-    formats = [format] if format else sorted(("huggingface", "timm"), key=lambda name: name != read)
-    for name in formats:
-        _checks.choice("format", name, ("huggingface", "timm"))
-        try:
-            family, writing = families.writing_family(name, "vit", model.config.to_dict())
-            break
-        except CheckpointError:
-            if name == formats[-1]:
-                raise
-    naming = naming or ("later" if "later" in writing.styles else None)
-    layout = layout_of(model, family.name, writing, model.config.to_dict(), naming, None)
-    return family.rules(dataclasses.replace(layout, prefix=_PREFIX + layout.prefix, outer=_PREFIX + layout.outer))
 
 
 def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, int, float]:
@@ -302,11 +243,11 @@ def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, int, floa
     a = [ops.convert_to_numpy(layer.lora_kernel_a) for layer in own]  # [inputs, rank]
     is_shared = all(np.array_equal(factor, a[0]) for factor in a)
     joined = a[0] if is_shared else np.concatenate(a, axis=1)
-    scale, rank = own[0].lora_alpha / own[0].lora_rank, joined.shape[1]
-    b = np.zeros((rank, sum(layer._flat_shape()[1] for layer in layers)), "float32")
+    scale, rank = own[0].lora_alpha / own[0].lora_rank or 1.0, joined.shape[1]
+    b = np.zeros((rank, sum(layer.flat_shape()[1] for layer in layers)), "float32")
     row = column = 0
     for layer in layers:
-        end = column + layer._flat_shape()[1]
+        end = column + layer.flat_shape()[1]
         if layer.lora_enabled:
             factor = layer.lora_alpha / layer.lora_rank / scale  # 1 if the layers have the same
             b[row : row + layer.lora_rank, column:end] = factor * ops.convert_to_numpy(layer.lora_kernel_b)

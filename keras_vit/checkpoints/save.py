@@ -161,6 +161,7 @@ def layout_of(
     naming: str | None,
     stacked: bool | None,
 ) -> Layout:
+    """Return the names and shapes that a model is written with."""
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:

@@ -51,7 +51,7 @@ class _LoraLayer(keras.layers.Layer):
                 f"int8 or int4. Received: {self.name!r} with built={self.built}, lora_enabled={self.lora_enabled}, "
                 f"kernel_constraint={constraint}, quantization_mode={mode!r}."
             )
-        inputs, outputs = self._flat_shape()
+        inputs, outputs = self.flat_shape()
         if a_initializer is None:
             a_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         shared: dict[str, Any] = {"dtype": "float32", "regularizer": self.kernel_regularizer}
@@ -160,7 +160,8 @@ class Dense(_LoraLayer, keras.layers.Dense):
         values = {} if self.values is None else {"values": self.values.to_dict()}
         return {**super().get_config(), **names, **values}
 
-    def _flat_shape(self) -> tuple[int, int]:
+    def flat_shape(self) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs."""
         return self._kernel.shape[0], self.units
 
     def _product_of_factors(self) -> Any:
@@ -225,7 +226,8 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         shape = self.original_kernel_shape if self.quantization_mode == "int4" else self._kernel.shape
         return dict(zip(self._axes()[1], shape, strict=True))
 
-    def _flat_shape(self) -> tuple[int, int]:
+    def flat_shape(self) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of the flattened kernel."""
         sizes, (*_, summed, free) = self._sizes(), self._axes()
         return math.prod(sizes[axis] for axis in summed), math.prod(sizes[axis] for axis in free)
 

@@ -1,4 +1,4 @@
-"""Adapters that peft writes are read, and peft opens the ones that are written: equal logits with transformers and timm.
+"""Adapters that peft writes are read, and peft opens those that are written, with equal logits.
 
 Run with the extra [interop] installed: `pytest -m interop`.
 """
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.checkpoints.test_interop import TOLERANCE, images_for, timm, torch, torch_logits, torchvision, transformers
+from tests.checkpoints.test_interop import TOLERANCE, images_for, timm, torch, torchvision, transformers
 
 pytestmark = pytest.mark.interop
 FIXTURES = (timm, torch, torchvision, transformers)
