@@ -7,9 +7,10 @@
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
 once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
-all fields of the recipe that follow from them.
+all fields of the recipe that follow from them. --adapt=lora, head, bias or last(4) trains a part of the weights.
 
-Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
+Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png;
+with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
 trained in is refused, unless only fields differ that do not decide what is learned, and so is one whose data have
 changed; --change_recipe continues from its last checkpoint and keeps the old record. Exit codes are those of
@@ -130,7 +131,8 @@ def train_on(
         state.begin()
     set_normalization(state.model, recipe.data.pp_eval)
     task.name_outputs(state.model)
-    logging.info("%s: %s weights", recipe.model.variant, f"{state.model.count_params():,}")
+    count = sum(weight.shape.num_elements() for weight in state.trained)
+    logging.info("%s: %s weights, %s trained", recipe.model.variant, f"{state.model.count_params():,}", f"{count:,}")
     run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
@@ -156,7 +158,7 @@ def train_on(
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
-        run_directory.save_model(state.model, workdir)
+        run_directory.save_model(state.model, workdir, recipe.model.checkpoint)
         draw_figure(recipe, workdir, task, validation, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{text}\n")

@@ -76,17 +76,19 @@ def merge_adapter(model: keras.Model) -> None:
     >>> path = keras_vit.save_checkpoint(model, "example/merged.npz")
     """
     check_model(model)
-    for layer in _lora_layers(model):
+    for layer in lora_layers(model):
         layer.merge_lora()
     _forget_functions(model)
 
 
 def check_model(model: Any) -> None:
     """Refuse anything but a model of this package or around one."""
-    if not isinstance(model, keras.Model) or not any(
-        isinstance(layer, (BaseLayer, ConfiguredModel)) for layer in model._flatten_layers()
-    ):
+    if not isinstance(model, keras.Model) or not _has_own(model):
         check_own(model)
+
+
+def _has_own(layer: keras.layers.Layer) -> bool:
+    return any(isinstance(part, (BaseLayer, ConfiguredModel)) for part in layer._flatten_layers())
 
 
 def parse(choice: str) -> Choice:
@@ -137,7 +139,7 @@ def _last(blocks: int) -> Choice:
 
 
 def _bias() -> Choice:
-    return lambda model: [*_named(model.weights, "bias"), *_head_weights(model)]
+    return lambda model: [*(weight for weight in model.weights if weight.name == "bias"), *_head_weights(model)]
 
 
 def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choice:
@@ -154,7 +156,7 @@ def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choi
                 f"layers={layers!r} is found in no path of a dense layer in the blocks of {model.name!r}. "
                 + (f"Names there: {names}." if names else "It has no such layers.")
             )
-        for layer in _lora_layers(model):
+        for layer in lora_layers(model):
             if layer not in found or (layer.lora_rank, layer.lora_alpha) != (rank, alpha):
                 raise ValueError(
                     f"{layer.path} has another LoRA, of rank={layer.lora_rank} and alpha={layer.lora_alpha}. Received: "
@@ -163,7 +165,8 @@ def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choi
         for layer in found:
             if not layer.lora_enabled:
                 layer.enable_lora(rank, lora_alpha=alpha)
-        return [*(factor for layer in found for factor in lora_factors(layer)), *_head_weights(model)]
+        factors = [factor for layer in found for factor in (layer.lora_kernel_a, layer.lora_kernel_b)]
+        return [*factors, *_head_weights(model)]
 
     return choose
 
@@ -183,13 +186,15 @@ def _expression(name: str, pattern: Any) -> re.Pattern:
         raise ValueError(f"{name} must be a regular expression ({error}). Received: {name}={pattern!r}") from None
 
 
-def lora_factors(layer: Any) -> Weights:
-    """Return the factors of a layer with LoRA, A and B."""
-    return [layer.lora_kernel_a, layer.lora_kernel_b]
+def lora_layers(model: keras.Model) -> list[Any]:
+    """Return the layers of this package that have LoRA.
 
-
-def _lora_layers(model: keras.Model) -> list[Any]:
-    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    Example:
+    >>> lora_layers(keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2))
+    []
+    """
+    layers = model._flatten_layers()
+    return [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and layer.lora_enabled]
 
 
 def _dense_layers(model: keras.Model) -> Iterable[Any]:
@@ -203,13 +208,9 @@ def _head_weights(model: keras.Model) -> Weights:
     if isinstance(model, ConfiguredModel):
         layers: list[Any] = [*(layer for layer in model.layers if layer.name == "head_norm"), *model._heads()]
     else:
-        own = [index for index, layer in enumerate(model.layers) if isinstance(layer, (BaseLayer, ConfiguredModel))]
+        own = [index for index, layer in enumerate(model.layers) if _has_own(layer)]
         layers = model.layers[own[-1] + 1 :] if own else []
     return [weight for layer in layers for weight in layer.weights]
-
-
-def _named(weights: Weights, name: str) -> Weights:
-    return [weight for weight in weights if weight.name == name]
 
 
 def _forget_functions(model: keras.Model) -> None:

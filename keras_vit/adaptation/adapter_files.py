@@ -17,13 +17,12 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit._io import atomic_file, check_writable, write_json
 from keras_vit.adaptation import adapter_config
-from keras_vit.adaptation.adapt import adapt
+from keras_vit.adaptation.adapt import adapt, lora_layers
 from keras_vit.adaptation.adapter_config import AdapterConfig
 from keras_vit.adaptation.adapter_names import (
     DenseLayer,
     Modules,
     bare,
-    dense_layers,
     modules_of,
     recognize,
     written_rules,
@@ -226,8 +225,8 @@ def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> np.ndarray
 
 def _check_ranks(model: keras.Model, ranks: dict[str, int], folder: str) -> None:
     """Refuse a model with LoRA that is not that of the adapter."""
-    for layer in dense_layers(model):
-        if layer.lora_enabled and layer.lora_rank != ranks.get(layer.path):
+    for layer in lora_layers(model):
+        if layer.lora_rank != ranks.get(layer.path):
             raise CheckpointError(
                 f"`model` must have no LoRA, or that of {folder!r}. Received: {layer.path} with rank {layer.lora_rank} "
                 f"({ranks.get(layer.path)} in the folder). Call keras_vit.merge_adapter(model) first."

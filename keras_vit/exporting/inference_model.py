@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.adaptation import lora_layers
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION
@@ -32,6 +33,9 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     copy = _copy(model, precision, True, arguments)
     _copy_weights(model, copy)
+    for layer in lora_layers(copy):
+        if layer.quantization_mode is None:  # quantized again, it would have other outputs
+            layer.merge_lora()
     return copy
 
 

@@ -8,7 +8,7 @@ from absl import logging
 
 from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit.optim import create_optimizer, groups
+from keras_vit.optim import create_optimizer
 from keras_vit.planning import cost
 from keras_vit.planning.cost import Cost
 from keras_vit.training import run_directory
@@ -82,15 +82,15 @@ def of_recipe(
     batch_size, optim = recipe.data.batch_size, recipe.optim
     at_a_time = -(-batch_size // (devices * optim.accumulation_steps))
     number, temporary = (4, TEMPORARY) if recipe.precision == "float32" else (2, TEMPORARY_IN_16_BITS)
-    trained, backward = _trained(recipe, classes, channels)
+    weights, trained, backward = _trained(recipe, counted, classes, channels)
     activations = round(backward * counted.activations) * at_a_time * number
     return Plan(
         counted,
         batch_size,
         recipe.total_steps,
         None if num_examples is None else batch_size * recipe.total_steps / num_examples,
-        counted.parameters * (2 if recipe.precision == "bfloat16" else 4)
-        + round(trained * counted.parameters) * _bytes_of_training(optim)
+        weights * (2 if recipe.precision == "bfloat16" else 4)
+        + trained * _bytes_of_training(optim)
         + (4 * teacher.parameters if teacher else 0),
         activations,
         round((TEMPORARY_OF_RESNET if recipe.model.variant in models.BIT else temporary) * activations),
@@ -119,14 +119,14 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
     return model_cost(taught, len(config["data"]["class_names"]), channels)
 
 
-def _trained(recipe: recipes.Recipe, classes: int, channels: int) -> tuple[float, float]:
-    """Return the share of the weights that are trained, and of those from the first trained one on."""
-    if not recipe.optim.frozen:
-        return 1.0, 1.0
-    model = recipes.describe_model(recipe, classes, channels)
+def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int) -> tuple[int, int, float]:
+    """Return the numbers of weights and of trained weights, and the share of the weights from the first of these on."""
+    if recipe.adapt == "all":
+        return counted.parameters, counted.parameters, 1.0
+    model = recipes.describe_model(recipe, classes, channels)  # with the factors of LoRA
     sizes = np.array([math.prod(weight.shape) for weight in model.weights])
-    trained = np.isin([weight.path for weight in model.weights], groups.trained(model, recipe.optim.frozen))
-    return float(sizes @ trained / sizes.sum()), float(sizes[trained.argmax() :].sum() / sizes.sum())
+    trained = np.array([weight.trainable for weight in model.weights])
+    return int(sizes.sum()), int(sizes @ trained), float(sizes[trained.argmax() :].sum() / sizes.sum())
 
 
 def _bytes_of_training(optim: recipes.Optim) -> int:

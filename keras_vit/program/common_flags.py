@@ -25,6 +25,9 @@ def define_recipe_flags() -> None:
         "weights", None, "Initial weights: a published name such as augreg, a file, or 'none' to train from scratch."
     )
     flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
+    flags.DEFINE_string(
+        "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8); the recipe's if not given."
+    )
     flags.DEFINE_bool("list_recipes", False, "List the recipes of the package, and do nothing else.")
 
 

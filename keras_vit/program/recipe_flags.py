@@ -18,8 +18,8 @@ DEFAULT = "folder"  # the recipe for any data set that is named without one
 def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     """Return the recipe of `--config` with the other flags and its overrides, checked.
 
-    A recipe whose `get_config` has keyword arguments named `data`, `model` or `image_size` gets these itself. The
-    function `fit` of a recipe file gets the recipe and the function that applies flags and overrides.
+    A recipe whose `get_config` has keyword arguments named `data`, `model`, `image_size` or `adapt` gets these itself.
+    The function `fit` of a recipe file gets the recipe and the function that applies flags and overrides.
     """
     from keras_vit import recipe as recipes
 
@@ -30,7 +30,7 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         )
     if data and not options.config and data in recipe_file.names() and not os.path.exists(data):
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
-    chosen: dict[str, Any] = {"data": data, "model": options.model, "image_size": options.image_size}
+    chosen: dict[str, Any] = {"data": data, **{name: options[name].value for name in ("model", "image_size", "adapt")}}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     recipe, rest, fit = recipe_file.load(options.config or DEFAULT, chosen)
 
@@ -43,6 +43,8 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
             recipe = recipes.with_weights(recipe, options.weights)
         if "image_size" in rest:
             recipe = recipes.with_image_size(recipe, rest["image_size"])
+        if "adapt" in rest:
+            recipe = recipes.replace(recipe, {"adapt": rest["adapt"]})
         for override in options.override:
             field, _, text = override.partition("=")
             recipe = recipes.override(recipe, field, text)

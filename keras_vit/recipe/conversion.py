@@ -42,6 +42,9 @@ def from_dict(values: dict[str, Any]) -> Recipe:
     >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
     'digits'
     """
+    optim = values.get("optim")
+    if isinstance(optim, dict) and optim.get("frozen") == "":  # a field of earlier runs, which is now `adapt`
+        values = {**values, "optim": {name: value for name, value in optim.items() if name != "frozen"}}
     return check(_build(Recipe, values, prefix=""))
 
 

@@ -19,8 +19,9 @@ def backend(device="cpu", replicas=1, workers=1, weight_parts=1):
     return types.SimpleNamespace(device=device, num_replicas=replicas, num_workers=workers, weight_parts=weight_parts)
 
 
-def recipe(variant="ViT-S/16", batch_size=64, **optim):
+def recipe(variant="ViT-S/16", batch_size=64, adapt="all", **optim):
     return recipes.Recipe(
+        adapt=adapt,
         model=recipes.Model(variant, 224),
         data=recipes.Data(batch_size=batch_size),
         optim=recipes.Optim(**{"name": "adamw", **optim}),
@@ -119,17 +120,17 @@ def test_tpus_are_not_checked(machine):
 def test_frozen_weights_have_no_gradients_and_slots(machine):
     """A recipe with frozen weights was not checked at all."""
     weights, head = 21_669_514, 384 * 10 + 10
-    probe = plan.of_recipe(recipe(frozen="^(?!head)"), 10)
+    probe = plan.of_recipe(recipe(adapt="head"), 10)
     assert probe.weights_bytes == 4 * weights + 12 * head
     assert probe.peak_bytes < 0.001 * plan.of_recipe(recipe(), 10).peak_bytes
-    first = plan.of_recipe(recipe(frozen="^embedding|cls|posembed"), 10)
+    first = plan.of_recipe(recipe(adapt="weights('^(?!embedding|cls|posembed)')"), 10)
     assert first.peak_bytes > 0.95 * plan.of_recipe(recipe(), 10).peak_bytes
     warnings = machine(8, 3)
-    memory.check(recipe(frozen="^(?!head)"), backend(), 10, 3)
+    memory.check(recipe(adapt="head"), backend(), 10, 3)
     assert not warnings
     with pytest.raises(ValueError, match=r"ViT-H/14 take 2\.5 GB"):
         machine(2, 2)
-        memory.check(recipe("ViT-H/14", frozen="^(?!head)"), backend(), 10, 3)
+        memory.check(recipe("ViT-H/14", adapt="head"), backend(), 10, 3)
 
 
 def test_the_memory_of_a_gpu_is_that_of_the_smallest(tmp_path, monkeypatch):

@@ -70,13 +70,18 @@ EVERYTHING = recipe(
     precision="float32",
     label_smoothing=0.1,
     data={"mixup": 0.2, "cutmix": 1.0},
-    optim={"ema": 0.8, "accumulation_steps": 2, "weight_decay": 0.1, "layer_decay": 0.8, "frozen": "^embedding"},
+    optim={"ema": 0.8, "accumulation_steps": 2, "weight_decay": 0.1, "layer_decay": 0.8},
+    adapt="weights('^(?!embedding)')",
 )
 
 
-def network(seed=0, **arguments):
+def network(seed=0, adapt="all", **arguments):
+    """A network whose queries have LoRA unless all weights are trained."""
     keras.utils.set_random_seed(seed)
     model = keras_vit.VisionTransformer(**{**tiny.SIZES, "classes": CLASSES, **arguments})
+    if adapt != "all":
+        keras_vit.adapt(model, "lora(2, layers='query')")
+        keras_vit.adapt(model, adapt)
     for weight in model.trainable_variables:  # a head of zeros would stop all gradients but its own
         weight.assign(weight + np.random.default_rng(1).normal(scale=0.05, size=weight.shape))
     return model
@@ -99,7 +104,8 @@ def with_teacher(recipe, teacher):
 
 def train(recipe, where, steps=3, teacher=None, **arguments):
     """State and metrics after some steps."""
-    state = TrainState(network(**arguments), recipe, where, task=with_teacher(recipe, teacher))
+    model = network(adapt=recipe.adapt, **arguments)
+    state = TrainState(model, recipe, where, task=with_teacher(recipe, teacher))
     step = TrainStep(state, recipe, training_inputs(tasks.create(recipe, outputs=CLASSES)), BATCH)
     arrays, metrics = state.arrays(), []
     for index in range(steps):
@@ -253,10 +259,10 @@ def test_accumulation_equals_the_large_batch(plain):
 
 
 def test_frozen_weights_and_slower_layers(on_one):
-    start = {weight.path: weight.numpy() for weight in network(**NOISE).trainable_variables}
+    start = {weight.path: weight.numpy() for weight in network(adapt=EVERYTHING.adapt, **NOISE).weights}
     values = saved(on_one[0])
     for path, value in start.items():
-        frozen = path.startswith("embedding")
+        frozen = path.startswith("embedding") or path.endswith("query/kernel")  # with LoRA
         assert np.array_equal(values[f"model/{path}"], value) == frozen, path
         assert (f"optimizer/first_moment/{path}" in values) != frozen
 

@@ -30,7 +30,7 @@ RUNS = {
         "model__arguments__head_norm": True,
         "optim__name": "lars",
         "optim__learning_rate": 0.1,
-        "optim__frozen": "^(?!head/)",
+        "adapt": "head",
         "optim__ema": 0,
     },
 }

@@ -2,6 +2,7 @@
 
     keras-vit train folder:/images
     keras-vit train folder:/images --model=ViT_S16 --weights=augreg-224 --image_size=224
+    keras-vit train folder:/images --adapt=lora
     keras-vit train --config=folder:/images,ViT_S16 --workdir=runs/images
 
 `/images` holds one folder per class, such as `/images/rose/1.jpg`. It may also hold `train/` and `test/` or `val/` with
@@ -13,7 +14,8 @@ The program chooses three things, shows them in the log and writes them into con
 - Images have 384 pixels on a GPU with enough memory, and 224 otherwise. `--image_size` chooses another size.
 - A batch is computed in as many parts as the memory requires.
 
-Momentum and learning rate are those of the ViT paper for small data sets. An image that cannot be read stops the run.
+Momentum and learning rate are those of the ViT paper for small data sets. `--adapt=lora`, `head` or `bias`, which train
+few weights, use AdamW at a rate of 0.001. An image that cannot be read stops the run.
 `--config.data.on_bad_image=skip` leaves such images out and lists them.
 
 Cost: 500 steps of batch 128 for up to 20,000 images. The log estimates the time of the choice. Three examples:
@@ -33,10 +35,13 @@ DEFAULT_FOLDER, DEFAULT_VARIANT = "images", "ViT-B/16"
 fit = fitting.fit  # the program calls it with the recipe and the changes that its flags make
 
 
-def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
+def get_config(
+    arguments: str = "", *, data: str | None = None, model: str | None = None, adapt: str = "all"
+) -> recipe.Recipe:
     """Return the recipe at 224 pixels. Folder and variant are given in one text, or each by its name."""
     folder, variant = folder_and_variant(arguments)
     folder, variant = data or folder, full_name(model) if model else variant
+    name, rate = ("sgd", 0.003) if adapt.startswith(("all", "last")) else ("adamw", 0.001)
     padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # that of the published files
     return recipe.Recipe(
         total_steps=500,
@@ -52,9 +57,10 @@ def get_config(arguments: str = "", *, data: str | None = None, model: str | Non
             pp_eval="decode|resize(224)|value_range(-1, 1)",
             batch_size=128,
         ),
+        adapt=adapt,
         optim=recipe.Optim(
-            "sgd",
-            learning_rate=0.003,
+            name,
+            learning_rate=rate,
             schedule=recipe.Schedule("cosine", warmup_steps=100),
             momentum=0.9,
             weight_decay=0.0,

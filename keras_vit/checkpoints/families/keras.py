@@ -1,5 +1,6 @@
 """Keras' own files of this package's models: `.keras` with the arguments, `.weights.h5` without them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,10 +75,13 @@ def _stored_arguments(
     arguments = config.get("config")
     if config_class is None or not isinstance(arguments, dict):
         raise CheckpointError(f"{path} holds a {class_name[:60]!r}, no keras_vit model. Use keras.saving.load_model.")
-    if not _is_frozen_at_most(arguments.get("layers", {})):
+    changes = arguments.get("layers", {})
+    if not _keeps_weights(changes):
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
-    names = ("trainable", "layers", "input_normalization", "class_names", "values")
+    names = ("trainable", "input_normalization", "class_names", "values")
     state = {name: arguments[name] for name in names if name in arguments}
+    if '"lora": ' not in json.dumps(changes):  # with LoRA, the file also has the sums, which make a model without it
+        state["layers"] = changes
     check_config(config, list(shapes.values()), path)
     resolved = resolve_arguments(config_class, arguments, path).to_dict()
     if config_class is MaskedPatchConfig:
@@ -85,13 +89,14 @@ def _stored_arguments(
     return resolved, state
 
 
-def _is_frozen_at_most(layers: Any) -> bool:
-    """Return whether nothing was done to layers but to freeze them, on which weights do not depend."""
+def _keeps_weights(layers: Any) -> bool:
+    """Return whether nothing was done to layers but to freeze them or to give them LoRA, so that their weights fit."""
     return isinstance(layers, dict) and all(
         isinstance(change, dict)
-        and not set(change) - {"trainable", "sublayers"}
-        and isinstance(change.get("trainable", True), bool)
-        and _is_frozen_at_most(change.get("sublayers", {}))
+        and not set(change) - {"trainable", "weights", "lora", "sublayers"}
+        and isinstance(weights := change.get("weights", {}), dict)
+        and all(isinstance(flag, bool) for flag in (change.get("trainable", True), *weights.values()))
+        and _keeps_weights(change.get("sublayers", {}))
         for change in layers.values()
     )
 
