@@ -27,6 +27,8 @@ FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras"
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
 common_flags.define_checkpoint_flag()
 flags.DEFINE_string("adapter", None, "Folder of an adapter of peft to merge, with adapter_config.json.")
+flags.DEFINE_integer("classes", None, "Classes of the adapter's head, if SRC has another head or none.", 1)
+flags.DEFINE_string("pooling", None, "Pooling before it, such as token+gap of transformers' DINOv2.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
 flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
@@ -99,7 +101,7 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
     if is_run or options.checkpoint != "last":
         run = training.load_run(path, options.checkpoint)
         return run.model, run.class_names
-    arguments = {"num_heads": options.num_heads} if options.num_heads else {}
+    arguments = {name: options[name].value for name in ("num_heads", "classes", "pooling") if options[name].value}
     if options.image_size:
         arguments["image_size"] = one_or_two("image_size", options.image_size)
     grid = one_or_two("grid", options.grid) if options.grid else None

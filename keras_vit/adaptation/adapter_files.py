@@ -205,7 +205,7 @@ def _read_head(model: keras.Model, source: TensorSource, bindings: list[Binding]
         if list(binding.variable_shapes(stored, 1)) != own:
             raise CheckpointError(
                 f"{source.path} must have the head of the model, {own}. Received: {stored}. Build the model with the "
-                "`classes` of the adapter."
+                "`classes` and the `pooling` of the adapter's model."
             )
         arrays = binding.transform.read(tuple(_read(source, name, shape) for name, shape in stored.items()), 1)
         found += [(variables[name], array) for name, array in zip(binding.variables, arrays, strict=True)]

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
+from keras_vit.training import run_directory
 from tests import tiny
 from tests.checkpoints import files
 
@@ -275,3 +276,15 @@ def test_a_saved_model_keeps_the_adapter(tmp_path):
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(np.asarray(again(golden["image"])), np.asarray(model(golden["image"])))
     assert [w.path for w in again.trainable_weights] == [w.path for w in model.trainable_weights]
+
+
+def test_a_run_has_its_adapter_beside_the_model(tmp_path, caplog):
+    model = model_from_checkpoint(LORA / "base")
+    keras_vit.load_adapter(model, LORA / "adapter")
+    run_directory.save_model(model, str(tmp_path / "run"), base="google/vit")
+    assert json.loads((tmp_path / "run" / "adapter" / CONFIG).read_text())["base_model_name_or_path"] == "google/vit"
+    assert load_file(tmp_path / "run" / "adapter" / WEIGHTS).keys() == load_file(LORA / "adapter" / WEIGHTS).keys()
+    other = tiny.model(position_embedding="sincos2d")  # neither timm nor transformers has it
+    keras_vit.adapt(other, "lora")
+    run_directory.save_model(other, str(tmp_path / "other"))
+    assert os.listdir(tmp_path / "other") == ["model.keras"] and "position_embedding" in caplog.text
