@@ -101,7 +101,8 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
     if is_run or options.checkpoint != "last":
         run = training.load_run(path, options.checkpoint)
         return run.model, run.class_names
-    arguments = {name: options[name].value for name in ("num_heads", "classes", "pooling") if options[name].value}
+    stated = {"num_heads": options.num_heads, "classes": options.classes, "pooling": options.pooling}
+    arguments: dict[str, Any] = {name: value for name, value in stated.items() if value}
     if options.image_size:
         arguments["image_size"] = one_or_two("image_size", options.image_size)
     grid = one_or_two("grid", options.grid) if options.grid else None

@@ -57,7 +57,7 @@ def adapt(model: keras.Model, choice: str) -> None:
             layer._kernel.trainable = False
     if not model.trainable_weights:
         raise ValueError(f"adapt={choice!r} leaves nothing to train in {model.name!r}.")
-    _forget_functions(model)
+    model.train_function = model.test_function = model.predict_function = None  # of the former weights
 
 
 def merge_adapter(model: keras.Model) -> None:
@@ -78,7 +78,7 @@ def merge_adapter(model: keras.Model) -> None:
     check_model(model)
     for layer in lora_layers(model):
         layer.merge_lora()
-    _forget_functions(model)
+    model.train_function = model.test_function = model.predict_function = None  # of the former weights
 
 
 def check_model(model: Any) -> None:
@@ -187,12 +187,7 @@ def _expression(name: str, pattern: Any) -> re.Pattern:
 
 
 def lora_layers(model: keras.Model) -> list[Any]:
-    """Return the layers of this package that have LoRA.
-
-    Example:
-    >>> lora_layers(keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2))
-    []
-    """
+    """Return the layers of this package that have LoRA."""
     layers = model._flatten_layers()
     return [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and layer.lora_enabled]
 
@@ -211,8 +206,3 @@ def _head_weights(model: keras.Model) -> Weights:
         own = [index for index, layer in enumerate(model.layers) if _has_own(layer)]
         layers = model.layers[own[-1] + 1 :] if own else []
     return [weight for layer in layers for weight in layer.weights]
-
-
-def _forget_functions(model: keras.Model) -> None:
-    """Let a model compile its functions again, which are of the former weights."""
-    model.train_function = model.test_function = model.predict_function = None

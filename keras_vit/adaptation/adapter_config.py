@@ -63,9 +63,9 @@ _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
     "layers_pattern": ([], _one_or_several(_is_pattern), "names before the indices of blocks"),
 }
 # Fields that do not change the outputs, and the values that switch any other field off.
-_FREE = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type", "inference_mode")
-_FREE += ("lora_dropout", "megatron_core", "qalora_group_size", "runtime_config")
-_OFF = (None, False, "none", {}, [])
+_FREE: tuple[str, ...] = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type")
+_FREE += ("inference_mode", "lora_dropout", "megatron_core", "qalora_group_size", "runtime_config")
+_OFF: tuple[Any, ...] = (None, False, "none", {}, [])
 
 
 class AdapterConfig:

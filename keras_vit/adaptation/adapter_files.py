@@ -141,8 +141,10 @@ def save_adapter(
             f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose what is trained with "
             "keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
         )
-    joined = {name: _joined(parts) for name, parts in modules.items()}
-    arrays = {f"{name}.lora_{factor}.weight": pair[factor == "B"] for name, pair in joined.items() for factor in "AB"}
+    arrays: dict[str, np.ndarray] = {}
+    scales: dict[str, tuple[int, float]] = {}  # rank and alpha by module
+    for name, parts in modules.items():
+        arrays[f"{name}.lora_A.weight"], arrays[f"{name}.lora_B.weight"], scales[bare(name)] = _joined(parts)
     bindings, _ = bind_variables(rules, head)
     for binding in bindings:
         values = tuple(ops.convert_to_numpy(variables[path]) for path in binding.variables)
@@ -152,7 +154,6 @@ def save_adapter(
     with atomic_file(os.path.join(folder, WEIGHTS)) as temporary:
         write_safetensors(temporary, tensors, lambda name: np.asarray(arrays[name], "float32"))
     saved = dict.fromkeys(bare(name.rpartition(".")[0]) for binding in bindings for name in binding.stored)
-    scales = {bare(name): scale for name, (_, _, *scale) in joined.items()}
     write_json(os.path.join(folder, adapter_config.FILE), adapter_config.document(scales, saved, base))
     return folder
 
@@ -233,7 +234,7 @@ def _check_ranks(model: keras.Model, ranks: dict[str, int], folder: str) -> None
             )
 
 
-def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, int, float]:
+def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, tuple[int, float]]:
     """Return A `[rank, inputs]`, B `[outputs, rank]`, rank and alpha of the update of a matrix of several layers.
 
     The factors of the layers are beside each other, and B is zero where they do not meet, unless their A is the same.
@@ -252,4 +253,4 @@ def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, int, floa
             b[row : row + layer.lora_rank, column:end] = factor * ops.convert_to_numpy(layer.lora_kernel_b)
             row += 0 if is_shared else layer.lora_rank
         column = end
-    return joined.T, b.T, rank, own[0].lora_alpha if is_shared else scale * rank
+    return joined.T, b.T, (rank, own[0].lora_alpha if is_shared else scale * rank)

@@ -22,17 +22,8 @@ from keras_vit.models.config import Config
 _MAX_DEPTH = 100
 _MAX_OBJECTS = 50_000  # layers, initializers and dtype policies
 _MAX_TABLE = 2**26  # values in a table of positions that is computed, not stored
-_WIDTHS = {
-    "units",
-    "filters",
-    "output_dim",
-    "input_dim",
-    "key_dim",
-    "hidden_size",
-    "mlp_dim",
-    "rank",
-    "lora_rank",
-}  # of layers
+# Sizes of layers.
+_WIDTHS = {"units", "filters", "output_dim", "input_dim", "key_dim", "hidden_size", "mlp_dim", "rank", "lora_rank"}
 _RUN_CODE = {"__lambda__", "TorchModuleWrapper", "TFSMLayer"}  # also where a process lifted Keras' safe mode
 _PACKED = 2  # weights per stored value, at int4
 _REPLACED = 8  # the same where layers were replaced by smaller ones

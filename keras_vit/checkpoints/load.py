@@ -146,7 +146,7 @@ def model_from_checkpoint(
         arguments = recognition.arguments_of(checkpoint, overrides, kind)
         try:
             model = kind.model.from_config({**arguments, **checkpoint.frozen})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, KeyError) as error:
             raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         if head == "auto" and not {"classes", "include_top"} & overrides.keys():
             head = "keep"  # a new model has no reason for another head

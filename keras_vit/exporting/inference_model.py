@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.adaptation import lora_layers
+from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION

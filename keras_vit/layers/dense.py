@@ -25,6 +25,11 @@ _quantized_call = threading.RLock()
 class _LoraLayer(keras.layers.Layer):
     """Mixin of LoRA that does not compute the updated kernel, and whose files contain base kernel and factors, too."""
 
+    lora_enabled: bool
+    lora_rank: Any
+    lora_alpha: Any
+    activation: Any
+
     def enable_lora(
         self, rank: int, lora_alpha: float | None = None, a_initializer: Any = None, b_initializer: Any = "zeros"
     ) -> None:
@@ -79,9 +84,11 @@ class _LoraLayer(keras.layers.Layer):
 
     @property
     def kernel(self) -> Any:
-        """The kernel with its update, or the integers of a quantized kernel without it."""
-        if not self.lora_enabled or self.quantization_mode is not None:
+        """The kernel with its update, or the stored integers of a quantized kernel."""
+        if not self.lora_enabled:
             return super().kernel
+        if self.quantization_mode is not None:
+            return self._kernel
         return self._kernel + ops.cast(self._scale() * self._product_of_factors(), self._kernel.dtype)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -222,20 +229,23 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
             )
         return inputs, axes, outputs, summed, free
 
-    def _sizes(self) -> dict[str, int]:
+    def _shapes(self) -> tuple[list[int], list[int]]:
+        """Return the sizes of the inputs and of the outputs of the kernel."""
+        _, axes, _, summed, free = self._axes()
         shape = self.original_kernel_shape if self.quantization_mode == "int4" else self._kernel.shape
-        return dict(zip(self._axes()[1], shape, strict=True))
+        sizes = dict(zip(axes, shape, strict=True))
+        return [sizes[axis] for axis in summed], [sizes[axis] for axis in free]
 
     def flat_shape(self) -> tuple[int, int]:
         """Return the numbers of inputs and outputs of the flattened kernel."""
-        sizes, (*_, summed, free) = self._sizes(), self._axes()
-        return math.prod(sizes[axis] for axis in summed), math.prod(sizes[axis] for axis in free)
+        inputs, outputs = self._shapes()
+        return math.prod(inputs), math.prod(outputs)
 
     def _factors(self) -> tuple[Any, Any, str]:
         """Return A and B with the axes of the kernel, and a letter for the axis of the rank, which no axis has."""
-        sizes, (*_, summed, free) = self._sizes(), self._axes()
-        a = ops.reshape(self.lora_kernel_a, (*(sizes[axis] for axis in summed), self.lora_rank))
-        b = ops.reshape(self.lora_kernel_b, (self.lora_rank, *(sizes[axis] for axis in free)))
+        inputs, outputs = self._shapes()
+        a = ops.reshape(self.lora_kernel_a, (*inputs, self.lora_rank))
+        b = ops.reshape(self.lora_kernel_b, (self.lora_rank, *outputs))
         return a, b, next(letter for letter in string.ascii_letters if letter not in self.equation)
 
     def _product_of_factors(self) -> Any:

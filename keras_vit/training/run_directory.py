@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import keras
 from absl import logging
 
-from keras_vit import _io, adaptation
+from keras_vit import _io
 from keras_vit import recipe as recipes
+from keras_vit.adaptation.adapt import lora_layers
+from keras_vit.adaptation.adapter_files import save_adapter
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training.errors import StorageError
 from keras_vit.version import __version__
@@ -205,8 +207,8 @@ def save_model(model: keras.Model, directory: str, base: str | None = None) -> s
     try:
         with _io.atomic_file(path) as temporary:
             model.save(temporary)
-        if adaptation.lora_layers(model):
-            adaptation.save_adapter(model, os.path.join(directory, ADAPTER), base=base)
+        if lora_layers(model):
+            save_adapter(model, os.path.join(directory, ADAPTER), base=base)
     except OSError as error:
         raise StorageError(f"Could not write {path}: {error}. Free some space, then start again.") from error
     except ValueError as error:  # the model is none that the others have

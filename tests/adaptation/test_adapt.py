@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.adaptation import lora_layers
+from keras_vit.adaptation.adapt import lora_layers
 from tests import tiny
 
 HEAD = {"head/kernel", "head/bias"}

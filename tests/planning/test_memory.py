@@ -125,6 +125,9 @@ def test_frozen_weights_have_no_gradients_and_slots(machine):
     assert probe.peak_bytes < 0.001 * plan.of_recipe(recipe(), 10).peak_bytes
     first = plan.of_recipe(recipe(adapt="weights('^(?!embedding|cls|posembed)')"), 10)
     assert first.peak_bytes > 0.95 * plan.of_recipe(recipe(), 10).peak_bytes
+    factors = 2 * 12 * 8 * (384 + 384)  # of queries and values of 12 blocks at rank 8
+    lora = plan.of_recipe(recipe(adapt="lora"), 10)
+    assert lora.weights_bytes == 4 * (weights + factors) + 12 * (factors + head)
     warnings = machine(8, 3)
     memory.check(recipe(adapt="head"), backend(), 10, 3)
     assert not warnings
