@@ -158,7 +158,7 @@ def train_on(
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
-        run_directory.save_model(state.model, workdir, recipe.model.checkpoint)
+        run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         draw_figure(recipe, workdir, task, validation, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{text}\n")

@@ -126,15 +126,17 @@ def document(scales: Mapping[str, tuple[int, float]], saved: Iterable[str], base
     """Return the configuration of an adapter from the rank and alpha of each module with factors."""
     ranks, alphas = ([scale[index] for scale in scales.values()] for index in (0, 1))
     rank, alpha = (max(values, key=values.count) for values in (ranks, alphas))
+    name, _, revision = base.removeprefix("hf:").partition("@") if base and base.startswith("hf:") else (base, "", "")
     return {
-        "alpha_pattern": {name: own for name, (_, own) in scales.items() if own != alpha},
-        "base_model_name_or_path": base,
+        "alpha_pattern": {module: own for module, (_, own) in scales.items() if own != alpha},
+        "base_model_name_or_path": name,
         "bias": "none",
         "inference_mode": True,
         "lora_alpha": alpha,
         "modules_to_save": list(saved) or None,
         "peft_type": "LORA",
         "r": rank,
-        "rank_pattern": {name: own for name, (own, _) in scales.items() if own != rank},
+        "rank_pattern": {module: own for module, (own, _) in scales.items() if own != rank},
+        "revision": revision or None,
         "target_modules": list(scales),
     }

@@ -109,7 +109,7 @@ def save_adapter(
         format: `"huggingface"` or `"timm"`. None for the format that the model was read from, or the first that can
             hold it.
         naming: `"later"` (transformers from version 5 on) or `"published"` for `"huggingface"`. None for the first.
-        base: Name or path of the base, for peft's `AutoPeftModel`.
+        base: Path of the base, or its name, such as `"hf:facebook/dinov2-small"`, for the readers of the adapter.
 
     Raises:
         CheckpointError: A `ValueError`. If the model has no LoRA, or if it or what is trained in it has no place in the

@@ -208,12 +208,17 @@ def save_model(model: keras.Model, directory: str, base: str | None = None) -> s
         with _io.atomic_file(path) as temporary:
             model.save(temporary)
         if lora_layers(model):
-            save_adapter(model, os.path.join(directory, ADAPTER), base=base)
+            _save_adapter(model, os.path.join(directory, ADAPTER), base)
     except OSError as error:
         raise StorageError(f"Could not write {path}: {error}. Free some space, then start again.") from error
-    except ValueError as error:  # the model is none that the others have
-        logging.warning("There is no adapter beside %s: %s", path, error)
     return path
+
+
+def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
+    try:
+        save_adapter(model, path, base=base)
+    except ValueError as error:  # other projects do not have the model
+        logging.warning("No adapter is written to %s: %s", path, error)
 
 
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:

@@ -281,8 +281,9 @@ def test_a_saved_model_keeps_the_adapter(tmp_path):
 def test_a_run_has_its_adapter_beside_the_model(tmp_path, caplog):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.load_adapter(model, LORA / "adapter")
-    run_directory.save_model(model, str(tmp_path / "run"), base="google/vit")
-    assert json.loads((tmp_path / "run" / "adapter" / CONFIG).read_text())["base_model_name_or_path"] == "google/vit"
+    run_directory.save_model(model, str(tmp_path / "run"), base="hf:google/vit@main")
+    config = json.loads((tmp_path / "run" / "adapter" / CONFIG).read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == ("google/vit", "main")
     assert load_file(tmp_path / "run" / "adapter" / WEIGHTS).keys() == load_file(LORA / "adapter" / WEIGHTS).keys()
     other = tiny.model(position_embedding="sincos2d")  # neither timm nor transformers has it
     keras_vit.adapt(other, "lora")
