@@ -69,7 +69,7 @@ EXTRAS = {
     "plan": ["jax[tpu]>=0.10.2,<0.11"],
     # XLA's compiler for NVIDIA GPUs, for `tools.compile_plan --target=h100`: no GPU, driver or CUDA library is needed.
     "plan-gpu": ["jax>=0.10.2,<0.11", "jax-cuda12-plugin>=0.10.2,<0.11", "nvidia-cuda-nvcc-cu12>=12.9,<12.10"],
-    "interop": ["torch", "timm", "transformers", "vit-pytorch"],
+    "interop": ["torch", "timm", "transformers", "peft", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
 # Requirements of the tests. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.

@@ -49,6 +49,7 @@ ENVIRONMENTS = {
     "timm": Environment(packages=(_TORCH, "torchvision==0.29.1", "timm==1.0.31")),
     # Without torchvision, which its models do not need.
     "transformers": Environment(packages=(_TORCH, "transformers==5.23.0")),
+    "peft": Environment(packages=(_TORCH, "transformers==5.23.0", "peft==0.21.2")),
 }
 SAME = {"timm_compiled": "timm"}  # systems that share an environment
 

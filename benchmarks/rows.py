@@ -140,6 +140,21 @@ def _models() -> Iterator[Row]:
     )
 
 
+def _adaptation() -> Iterator[Row]:
+    """Fine-tuning of all weights and of LoRA."""
+    dinov2 = {"layer_scale": 1.0, "activation": "gelu", "pooling": "token+gap"}
+    for name, model, arguments in (("vit", "ViT-B/16", {"activation": "gelu"}), ("dinov2", "ViT-S/14", dinov2)):
+        yield Row(
+            f"adaptation-{name}",
+            f"{'DINOv2-S' if name == 'dinov2' else model} fine-tuning step, batch 8, float32",
+            {"task": "all", "model": model, "batch": 8, "arguments": arguments},
+            peers=("transformers", "peft"),
+            variants={"keras_vit LoRA": {"task": "lora(rank=8, alpha=16, layers='query|value')"}},
+            worker="adaptation.py",
+            rounds=5,
+        )
+
+
 def _kernels() -> Iterator[Row]:
     """Training steps with the plain formula in place of one kernel after the other."""
     for precision in ("float32", "bfloat16"):
@@ -251,4 +266,8 @@ def _curves() -> Iterator[Row]:
     )
 
 
-ROWS = {row.name: row for group in (_models, _kernels, _artifacts, _one_image, _startup, _curves) for row in group()}
+ROWS = {
+    row.name: row
+    for group in (_models, _adaptation, _kernels, _artifacts, _one_image, _startup, _curves)
+    for row in group()
+}

@@ -3,11 +3,12 @@
     keras-vit convert-checkpoint ViT-B_16.npz vit_b16.keras
     keras-vit convert-checkpoint runs/flowers flowers-hf --format=huggingface
     keras-vit convert-checkpoint timm_model/ model.npz --format=big_vision --image_size=384
+    keras-vit convert-checkpoint vit-base/ merged --adapter=adapter/ --format=huggingface
     keras-vit convert-checkpoint ViT-B_16.npz --describe
 
 SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of a run. DST is a file (.npz,
 .safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can. --describe
-prints the arguments of the model as JSON.
+prints the arguments of the model as JSON. LoRA, of a run or of an --adapter of peft, is merged into the kernels.
 """
 
 import json
@@ -25,6 +26,9 @@ FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras"
 
 flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
 common_flags.define_checkpoint_flag()
+flags.DEFINE_string("adapter", None, "Folder of an adapter of peft to merge, with adapter_config.json.")
+flags.DEFINE_integer("classes", None, "Classes of the adapter's head, if SRC has another head or none.", 1)
+flags.DEFINE_string("pooling", None, "Pooling before it, such as token+gap of transformers' DINOv2.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
 flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
@@ -44,7 +48,7 @@ with program.imports(__name__):
     import keras
     import numpy as np
 
-    from keras_vit import training
+    from keras_vit import load_adapter, merge_adapter, training
     from keras_vit._io import atomic_file, check_writable
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
     from keras_vit.checkpoints.save import check_destination
@@ -69,6 +73,10 @@ def main(argv: Sequence[str]) -> int:
     elif not destination.endswith(".keras"):
         raise ValueError(f"DST must end in .keras for --format=keras. Received: {destination!r}.")
     model, class_names = load_source(argv[1], options)
+    if options.adapter:
+        load_adapter(model, options.adapter)
+    expected = outputs_of(model) if options.check else None
+    merge_adapter(model)
     if format == "keras":
         save_keras(model, destination)
     else:
@@ -82,8 +90,8 @@ def main(argv: Sequence[str]) -> int:
             class_names=class_names,
         )
     logging.info("Wrote %s (%s).", destination, format)
-    if options.check:
-        check(model, destination, options.dtype)
+    if expected is not None:
+        check(expected, destination, options.dtype)
     return 0
 
 
@@ -93,7 +101,8 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
     if is_run or options.checkpoint != "last":
         run = training.load_run(path, options.checkpoint)
         return run.model, run.class_names
-    arguments = {"num_heads": options.num_heads} if options.num_heads else {}
+    stated = {"num_heads": options.num_heads, "classes": options.classes, "pooling": options.pooling}
+    arguments: dict[str, Any] = {name: value for name, value in stated.items() if value}
     if options.image_size:
         arguments["image_size"] = one_or_two("image_size", options.image_size)
     grid = one_or_two("grid", options.grid) if options.grid else None
@@ -116,14 +125,16 @@ def save_keras(model: keras.Model, path: str) -> None:
         model.save(temporary)
 
 
-def check(model: keras.Model, path: str, dtype: str) -> None:
-    """Compare the logits of the model and of the written checkpoint on random images."""
-    again = model_from_checkpoint(path)
+def outputs_of(model: keras.Model) -> np.ndarray:
+    """Return the outputs of a model for random images."""
     height, width, channels = model.inputs[0].shape[1:]
     shape = (2, height or 224, width or 224, channels)
-    images = np.random.default_rng(0).uniform(-1.0, 1.0, shape).astype("float32")
-    expected, result = np.asarray(model(images)), np.asarray(again(images))
-    difference = float(np.max(np.abs(expected - result)))
+    return np.asarray(model(np.random.default_rng(0).uniform(-1.0, 1.0, shape).astype("float32")))
+
+
+def check(expected: np.ndarray, path: str, dtype: str) -> None:
+    """Compare the outputs of the model, before LoRA was merged, and of the written checkpoint."""
+    difference = float(np.max(np.abs(expected - outputs_of(model_from_checkpoint(path)))))
     scale = max(float(np.max(np.abs(expected))), 1.0)
     logging.info("Read back: the largest difference of the outputs is %.3g.", difference)
     if dtype == "float32" and difference > TOLERANCE * scale:

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
 from collections.abc import Iterable
 
 from keras_vit import _checks, applications, layers
-from keras_vit.adaptation import adapt, merge_adapter
+from keras_vit.adaptation import adapt, load_adapter, merge_adapter, save_adapter
 from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit.models import (
@@ -52,10 +52,12 @@ __all__ = [
     "layers",
     "list_models",
     "list_weights",
+    "load_adapter",
     "load_checkpoint",
     "merge_adapter",
     "model_from_checkpoint",
     "preprocess_input",
+    "save_adapter",
     "save_checkpoint",
     *(name for name in vars(applications) if name[0].isupper() and "_" in name),  # ViT_B16 and its like
 ]

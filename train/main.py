@@ -9,7 +9,8 @@ A data set without a recipe is trained with the recipe `folder`, which fine-tune
 once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
 all fields of the recipe that follow from them. --adapt=lora, head, bias or last(4) trains a part of the weights.
 
-Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
+Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png;
+with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
 trained in is refused, unless only fields differ that do not decide what is learned, and so is one whose data have
 changed; --change_recipe continues from its last checkpoint and keeps the old record. Exit codes are those of
@@ -158,7 +159,7 @@ def train_on(
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
-        run_directory.save_model(state.model, workdir)
+        run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         draw_figure(recipe, workdir, task, validation, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         sys.stdout.write(f"{text}\n")

@@ -18,7 +18,7 @@ Step = Callable[[], Any]  # a step returns nothing, or a dictionary with its "se
 CLASSES = 1000
 PACKAGES = (
     *("keras", "tensorflow", "tensorflow-cpu", "jax", "numpy", "ai-edge-litert"),
-    *("keras-hub", "vit-keras", "torch", "timm", "transformers"),
+    *("keras-hub", "vit-keras", "torch", "timm", "transformers", "peft"),
 )
 # Libraries that are loaded first, so that their memory can be told from that of the work.
 IMPORTS = {
@@ -29,6 +29,7 @@ IMPORTS = {
     "timm": ("timm",),
     "timm_compiled": ("timm",),
     "transformers": ("torch", "transformers"),
+    "peft": ("torch", "transformers", "peft"),
 }
 # Patch size, width, layers, heads and MLP width.
 SIZES = {
@@ -43,7 +44,7 @@ class Work:
     """Work of a step.
 
     Attributes:
-        task: `"inference"` or `"training"`, or a task of a recipe (`"mae"`).
+        task: `"inference"` or `"training"`, a task of a recipe (`"mae"`), or what is adapted (`"all"`).
         model: Name of the model.
         batch: Images per step.
         precision: `"float32"` or `"bfloat16"`, or the precision of a TFLite file.

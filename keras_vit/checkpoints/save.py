@@ -83,7 +83,7 @@ def save_checkpoint(
     kind = next(name for name, kind in KINDS.items() if isinstance(model, kind.model))
     config = model.config.to_dict()
     family, writing = families.writing_family(format, kind, config)
-    layout = _layout(model, family.name, writing, config, naming, stacked)
+    layout = layout_of(model, family.name, writing, config, naming, stacked)
     path = check_destination(path, format)
     variables = weights_of(model)
     bindings, left_over = bind_variables(family.rules(layout), variables, depth=config.get("num_layers", 0))
@@ -153,7 +153,7 @@ def _check_format(format: str) -> None:
     _checks.choice("format", format, tuple(families.written_formats()))
 
 
-def _layout(
+def layout_of(
     model: keras.Model,
     family: str,
     writing: Writing,
@@ -161,6 +161,7 @@ def _layout(
     naming: str | None,
     stacked: bool | None,
 ) -> Layout:
+    """Return the names and shapes that a model is written with."""
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:

@@ -56,7 +56,7 @@ class _LoraLayer(keras.layers.Layer):
                 f"int8 or int4. Received: {self.name!r} with built={self.built}, lora_enabled={self.lora_enabled}, "
                 f"kernel_constraint={constraint}, quantization_mode={mode!r}."
             )
-        inputs, outputs = self._flat_shape()
+        inputs, outputs = self.flat_shape()
         if a_initializer is None:
             a_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         shared: dict[str, Any] = {"dtype": "float32", "regularizer": self.kernel_regularizer}
@@ -167,7 +167,8 @@ class Dense(_LoraLayer, keras.layers.Dense):
         values = {} if self.values is None else {"values": self.values.to_dict()}
         return {**super().get_config(), **names, **values}
 
-    def _flat_shape(self) -> tuple[int, int]:
+    def flat_shape(self) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs."""
         return self._kernel.shape[0], self.units
 
     def _product_of_factors(self) -> Any:
@@ -235,7 +236,8 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         sizes = dict(zip(axes, shape, strict=True))
         return [sizes[axis] for axis in summed], [sizes[axis] for axis in free]
 
-    def _flat_shape(self) -> tuple[int, int]:
+    def flat_shape(self) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of the flattened kernel."""
         inputs, outputs = self._shapes()
         return math.prod(inputs), math.prod(outputs)
 

@@ -6,6 +6,7 @@ DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluat
 DIR/tensorboard/     the same as TensorBoard events
 DIR/checkpoints/     states to resume from
 DIR/model.keras      the final weights (their moving average where the recipe keeps one)
+DIR/adapter/         the factors of LoRA and the head as peft has them, of a run with adapt=lora(...)
 DIR/report.png       curves, and some test images with their predictions
 """
 
@@ -21,6 +22,8 @@ from absl import logging
 
 from keras_vit import _io
 from keras_vit import recipe as recipes
+from keras_vit.adaptation.adapt import lora_layers
+from keras_vit.adaptation.adapter_files import save_adapter
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training.errors import StorageError
 from keras_vit.version import __version__
@@ -28,6 +31,7 @@ from keras_vit.version import __version__
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 MODEL = "model.keras"
+ADAPTER = "adapter"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.png"
@@ -194,15 +198,27 @@ def is_run(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
 
 
-def save_model(model: keras.Model, directory: str) -> str:
-    """Write the final `model.keras` in one step and return its path. If it cannot be written, an older one stays."""
+def save_model(model: keras.Model, directory: str, base: str | None = None) -> str:
+    """Write the final `model.keras` and return its path; of a model with LoRA, also the adapter of `base`.
+
+    Each file is written in one step. If it cannot be written, an older one stays.
+    """
     path = os.path.join(directory, MODEL)
     try:
         with _io.atomic_file(path) as temporary:
             model.save(temporary)
+        if lora_layers(model):
+            _save_adapter(model, os.path.join(directory, ADAPTER), base)
     except OSError as error:
         raise StorageError(f"Could not write {path}: {error}. Free some space, then start again.") from error
     return path
+
+
+def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
+    try:
+        save_adapter(model, path, base=base)
+    except ValueError as error:  # other projects do not have the model
+        logging.warning("No adapter is written to %s: %s", path, error)
 
 
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:

@@ -51,6 +51,17 @@ def test_a_run_keeps_its_class_names(tmp_path):
     assert model.class_names == tuple(str(digit) for digit in range(10))
 
 
+@pytest.mark.slow
+def test_an_adapter_is_merged(tmp_path):
+    lora = files.GOLDEN / "lora"
+    convert(lora / "base", tmp_path / "out", adapter=lora / "adapter", format="huggingface")
+    golden, model = np.load(lora / "io.npz"), model_from_checkpoint(tmp_path / "out")
+    # Float32 sums in another order.
+    np.testing.assert_allclose(np.asarray(model(golden["image"])), golden["merged_logits"], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="classes"):  # the head of the adapter has five
+        convert(lora / "base", tmp_path / "other", adapter=lora / "adapter", classes=3)
+
+
 def test_the_description_is_json(capsys):
     convert(files.golden_path("vit_gap"), describe=True)
     assert json.loads(capsys.readouterr().out)["hidden_size"] == 32

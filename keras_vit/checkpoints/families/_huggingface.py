@@ -105,7 +105,7 @@ DINOV2 = ModelType(
         "published": _DINOV2,
         **_later(
             _DINOV2,
-            *("layers.{i}", "encoder.layer.{i}", "encoder.layers.{i}", "layer.{i}"),
+            *("encoder.layer.{i}", "layers.{i}", "encoder.layers.{i}", "layer.{i}"),  # the first in version 5
             gated=_GATED,
             **_SPLIT,
         ),

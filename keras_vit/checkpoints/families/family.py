@@ -62,3 +62,4 @@ class Family:
     resize_method: str = "reference"  # of position tables
     input_normalization: Normalization | None = None  # of every model of the project; None if models differ
     writing: Writing | None = None  # None for a family that is only read
+    layouts: tuple[Layout, ...] = ()  # the names of the modules in adapters

@@ -147,6 +147,11 @@ def _family(model_type: ModelType, **values: Any) -> Family:
             tensors="safetensors",
             documents=functools.partial(documents, model_type=model_type),
         ),
+        layouts=tuple(
+            Layout("huggingface", style, position)
+            for style in model_type.styles
+            for position in (("", "teacher") if model_type is VIT else ("",))
+        ),
     )
 
 

@@ -123,6 +123,7 @@ _VIT = Family(
         tensors="safetensors",
         documents=_documents,
     ),
+    layouts=(Layout("timm"), Layout("timm", style="packed")),
 )
 
 
@@ -174,5 +175,6 @@ _DINOV3 = Family(
         tensors="safetensors",
         documents=_dinov3_documents,
     ),
+    layouts=(Layout("timm", style="eva"),),
 )
 FAMILIES = (_VIT, _DINOV3)

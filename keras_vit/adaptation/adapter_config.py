@@ -1,0 +1,142 @@
+"""`adapter_config.json` of peft: the modules that an adapter changes, and by how much.
+
+References:
+    - [peft](https://github.com/huggingface/peft), `tuners/lora/config.py` and `tuners/tuners_utils.py`
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, parse_json
+
+FILE = "adapter_config.json"
+_MAX_PATTERN = 2000  # characters of a regular expression
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and len(value) <= _MAX_PATTERN and bool(re.compile(f"({value})"))
+    except re.error:
+        return False
+
+
+def _all(valid: Any, kind: type) -> Any:
+    return lambda values: isinstance(values, kind) and all(map(valid, values))
+
+
+def _patterns(valid: Any) -> Any:
+    return lambda values: _all(_is_pattern, dict)(values) and all(map(valid, values.values()))
+
+
+def _one_or_several(valid: Any) -> Any:
+    return lambda value: valid(value) or _all(valid, list)(value)
+
+
+# Fields that are read: peft's default, the test of a value, and its description.
+_FIELDS: Mapping[str, tuple[Any, Any, str]] = {
+    "peft_type": (None, lambda value: value == "LORA", "'LORA', the only method that is read"),
+    "init_lora_weights": (
+        *(True, lambda value: value in (True, False, "gaussian", "eva", "orthogonal")),
+        "one that leaves the kernels as they are (peft's path_initial_model_for_weight_conversion converts others)",
+    ),
+    "r": (8, _is_count, "a positive integer"),
+    "lora_alpha": (8, _is_number, "a number"),
+    "use_rslora": (False, lambda value: isinstance(value, bool), "a bool"),
+    "rank_pattern": ({}, _patterns(_is_count), "ranks by regular expressions"),
+    "alpha_pattern": ({}, _patterns(_is_number), "numbers by regular expressions"),
+    "target_modules": ([], _one_or_several(_is_pattern), "a regular expression or a list of names"),
+    "exclude_modules": ([], _one_or_several(_is_pattern), "a regular expression or a list of names"),
+    "modules_to_save": ([], _all(_is_pattern, list), "a list of names"),
+    "layers_to_transform": ([], _one_or_several(lambda value: type(value) is int), "indices of blocks"),
+    "layers_pattern": ([], _one_or_several(_is_pattern), "names before the indices of blocks"),
+}
+# Fields that do not change the outputs, and the values that switch any other field off.
+_FREE: tuple[str, ...] = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type")
+_FREE += ("inference_mode", "lora_dropout", "megatron_core", "qalora_group_size", "runtime_config")
+_OFF: tuple[Any, ...] = (None, False, "none", {}, [])
+
+
+class AdapterConfig:
+    """Configuration of an adapter. It refuses all that would change outputs and is not known."""
+
+    def __init__(self, folder: str):
+        self.path = os.path.join(folder, FILE)
+        if not os.path.isfile(self.path):
+            raise FileNotFoundError(f"Expected the folder of an adapter, with {FILE}. There is none in {folder!r}.")
+        with open(self.path, "rb") as file:
+            stated = parse_json(file.read(MAX_JSON_BYTES + 1), self.path)
+        self._fields = {name: default for name, (default, *_) in _FIELDS.items()}
+        self._fields |= {name: stated[name] for name in _FIELDS if stated.get(name) is not None}
+        for name, value in {**stated, **self._fields}.items():
+            if name in _FIELDS:
+                _, is_valid, expected = _FIELDS[name]
+            else:
+                is_valid, expected = (name in _FREE or value in _OFF), "off: adapters with it are not read"
+            if not (is_valid if isinstance(is_valid, bool) else is_valid(value)):
+                raise CheckpointError(f"{self.path}: {name} must be {expected}. Received: {name}={str(value)[:100]!r}.")
+
+    def is_target(self, module: str) -> bool:
+        """Return whether a module has factors."""
+        if self.is_saved(module) or self._matches("exclude_modules", module):
+            return False
+        blocks = _several(self._fields["layers_to_transform"])
+        if not blocks or isinstance(self._fields["target_modules"], str) or not self._matches("target_modules", module):
+            return self._matches("target_modules", module)
+        names = _several(self._fields["layers_pattern"]) or [r"[^.]*"]
+        found = [match for name in names if (match := re.match(rf"(?:^|.*?\.){name}\.(?P<index>\d+)\.", module))]
+        return bool(found) and int(found[0]["index"]) in blocks
+
+    def is_saved(self, module: str) -> bool:
+        """Return whether a module is stored whole, or is inside of one that is."""
+        return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self._fields["modules_to_save"])
+
+    def rank_and_alpha(self, module: str) -> tuple[int, float]:
+        """Return the rank of a module's factors, and the alpha of an update that is divided by the rank."""
+        rank, alpha = (self._of(module, *names) for names in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")))
+        return rank, alpha * rank**0.5 if self._fields["use_rslora"] else alpha
+
+    def _of(self, module: str, pattern: str, default: str) -> Any:
+        own = (value for key, value in self._fields[pattern].items() if re.match(rf"(.*\.)?({key})$", module))
+        return next(own, self._fields[default])
+
+    def _matches(self, field: str, name: str) -> bool:
+        modules = self._fields[field]
+        if isinstance(modules, str):
+            return re.fullmatch(modules, name) is not None
+        return any(f".{name}".endswith(f".{module}") for module in modules)
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def document(scales: Mapping[str, tuple[int, float]], saved: Iterable[str], base: str | None) -> dict[str, Any]:
+    """Return the configuration of an adapter from the rank and alpha of each module with factors."""
+    ranks, alphas = ([scale[index] for scale in scales.values()] for index in (0, 1))
+    rank, alpha = (max(values, key=values.count) for values in (ranks, alphas))
+    name, _, revision = base.removeprefix("hf:").partition("@") if base and base.startswith("hf:") else (base, "", "")
+    return {
+        "alpha_pattern": {module: own for module, (_, own) in scales.items() if own != alpha},
+        "base_model_name_or_path": name,
+        "bias": "none",
+        "inference_mode": True,
+        "lora_alpha": alpha,
+        "modules_to_save": list(saved) or None,
+        "peft_type": "LORA",
+        "r": rank,
+        "rank_pattern": {module: own for module, (own, _) in scales.items() if own != rank},
+        "revision": revision or None,
+        "target_modules": list(scales),
+    }

@@ -1,0 +1,85 @@
+"""Names of the modules in an adapter, by the rules of the families of checkpoints."""
+
+import dataclasses
+import itertools
+import re
+
+import keras
+
+from keras_vit import _checks
+from keras_vit.checkpoints import CheckpointError, families
+from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.rules import Binding, Rule, bind_stored, bind_variables
+from keras_vit.checkpoints.save import layout_of
+from keras_vit.layers import Dense, EinsumDense
+from keras_vit.models import layer_walk
+
+_PREFIX = "base_model.model."
+_FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
+
+DenseLayer = Dense | EinsumDense
+Modules = dict[str, list[DenseLayer]]  # by stored name: the layers whose kernels the matrix has, one after the other
+
+
+def bare(module: str) -> str:
+    """Return a module's name in the base."""
+    return module.removeprefix(_PREFIX)
+
+
+def dense_layers(model: keras.Model) -> list[DenseLayer]:
+    """Return the layers of a model that can have LoRA."""
+    return [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (Dense, EinsumDense))]
+
+
+def modules_of(model: keras.Model, rules: list[Rule]) -> Modules:
+    """Return the layers of each stored matrix in a naming scheme."""
+    layers = {f"{layer.path}/kernel": layer for layer in dense_layers(model)}
+    found: Modules = {}
+    for binding in bind_variables(rules, layers)[0]:
+        parts = [layers[name] for name in binding.variables]
+        count = len(parts) - len(binding.stored) + 1  # only the first matrix can be that of several layers
+        for name in binding.stored:
+            found[name.removesuffix(".weight")], parts, count = parts[:count], parts[count:], 1
+    return found
+
+
+def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[str], list[Binding]]:
+    """Return a model's modules in the naming scheme of an adapter, those with factors, and those stored whole."""
+    factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
+    others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]
+    fewest, result = [*factors, *others], None
+    factors = factors if len(fewest) <= len(model.weights) else []  # an adapter has fewer modules than its base
+    for family in families.FAMILIES:
+        for layout in family.layouts:
+            own = modules_of(model, family.rules(layout))
+            prefixes = {name.removesuffix(end) for name in factors for end in own if name.endswith(f".{end}")}
+            for prefix in sorted(prefixes):
+                for outer in itertools.accumulate(re.findall(r"[^.]*\.", prefix)):
+                    rules = family.rules(dataclasses.replace(layout, prefix=prefix, outer=outer))
+                    modules, (whole, unknown) = modules_of(model, rules), bind_stored(rules, others)
+                    unknown += [name for name in factors if name not in modules]
+                    if result is None or len(unknown) < len(fewest):
+                        fewest, result = unknown, (modules, factors, whole)
+    if result is None or fewest:
+        raise CheckpointError(
+            f"{source.path} must have factors of the model's dense layers, and its head, in the names of transformers' "
+            f"ViT, DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: {', '.join(map(bare, fewest[:8]))}."
+        )
+    return result
+
+
+def written_rules(model: keras.Model, format: str | None, naming: str | None) -> list[Rule]:  # noqa: A002
+    """Return the rules of the format that a model is written in."""
+    read = getattr(getattr(model, "checkpoint_layout", None), "family", None)
+    formats = [format] if format else sorted(("huggingface", "timm"), key=lambda name: name != read)
+    for name in formats:
+        _checks.choice("format", name, ("huggingface", "timm"))
+        try:
+            family, writing = families.writing_family(name, "vit", model.config.to_dict())
+            break
+        except CheckpointError:
+            if name == formats[-1]:
+                raise
+    naming = naming or ("later" if "later" in writing.styles else None)
+    layout = layout_of(model, family.name, writing, model.config.to_dict(), naming, None)
+    return family.rules(dataclasses.replace(layout, prefix=_PREFIX + layout.prefix, outer=_PREFIX + layout.outer))
