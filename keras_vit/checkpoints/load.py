@@ -41,7 +41,9 @@ def load_checkpoint(
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder`. A `VisionTransformer` takes the encoder
             of a masked autoencoder, whatever its pooling.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Or the name of weights that are
+            downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or `"ViT_B16:augreg"` for a name of
+            `keras_vit.list_weights()`.
         head: `"keep"` or `"reset"` the head, or `"auto"`: keep it if the numbers of classes are equal.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
             `"dinov2"`. None for the method of the file's own project.
@@ -198,6 +200,15 @@ def normalization_of(path: Path) -> str | None:
         return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
+def evaluated_size(path: Path) -> tuple[int, int] | None:
+    """Return height and width of the images that a checkpoint is evaluated on, from its directory; None if not known.
+
+    Published DINOv2 has the positions of 518 pixels, and is evaluated on 224.
+    """
+    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
+        return None if checkpoint.resizing is None else checkpoint.resizing.size
+
+
 def _load(
     model: ConfiguredModel, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
@@ -227,6 +238,7 @@ def _load(
         model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
     stated = checkpoint.input_normalization
     model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
+    model.resizing = checkpoint.resizing
     if model.input_normalization is None:
         report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)

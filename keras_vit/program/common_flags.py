@@ -20,9 +20,17 @@ def define_recipe_flags() -> None:
     flags.DEFINE_multi_string(
         "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
     )
-    flags.DEFINE_string("model", None, "Variant to train, such as ViT_S16; that of the recipe if not given.")
     flags.DEFINE_string(
-        "weights", None, "Initial weights: a published name such as augreg, a file, or 'none' to train from scratch."
+        "model",
+        None,
+        "Variant to train, such as ViT_S16, or a checkpoint to fine-tune, such as hf:facebook/dinov2-small, which sets "
+        "variant, weights, image size and normalization; the recipe's if not given.",
+    )
+    flags.DEFINE_string(
+        "weights",
+        None,
+        "Initial weights: a published name such as augreg, hf:OWNER/NAME of the Hugging Face hub, a file, or 'none' to "
+        "train from scratch.",
     )
     flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
     flags.DEFINE_bool("list_recipes", False, "List the recipes of the package, and do nothing else.")
@@ -35,7 +43,7 @@ def define_distribution_flags() -> None:
     flags.DEFINE_integer("virtual_devices", 0, "Split the CPU into this many devices, to try out several.", 0)
 
 
-def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
+def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint (also hf:OWNER/NAME) or exported artifact.") -> None:
     """Define the flags that open a trained model."""
     flags.DEFINE_string("model", None, kinds)
     define_checkpoint_flag()
@@ -99,7 +107,7 @@ def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> No
 
 def define_export_flags(num_images: int | None = 64) -> None:
     """Define the flags of the programs that compare an artifact with its model."""
-    define_model_flags("Run directory, .keras file or checkpoint.")
+    define_model_flags("Run directory, .keras file or checkpoint (also hf:OWNER/NAME).")
     define_images_flag("to verify with")
     flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
     define_on_bad_image_flag()

@@ -30,7 +30,9 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         )
     if data and not options.config and data in recipe_file.names() and not os.path.exists(data):
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
-    chosen: dict[str, Any] = {"data": data, "model": options.model, "image_size": options.image_size}
+    named = recipes.named_checkpoint(options.model, options.image_size) if options.model else {}
+    weights = options.weights or named.pop("weights", None)
+    chosen: dict[str, Any] = {"data": data, "model": options.model, "image_size": options.image_size, **named}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     recipe, rest, fit = recipe_file.load(options.config or DEFAULT, chosen)
 
@@ -38,9 +40,10 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         if "data" in rest:
             recipe = recipes.replace(recipe, {"data.source": rest["data"]})
         if "model" in rest:
+            recipe = recipes.with_weights(recipe, "none") if weights else recipe
             recipe = recipes.with_variant(recipe, rest["model"])
-        if options.weights:
-            recipe = recipes.with_weights(recipe, options.weights)
+        if weights:
+            recipe = recipes.with_weights(recipe, weights)
         if "image_size" in rest:
             recipe = recipes.with_image_size(recipe, rest["image_size"])
         for override in options.override:
@@ -57,13 +60,14 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
     Published weights are downloaded. A run that is resumed keeps its normalization: its first weights may be gone.
     """
     from keras_vit import recipe as recipes
-    from keras_vit.checkpoints.load import normalization_of
+    from keras_vit.checkpoints import normalization_of
     from keras_vit.data import preprocess
     from keras_vit.training import pixel_range, run_directory
 
     changed = {override.partition("=")[0] for override in flags.FLAGS.override}
     fields = [name for name in ("pp_train", "pp_eval") if f"data.{name}" not in changed]
-    if not recipe.model.checkpoint or not (flags.FLAGS.weights or "model.checkpoint" in changed):
+    is_named = recipe.model.checkpoint in (flags.FLAGS.model, flags.FLAGS.weights) or "model.checkpoint" in changed
+    if not recipe.model.checkpoint or not is_named:
         return recipe
     if before := run_directory.recorded(workdir).get("recipe"):
         operations = {f"data.{name}": preprocess.split(before["data"][name])[1] for name in fields}

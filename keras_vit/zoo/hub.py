@@ -1,0 +1,132 @@
+"""Models of the Hugging Face hub by name: `hf:OWNER/NAME`, `hf:OWNER/NAME@REVISION`.
+
+`huggingface_hub` downloads them, to its own cache and from no other host. Only configurations and safetensors are read:
+the weights in other files are pickles.
+"""
+
+import functools
+import os
+import pathlib
+import re
+from typing import Any
+
+from keras_vit._io import sha256
+
+PREFIX = "hf:"
+_NAME = re.compile(
+    r"(?:hf:(?://)?|https://huggingface\.co/)([\w.-]+/[\w.-]+)(@\w[\w.-]*(?:/[\w.-]+?)*?)?(/[\w.-]+\.safetensors)?"
+)
+_DOCUMENTS = ("config.json", "preprocessor_config.json")
+_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+
+
+def address_of(text: str) -> str | None:
+    """Return the name of a model of the hub in its one spelling; None for another text.
+
+    Raises:
+        ValueError: If the text begins as such a name and is none.
+
+    Example:
+    >>> address_of("hf://facebook/dinov2-small@main"), address_of("dinov2-small.npz")
+    ('hf:facebook/dinov2-small@main', None)
+    """
+    if not text.startswith((PREFIX, "https://huggingface.co/")):
+        return None
+    found = _NAME.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            "A model of the Hugging Face hub is named hf:OWNER/NAME, with @REVISION to pin a tag or commit, and with "
+            f"/FILE.safetensors if it has several files of weights. Received: {text!r}."
+        )
+    return PREFIX + "".join(part or "" for part in found.groups())
+
+
+@functools.cache
+def fetch(address: str) -> str:
+    """Return the directory of a model, or its file if the address names one; downloaded at first use.
+
+    The SHA-256 that the hub states for large files is compared, once per process.
+    """
+    found = _NAME.fullmatch(address)
+    assert found is not None
+    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    page = f"https://huggingface.co/{name}"
+    try:
+        import huggingface_hub as hub
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
+    try:
+        return _download(hub, address, name, revision, file)
+    except hub.errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{address} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."
+        ) from error
+    except hub.errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no model {name!r} on the Hugging Face hub, or it is private: log in with `hf auth login`."
+        ) from error
+    except hub.errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(f"{name!r} of the Hugging Face hub has no revision {revision!r}.") from error
+    except _Unusable:
+        raise
+    except OSError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise OSError(f"Could not fetch {address} from {page} ({type(error).__name__}: {reason}).") from error
+
+
+def pinned(address: str) -> str | None:
+    """Return the address with the commit that `fetch` has downloaded; None if the address is not of the hub's cache."""
+    path = fetch(address)
+    folder, file = (os.path.dirname(path), os.path.basename(path)) if os.path.isfile(path) else (path, "")
+    commit, name = os.path.basename(folder), _NAME.fullmatch(address)
+    assert name is not None
+    named = f"/{file}" if name[3] else ""
+    return f"{PREFIX}{name[1]}@{commit}{named}" if re.fullmatch("[0-9a-f]{40}", commit) else None
+
+
+class _Unusable(OSError):
+    """A model whose files cannot be read; the message is complete."""
+
+
+def _download(hub: Any, address: str, name: str, revision: str | None, file: str) -> str:
+    """Return the directory of a model with undamaged files, or the path of its file."""
+    for force in (False, True):
+        folder = hub.snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=[*_DOCUMENTS, *([file] if file else _WEIGHTS)],
+            force_download=force,
+            endpoint=os.environ.get("HF_ENDPOINT"),
+        )
+        if file and not os.path.isfile(os.path.join(folder, file)):
+            raise _Unusable(f"{address}: there is no file {file!r}.")
+        if not file and not any(pathlib.Path(folder).glob("model*.safetensors*")):
+            return _download(hub, address, name, os.path.basename(folder), _other_weights(hub, address, name, folder))
+        if not (damaged := _damaged(folder)):
+            return os.path.join(folder, file) if file else folder
+    raise _Unusable(
+        f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the SHA-256 that the hub states."
+    )
+
+
+def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
+    """Return the only file of weights of a model without `model.safetensors`."""
+    names = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT")).list_repo_files(name, revision=os.path.basename(folder))
+    found = sorted(file for file in names if file.endswith(".safetensors") and "/" not in file)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _Unusable(f"{address} has {len(found)} files of weights. Name one: {address}/{f', {address}/'.join(found)}.")
+    pickles = [file for file in names if file.endswith(_PICKLES)]
+    other = f" Its {pickles[0]} may run code when it is read, and is not fetched." if pickles else ""
+    raise _Unusable(
+        f"{address} has no .safetensors file.{other} Convert the weights to safetensors elsewhere, and pass their path."
+    )
+
+
+def _damaged(folder: str) -> list[str]:
+    """Return the files whose SHA-256 is not the one that the hub states: the name of a large file's blob."""
+    blobs = {file.name: file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
+    stated = {name: blob for name, blob in blobs.items() if len(blob) == 64}
+    return [name for name, blob in stated.items() if blob != sha256(os.path.join(folder, name))]
