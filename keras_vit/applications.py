@@ -6,8 +6,6 @@ import textwrap
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from absl import logging
-
 from keras_vit import models, zoo
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name
@@ -101,15 +99,7 @@ def create_model(
     if named.entry is not None:
         path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)
     model = models.create_model(variant, **arguments)
-    report = load_checkpoint(model, path)
-    if named.entry is not None and "head/kernel" in report.loaded:
-        size = model.config.image_size
-        if size not in (None, named.entry.resolution):
-            logging.warning(
-                "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
-                "one. Pass image_size=%d, or fine-tune.",
-                *(named.entry.name, variant, named.entry.resolution, size, named.entry.resolution),
-            )
+    load_checkpoint(model, path)
     return model
 
 

@@ -245,7 +245,19 @@ def _load(
     if "head/kernel" in report.loaded or given is not None:
         model.class_names = model.values = None
         model.class_names, model.values = checkpoint.class_names, checkpoint.values
+        _compare_resolution(model, checkpoint)
     return report
+
+
+def _compare_resolution(model: ConfiguredModel, checkpoint: Checkpoint) -> None:
+    """Warn about a model with a published head for images of another size than the weights were trained on."""
+    entry, size = checkpoint.entry, model.config.image_size
+    if entry is not None and entry.classes is not None and size not in (None, entry.resolution):
+        logging.warning(
+            "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
+            "one. Pass image_size=%d, or fine-tune.",
+            *(entry.name, entry.model, entry.resolution, size, entry.resolution),
+        )
 
 
 def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode: str) -> list[Any] | None:

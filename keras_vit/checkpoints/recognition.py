@@ -52,10 +52,12 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
 
 def _apply_entry(checkpoint: Checkpoint, entry: zoo.PublishedWeights) -> None:
     """Take the facts about published weights that their file does not contain."""
+    checkpoint.entry = entry
     if entry.classes is not None:
         checkpoint.name_classes([label for _, label in zoo.imagenet_classes(entry.classes)])
     if entry.pool_padding is not None:
         checkpoint.arguments["pool_padding"] = entry.pool_padding
+        checkpoint.alternatives.pop("pool_padding", None)
         checkpoint.doubtful.pop("pool_padding", None)
 
 

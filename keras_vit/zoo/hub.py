@@ -54,35 +54,34 @@ def fetch(address: str) -> str:
     page = f"https://huggingface.co/{name}"
     try:
         import huggingface_hub as hub
+        from huggingface_hub import errors
     except ModuleNotFoundError as error:
         raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
     try:
         return _download(hub, address, name, revision, file)
-    except hub.errors.GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise PermissionError(
             f"{address} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."
         ) from error
-    except hub.errors.RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
             f"There is no model {name!r} on the Hugging Face hub, or it is private: log in with `hf auth login`."
         ) from error
-    except hub.errors.RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise FileNotFoundError(f"{name!r} of the Hugging Face hub has no revision {revision!r}.") from error
     except _Unusable:
         raise
-    except OSError as error:
+    except Exception as error:  # of its HTTP client, which is another one in each generation of the package
         reason = " ".join(str(error).split())[:300]
         raise OSError(f"Could not fetch {address} from {page} ({type(error).__name__}: {reason}).") from error
 
 
-def pinned(address: str) -> str | None:
-    """Return the address with the commit that `fetch` has downloaded; None if the address is not of the hub's cache."""
-    path = fetch(address)
-    folder, file = (os.path.dirname(path), os.path.basename(path)) if os.path.isfile(path) else (path, "")
-    commit, name = os.path.basename(folder), _NAME.fullmatch(address)
+def pinned(address: str, path: str) -> str:
+    """Return the address with the commit that `fetch` downloaded to a path; the address if it is not from there."""
+    name = _NAME.fullmatch(address)
+    commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
     assert name is not None
-    named = f"/{file}" if name[3] else ""
-    return f"{PREFIX}{name[1]}@{commit}{named}" if re.fullmatch("[0-9a-f]{40}", commit) else None
+    return f"{PREFIX}{name[1]}@{commit}{name[3] or ''}" if re.fullmatch("[0-9a-f]{40}", commit) else address
 
 
 class _Unusable(OSError):

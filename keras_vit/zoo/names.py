@@ -40,8 +40,9 @@ class Named:
 
     def pinned(self) -> str:
         """Return the name; of a model of the hub, with the commit that was downloaded."""
-        is_of_hub = self.address is not None and self.address.startswith(hub.PREFIX)
-        return (hub.pinned(self.address) if is_of_hub else None) or self.address or self.text  # type: ignore[arg-type]
+        if self.address is None or not self.address.startswith(hub.PREFIX):
+            return self.address or self.text
+        return hub.pinned(self.address, self.local())
 
 
 def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
