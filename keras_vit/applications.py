@@ -74,8 +74,8 @@ def create_model(
 
     Args:
         variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
-        weights: A name of `list_weights(variant)`, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or a checkpoint;
-            see `load_checkpoint`. None for random initial values.
+        weights: A name of `list_weights(variant)`, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the path of
+            a checkpoint. None for random initial values.
         **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
 
     Returns:

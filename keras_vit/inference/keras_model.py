@@ -143,6 +143,9 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
     return copy
 
 
+_FIELDS_OF_CARD = ("class_names", "values", "resizing")  # facts about a model that its card has in fields of their own
+
+
 class UnknownPreprocessError(ValueError):
     """A model does not state how images are prepared for it."""
 
@@ -187,8 +190,7 @@ def card_of_model(
         image_shape=(*size, channels),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
-        # The card has the names of the outputs.
-        arguments={name: value for name, value in arguments.items() if name not in ("class_names", "values", "resizing")},
+        arguments={name: value for name, value in arguments.items() if name not in _FIELDS_OF_CARD},
         parameters=model.count_params(),
         **_outputs(model, labels, run),
     )

@@ -43,9 +43,9 @@ def define_distribution_flags() -> None:
     flags.DEFINE_integer("virtual_devices", 0, "Split the CPU into this many devices, to try out several.", 0)
 
 
-def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint (also hf:OWNER/NAME) or exported artifact.") -> None:
+def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
     """Define the flags that open a trained model."""
-    flags.DEFINE_string("model", None, kinds)
+    flags.DEFINE_string("model", None, f"{kinds} A checkpoint may have a name: hf:OWNER/NAME, ViT_B16:augreg.")
     define_checkpoint_flag()
     define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
@@ -107,7 +107,7 @@ def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> No
 
 def define_export_flags(num_images: int | None = 64) -> None:
     """Define the flags of the programs that compare an artifact with its model."""
-    define_model_flags("Run directory, .keras file or checkpoint (also hf:OWNER/NAME).")
+    define_model_flags("Run directory, .keras file or checkpoint.")
     define_images_flag("to verify with")
     flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
     define_on_bad_image_flag()

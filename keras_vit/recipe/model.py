@@ -38,8 +38,8 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
     """Return the recipe with the architecture of its checkpoint among `model.arguments`.
 
-    Models of the hub are downloaded. A recipe of other weights that are not here stays as it is. `architecture` has `variant` and `arguments` of an
-    earlier `resolve`, so that the checkpoint is not needed again.
+    Models of the hub are downloaded. A recipe of other weights that are not on this machine stays as it is.
+    `architecture` has `variant` and `arguments` of an earlier `resolve`, so that the checkpoint is not needed again.
     """
     model = recipe.model
     if architecture is not None:

@@ -16,7 +16,6 @@ import urllib.request
 import zipfile
 
 from absl import logging
-
 from safetensors import SafetensorError, safe_open
 
 from keras_vit._io import atomic_file, sha256, write_text
@@ -60,7 +59,9 @@ def fetch(address: str) -> str:
             if is_undamaged(place):
                 return str(place)
             logging.warning("%s is damaged: its SHA-256 is not the recorded one.", place)
-    return hub.fetch(address) if address.startswith(hub.PREFIX) else _fetch_file(address)
+    if address.startswith(hub.PREFIX):
+        return hub.fetch(address, str(places(address)[-1]))
+    return _fetch_file(address)
 
 
 def places(address: str) -> list[pathlib.Path]:
@@ -77,6 +78,27 @@ def places(address: str) -> list[pathlib.Path]:
 def is_undamaged(path: pathlib.Path) -> bool:
     """Return whether a file has the SHA-256 that was recorded when it was downloaded, if one was."""
     return _recorded(path) in ("", sha256(path))
+
+
+def find_here(address: str) -> str | None:
+    """Return the path of weights that are on this machine; None for others. Nothing is downloaded.
+
+    Example:
+    >>> find_here("vit_models/augreg/none.npz")
+    """
+    found = next((str(place) for place in places(address) if place.exists()), None)
+    return hub.find_here(address) if found is None and address.startswith(hub.PREFIX) else found
+
+
+def verify(path: str) -> bool | None:
+    """Return whether a file or a directory of the hub has the hashes that were stated; None if none is known.
+
+    Example:
+    >>> verify(keras_vit.save_checkpoint(model, "vit.npz"))
+    """
+    hashes = hub.stated_hashes(path) if os.path.isdir(path) else {path: _recorded(pathlib.Path(path))}
+    hashes = {file: stated for file, stated in hashes.items() if stated}
+    return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
 
 
 def _fetch_file(path: str) -> str:

@@ -43,10 +43,11 @@ def address_of(text: str) -> str | None:
 
 
 @functools.cache
-def fetch(address: str) -> str:
+def fetch(address: str, place: str) -> str:
     """Return the directory of a model, or its file if the address names one; downloaded at first use.
 
-    The SHA-256 that the hub states for large files is compared, once per process.
+    The SHA-256 that the hub states for large files is compared, once per process. Errors name the `place` where the
+    files may be put by hand.
     """
     found = _NAME.fullmatch(address)
     assert found is not None
@@ -56,7 +57,9 @@ def fetch(address: str) -> str:
         import huggingface_hub as hub
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
-        raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
+        raise ImportError(
+            f"{address} needs: pip install 'keras-vision-transformers[hub]'; or put its files into {place}."
+        ) from error
     try:
         return _download(hub, address, name, revision, file)
     except errors.GatedRepoError as error:
@@ -73,7 +76,10 @@ def fetch(address: str) -> str:
         raise
     except Exception as error:  # of its HTTP client, which is another one in each generation of the package
         reason = " ".join(str(error).split())[:300]
-        raise OSError(f"Could not fetch {address} from {page} ({type(error).__name__}: {reason}).") from error
+        raise OSError(
+            f"Could not fetch {address} ({type(error).__name__}: {reason}). Without a network, download config.json, "
+            f"preprocessor_config.json and model.safetensors of {page} elsewhere, and put them into {place}."
+        ) from error
 
 
 def pinned(address: str, path: str) -> str:
@@ -101,8 +107,9 @@ def _download(hub: Any, address: str, name: str, revision: str | None, file: str
         if file and not os.path.isfile(os.path.join(folder, file)):
             raise _Unusable(f"{address}: there is no file {file!r}.")
         if not file and not any(pathlib.Path(folder).glob("model*.safetensors*")):
-            return _download(hub, address, name, os.path.basename(folder), _other_weights(hub, address, name, folder))
-        if not (damaged := _damaged(folder)):
+            return _download(hub, address, name, revision, _other_weights(hub, address, name, folder))
+        hashes = stated_hashes(folder)
+        if not (damaged := [os.path.basename(path) for path, stated in hashes.items() if sha256(path) != stated]):
             return os.path.join(folder, file) if file else folder
     raise _Unusable(
         f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the SHA-256 that the hub states."
@@ -116,7 +123,9 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise _Unusable(f"{address} has {len(found)} files of weights. Name one: {address}/{f', {address}/'.join(found)}.")
+        raise _Unusable(
+            f"{address} has {len(found)} files of weights. Name one: {address}/{f', {address}/'.join(found)}."
+        )
     pickles = [file for file in names if file.endswith(_PICKLES)]
     other = f" Its {pickles[0]} may run code when it is read, and is not fetched." if pickles else ""
     raise _Unusable(
@@ -124,8 +133,20 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
     )
 
 
-def _damaged(folder: str) -> list[str]:
-    """Return the files whose SHA-256 is not the one that the hub states: the name of a large file's blob."""
-    blobs = {file.name: file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
-    stated = {name: blob for name, blob in blobs.items() if len(blob) == 64}
-    return [name for name, blob in stated.items() if blob != sha256(os.path.join(folder, name))]
+def find_here(address: str) -> str | None:
+    """Return the directory of a model in the cache of `huggingface_hub`, or its file; None if it is not there."""
+    found = _NAME.fullmatch(address)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return None
+    assert found is not None
+    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    path = try_to_load_from_cache(name, file or "config.json", revision=revision)
+    return None if not isinstance(path, str) else path if file else os.path.dirname(path)
+
+
+def stated_hashes(folder: str) -> dict[str, str]:
+    """Return the SHA-256 that the hub states for the files of a model: the names of the large files' blobs."""
+    blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
+    return {file: blob for file, blob in blobs.items() if len(blob) == 64}

@@ -129,7 +129,7 @@ def test_sizes_in_proportion():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A directory as of `facebook/dinov2-small` with a tiny network, which is evaluated at another size than trained."""
+    """A directory as of `facebook/dinov2-small` with a tiny network; its processor has another size than its table."""
     folder = tmp_path_factory.mktemp("dinov2")
     shutil.copy(golden_data.path("hf_dinov2.safetensors"), folder / "model.safetensors")
     config = json.loads(golden_data.path("hf_dinov2_config.json").read_text())
@@ -167,16 +167,16 @@ def test_a_model_knows_its_preprocessing(folder, tmp_path):
     assert keras_vit.VisionTransformer(14, 32, 1, 2, 64, image_size=28).preprocess is None
 
 
-def test_a_checkpoint_without_a_head_returns_features(folder, processed):
-    config = json.loads((folder / "config.json").read_text())
-    model = keras_vit.model_from_checkpoint(
-        folder, include_top=False, pooling="token", image_size=config["image_size"]
-    )
-    path = keras_vit.save_checkpoint(model, folder.parent / "headless", format="huggingface")
-    predictor = open_predictor(path)
+def test_a_checkpoint_without_a_head_returns_features(processed, tmp_path):
+    arguments = {"activation": "gelu", "layer_scale": 0.1, "image_size": 42, "include_top": False}
+    model = keras_vit.VisionTransformer(14, 32, 1, 2, 64, **arguments)
+    model.input_normalization, model.resizing = (0.5, 0.5), Resizing((42, 42), 48, "pillow_bicubic")
+    predictor = open_predictor(keras_vit.save_checkpoint(model, tmp_path / "hf", format="huggingface"))
     assert predictor.card.output == "features" and predictor.class_names == ()
     content = encoded(processed["images/tall"])
-    np.testing.assert_array_equal(predictor.predict([content]), predictor.features([content]))
+    found = predictor.predict([content])
+    np.testing.assert_array_equal(found, predictor.features([content]))
+    np.testing.assert_allclose(found, model(pixels(model.preprocess, content)[None]), rtol=1e-5, atol=1e-6)
 
 
 def test_damaged_notes_are_refused(folder):

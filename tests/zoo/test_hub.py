@@ -45,7 +45,9 @@ def test_spellings(text, address):
     assert hub.address_of(text) == zoo.parse(text).address == address
 
 
-@pytest.mark.parametrize("text", ["hf:a", "hf:a/b/c", "https://huggingface.co/a/b/tree/main", "hf:a/b@", "hf:a/b/c.bin"])
+@pytest.mark.parametrize(
+    "text", ["hf:a", "hf:a/b/c", "https://huggingface.co/a/b/tree/main", "hf:a/b@", "hf:a/b/c.bin"]
+)
 def test_other_spellings_are_refused(text):
     with pytest.raises(ValueError, match="hf:OWNER/NAME"):
         zoo.parse(text)
@@ -84,7 +86,9 @@ def test_without_a_network_the_cache_is_used(model, monkeypatch):
     hub.fetch.cache_clear()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
     assert zoo.resolve("hf:a/b") == folder
-    with pytest.raises(OSError, match="Could not fetch hf:a/c from https://huggingface.co/a/c"):
+    with pytest.raises(
+        OSError, match=f"Could not fetch hf:a/c .*https://huggingface.co/a/c .*{zoo.places('hf:a/c')[-1]}"
+    ):
         zoo.resolve("hf:a/c")
 
 

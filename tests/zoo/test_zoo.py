@@ -6,14 +6,11 @@ import email.message
 import hashlib
 import http.server
 import io
-import json
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
-import types
 import urllib.error
 import urllib.request
 
@@ -23,7 +20,7 @@ import pytest
 from keras_vit import _progress, applications, models, zoo
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
 from keras_vit.models.normalization import IMAGENET
-from keras_vit.zoo import cache
+from keras_vit.zoo import cache, hub
 from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -83,7 +80,7 @@ def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
     source.input_normalization = IMAGENET
     save_checkpoint(source, tmp_path / "hub", format="huggingface")
     fetched = []
-    monkeypatch.setattr(cache, "_snapshot", lambda address: fetched.append(address) or str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "fetch", lambda address, _: fetched.append(address) or str(tmp_path / "hub"))
     images = np.random.default_rng(0).normal(size=(1, 28, 28, 3)).astype("float32")
     model = applications.ViT_S14(weights="dinov2", image_size=28)
     np.testing.assert_allclose(model(images), source(images), rtol=1e-5, atol=1e-5)  # float32
