@@ -203,10 +203,13 @@ def normalization_of(path: Path) -> str | None:
 def evaluated_size(path: Path) -> tuple[int, int] | None:
     """Return height and width of the images that a checkpoint is evaluated on, from its directory; None if not known.
 
-    Published DINOv2 has the positions of 518 pixels, and is evaluated on 224.
+    Published DINOv2 has the positions of 518 pixels, and is evaluated on 224. A size that is not a multiple of the
+    patch size is not returned: such a model leaves out the last pixels.
     """
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
-        return None if checkpoint.resizing is None else checkpoint.resizing.size
+        size, patch = checkpoint.resizing and checkpoint.resizing.size, checkpoint.arguments.get("patch_size") or 1
+        steps = _checks.size_pair("patch_size", patch)
+        return None if size is None or any(side % step for side, step in zip(size, steps, strict=True)) else size
 
 
 def _load(

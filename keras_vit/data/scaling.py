@@ -14,8 +14,8 @@ from keras_vit import _checks
 from keras_vit.data import pillow
 from keras_vit.data.parse import GEOMETRIC, VALUE, changed, operation
 
-METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
-METHODS += tuple(pillow.FILTERS)
+_TENSORFLOW = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
+METHODS = (*_TENSORFLOW, *pillow.FILTERS)
 NEAREST = changed(method="nearest", antialias=False)
 
 

@@ -104,7 +104,8 @@ def open_model(
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
         size = image_size or (checkpoints.evaluated_size(path) if preprocess is None else None)
-        encoder, whole = checkpoints.model_from_checkpoint(path, **({"image_size": size} if size else {})), None
+        overrides: dict[str, Any] = {"image_size": size} if size else {}
+        encoder, whole = checkpoints.model_from_checkpoint(path, **overrides), None
     card = card_of_model(encoder, path, preprocess, labels or ())
     origin = named.pinned() if named.address else ""
     return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256, weights=origin), path, whole)

@@ -61,7 +61,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
 
     It is a model of the Hugging Face hub, whose files are downloaded, a file or a directory, or published weights with
     their variant (`"ViT_S16:augreg"`). For the name of a variant the result is empty. A model of no known variant gets
-    the first variant: the recipe takes its arguments from the checkpoint.
+    the variant of the nearest width: the recipe takes its arguments from the checkpoint.
 
     Example:
     >>> named_checkpoint("ViT_S16:augreg", image_size=224)
@@ -77,7 +77,10 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     same = [name for name, sizes in variants.items() if dataclasses.asdict(sizes).items() <= found.items()]
     height, width = evaluated_size(model) or (found.get("image_size"),) * 2
     size = {"image_size": image_size or height} if height == width and (image_size or height) else {}
-    return {"model": same[0] if same else next(iter(variants)), "weights": model, **size}
+    nearest = min(
+        variants, key=lambda name: abs(getattr(variants[name], "hidden_size", 0) - found.get("hidden_size", 0))
+    )
+    return {"model": same[0] if same else nearest, "weights": model, **size}
 
 
 def with_weights(recipe: Recipe, weights: str) -> Recipe:

@@ -37,9 +37,9 @@ class LocalHub:
             return self.refuse(handler, 404, "RepoNotFound")
         if rest[0] in ("revision", "resolve") and rest[1] not in ("main", COMMIT):
             return self.refuse(handler, 404, "RevisionNotFound")
-        if name in self.gated:
-            return self.refuse(handler, 403, "GatedRepo")
         if rest[0] == "resolve":
+            if name in self.gated:  # whose list of files everybody may read
+                return self.refuse(handler, 403, "GatedRepo")
             return self.send(handler, files[rest[2]], rest[2])
         entries = [{"type": "file", "path": file, "size": len(files[file]), **stated(files[file])} for file in files]
         listed = [{"rfilename": file} for file in files]
