@@ -72,7 +72,7 @@ def test_features_are_those_of_transformers(folder, known, name, size):
 
 @pytest.mark.parametrize(("prefix", "size"), [("", 224), ("native_", 518)])
 def test_features_of_photographs_in_one_line(folder, known, prefix, size, tmp_path):
-    """The processor of the directory is given the size of the photographs, so that it leaves their pixels as they are."""
+    """The processor of the directory has the size of the photographs, so that it keeps their pixels."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     document = json.loads((folder / "preprocessor_config.json").read_text())
     same = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}

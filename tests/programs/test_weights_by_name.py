@@ -73,7 +73,8 @@ def test_programs_for_trained_models(world):
     assert (card.preprocess, card.class_names, card.weights) == (PP, CLASSES, PINNED)
     photo = next((world / "photos" / "cat").iterdir())
     assert "cat" in run("train.predict", "--model=hf:a/b", photo)
-    assert "accuracy" in run("train.evaluate", "--model=hf:a/b", "--data=folder:photos", "--split=all")
+    evaluate = ["train.evaluate", "--model=hf:a/b", "--data=folder:photos", "--split=all"]
+    assert "accuracy" in run(*evaluate) and "accuracy" in run(*evaluate, "--image_size=40")
     run("train.embed", "--model=hf:a/b", photo, "--output=features.npz")
     run("export.convert_checkpoint", "hf:a/b", "model.keras")
     assert dataclasses.replace(keras_vit.open_predictor("model.keras").card, weights="").preprocess == PP
