@@ -5,9 +5,9 @@
     keras-vit convert-checkpoint timm_model/ model.npz --format=big_vision --image_size=384
     keras-vit convert-checkpoint hf:facebook/dinov2-small --describe
 
-SRC is any checkpoint that keras_vit.load_checkpoint reads, also by name, or the directory of a run. DST is a file (.npz,
-.safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can. --describe
-prints the arguments of the model as JSON.
+SRC is any checkpoint that keras_vit.load_checkpoint reads, also by name, or the directory of a run. DST is a file
+(.npz, .safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can.
+--describe prints the arguments of the model as JSON.
 """
 
 import json

@@ -8,8 +8,8 @@
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
 once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
-all fields of the recipe that follow from them. --model with a checkpoint (a name on the Hugging Face hub or a path) sets
-the variant, the weights, the image size and the normalization of the pixels.
+all fields of the recipe that follow from them. --model with a checkpoint (a name on the Hugging Face hub, or a path)
+sets the variant, the weights, the image size and the normalization of the pixels.
 
 Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png.
 Started again with the same run directory, it resumes from its last checkpoint. A directory that another recipe has
