@@ -13,13 +13,7 @@ variables.
 """
 
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.load import (
-    architecture_of,
-    evaluated_size,
-    load_checkpoint,
-    model_from_checkpoint,
-    normalization_of,
-)
+from keras_vit.checkpoints.load import architecture_of, load_checkpoint, model_from_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_checkpoint
 
@@ -27,9 +21,7 @@ __all__ = [
     "CheckpointError",
     "LoadReport",
     "architecture_of",
-    "evaluated_size",
     "load_checkpoint",
     "model_from_checkpoint",
-    "normalization_of",
     "save_checkpoint",
 ]

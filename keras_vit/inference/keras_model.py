@@ -17,6 +17,7 @@ from keras_vit import recipe as recipes
 from keras_vit._values import Values
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
+from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.model_card import ModelCard
@@ -103,7 +104,7 @@ def open_model(
     if file.endswith(".keras"):
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
-        size = image_size or (checkpoints.evaluated_size(path) if preprocess is None else None)
+        size = image_size or (evaluated_size(path) if preprocess is None else None)
         overrides: dict[str, Any] = {"image_size": size} if size else {}
         encoder, whole = checkpoints.model_from_checkpoint(path, **overrides), None
     card = card_of_model(encoder, path, preprocess, labels or ())

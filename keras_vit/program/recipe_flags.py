@@ -60,7 +60,7 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
     Published weights are downloaded. A run that is resumed keeps its normalization: its first weights may be gone.
     """
     from keras_vit import recipe as recipes
-    from keras_vit.checkpoints import normalization_of
+    from keras_vit.checkpoints.load import normalization_of
     from keras_vit.data import preprocess
     from keras_vit.training import pixel_range, run_directory
 
