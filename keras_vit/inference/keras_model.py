@@ -109,7 +109,7 @@ def open_model(
         encoder, whole = checkpoints.model_from_checkpoint(path, **overrides), None
     card = card_of_model(encoder, path, preprocess, labels or ())
     origin = named.pinned() if named.address else ""
-    return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256, weights=origin), path, whole)
+    return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256, weights=origin), file, whole)
 
 
 def _sha256(path: str) -> str:
