@@ -53,7 +53,8 @@ def describe(name: str) -> dict[str, Any]:
     found = zoo.parse(name)
     if found.address is None:
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
-    entry, path = found.entry, zoo.find_here(found.address)
+    same = (entry for entry in zoo.list_weights() if entry.path == found.address)
+    entry, path = found.entry or next(same, None), zoo.find_here(found.address)
     is_of_hub = found.address.startswith("hf:")
     page = "https://huggingface.co/" + found.address[3:].partition("@")[0]
     row = {

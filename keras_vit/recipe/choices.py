@@ -11,6 +11,7 @@ from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.models.registry import full_name
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
+from keras_vit.zoo import hub
 
 FROM_SCRATCH = "none"
 _SIZED = "resize|resize_small|resize_long|central_crop|random_crop|inception_crop|decode_jpeg_and_inception_crop"
@@ -71,7 +72,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     if not os.path.exists(model) and (model in models.list_models() or ":" not in model):
         return {}
     entry = zoo.parse(model).entry
-    if entry is not None:
+    if entry is not None and not hub.address_of(entry.path):  # whose directory states another size for evaluation
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     kind, found = architecture_of(model)
     variants = models.VIT if kind == "vit" else models.BIT
