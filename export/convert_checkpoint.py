@@ -4,11 +4,12 @@
     keras-vit convert-checkpoint runs/flowers flowers-hf --format=huggingface
     keras-vit convert-checkpoint timm_model/ model.npz --format=big_vision --image_size=384
     keras-vit convert-checkpoint vit-base/ merged --adapter=adapter/ --format=huggingface
-    keras-vit convert-checkpoint ViT-B_16.npz --describe
+    keras-vit convert-checkpoint hf:facebook/dinov2-small --describe
 
-SRC is any checkpoint that keras_vit.load_checkpoint reads, or the directory of a run. DST is a file (.npz,
-.safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can. --describe
-prints the arguments of the model as JSON. LoRA, of a run or of an --adapter of peft, is merged into the kernels.
+SRC is any checkpoint that keras_vit.load_checkpoint reads, also by name, or the directory of a run. DST is a file
+(.npz, .safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can.
+--describe prints the arguments of the model as JSON. LoRA, of a run or of an --adapter of peft, is merged into the
+kernels.
 """
 
 import json

@@ -59,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
 def name_of(path: str) -> str:
     """Return the name of a directory, or that of a file without its extension."""
     name = os.path.basename(os.path.normpath(path))
-    return os.path.splitext(name)[0] if os.path.isfile(path) else name
+    # A colon would end the name in an address.
+    return os.path.splitext(name)[0] if os.path.isfile(path) else name.replace(":", "-")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ _LAZY = (
     "recipe",
     "training",
 )
+_FUNCTIONS = {"export": "exporting", "open_predictor": "inference"}  # of these rooms
 
 
 def _runs_program() -> bool:
@@ -46,13 +47,14 @@ if TYPE_CHECKING:  # type checkers see the rooms as plain imports
     from keras_vit import training as training
     from keras_vit.applications import *  # noqa: F403 - they do not follow the star of `__all__` in `_api`
     from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
+    from keras_vit.inference import open_predictor as open_predictor
 else:
 
     def __getattr__(name: str) -> Any:
         if name in _LAZY:
             return importlib.import_module(f"{__name__}.{name}")
-        if name == "export":
-            return importlib.import_module(f"{__name__}.exporting").export
+        if name in _FUNCTIONS:
+            return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
         is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
         if not _COMPLETE and not is_module:
             return getattr(importlib.import_module(f"{__name__}._api"), name)
@@ -62,7 +64,7 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted([*importlib.import_module(f"{__name__}._api").__all__, *_LAZY, "export"])
+    return sorted([*importlib.import_module(f"{__name__}._api").__all__, *_LAZY, *_FUNCTIONS])
 
 
 _COMPLETE = not _runs_program()

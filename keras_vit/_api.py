@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from keras_vit import _checks, applications, layers
 from keras_vit.adaptation import adapt, load_adapter, merge_adapter, save_adapter
 from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
+from keras_vit.applications import create_model
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit.models import (
     BiTResNet,
     MaskedAutoencoder,
     MaskedPatchPredictor,
     VisionTransformer,
-    create_model,
     features,
     list_models,
     preprocess_input,

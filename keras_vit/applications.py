@@ -4,12 +4,14 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from keras_vit import zoo
-from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name, create_model
+from keras_vit import models, zoo
+from keras_vit.checkpoints import load_checkpoint
+from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name
 from keras_vit.models.arguments import bind, with_arguments
 from keras_vit.models.bit import PublishedBiT
+from keras_vit.models.registry import full_name
 from keras_vit.models.vit_options import PublishedViT
 
 P = ParamSpec("P")
@@ -65,6 +67,56 @@ def _published(variant: str) -> str:
     return textwrap.indent("\n".join(lines or ["    None."]), "    ")
 
 
+def create_model(
+    variant: str, *, weights: str | os.PathLike[str] | None = None, **arguments: Any
+) -> VisionTransformer | BiTResNet:
+    """Build a model by the name of its variant, with random or published weights.
+
+    Args:
+        variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
+        weights: A name of `list_weights(variant)`, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the path of
+            a checkpoint. None for random initial values.
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
+
+    Returns:
+        A `VisionTransformer` or a `BiTResNet`. To build the model of a checkpoint, whatever its variant, call
+        `model_from_checkpoint`.
+
+    Raises:
+        ValueError: If the name is unknown, an argument is wrong, there is no such argument, or the weights do not fit.
+        OSError: If the weights cannot be downloaded.
+
+    Example:
+    >>> model = create_model("ViT-Ti/16", image_size=32, classes=10)
+    >>> model.output_shape
+    (None, 10)
+    """
+    if weights is None:
+        return models.create_model(variant, **arguments)
+    variant = full_name(variant)
+    named = zoo.parse(weights, variant)
+    path = named.local()  # reports a failed download before a large model is built
+    if named.entry is not None:
+        path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)
+    model = models.create_model(variant, **arguments)
+    load_checkpoint(model, path)
+    return model
+
+
+def _with_published(entry: zoo.PublishedWeights, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a model for published weights, where the caller gave no others."""
+    options = entry.arguments
+    if arguments.get("head") is not None:
+        options = ViTConfig.of_encoder(options)
+    elif entry.head is None:
+        arguments.setdefault("include_top", "classes" in arguments)
+    else:
+        arguments.setdefault("classes", entry.classes)
+    if entry.pool_padding is not None:
+        arguments.setdefault("pool_padding", entry.pool_padding)
+    return {**options, "image_size": entry.resolution, **arguments}
+
+
 def _constructor(
     variant: str, arguments_class: Callable[P, object], model_class: Callable[..., Model]
 ) -> Callable[P, Model]:
@@ -75,24 +127,7 @@ def _constructor(
         given = bind(name, signature, args, kwargs)
         weights = given.pop("weights", None)
         arguments = {key: value for key, value in given.items() if not (key in _FROM_WEIGHTS and value == "auto")}
-        if weights is None:
-            return create_model(variant, **arguments)
-        zoo.resolve(variant, weights)  # reports a wrong name or a failed download before a large model is built
-        published = zoo.find(variant, os.fspath(weights))
-        if published is not None:
-            options = published.arguments
-            if arguments.get("head") is not None:
-                options = ViTConfig.of_encoder(options)
-            elif published.head is None:
-                arguments.setdefault("include_top", "classes" in arguments)
-            else:
-                arguments.setdefault("classes", published.classes)
-            arguments = {**options, "image_size": published.resolution, **arguments}
-            if published.pool_padding is not None:
-                arguments.setdefault("pool_padding", published.pool_padding)
-        model = create_model(variant, **arguments)
-        zoo.load_weights(model, variant, weights)
-        return model
+        return create_model(variant, weights=weights, **arguments)
 
     title, url = _PAPERS[model_class.__name__]
     text = _DOCSTRING.format(

@@ -53,8 +53,8 @@ def without_values(monkeypatch):
     """Models with published weights are built, but no variable gets a value."""
     from keras_vit import applications
 
-    monkeypatch.setattr(applications.zoo, "resolve", lambda *_: "")
-    monkeypatch.setattr(applications.zoo, "load_weights", lambda *_: None)
+    monkeypatch.setattr(applications.zoo.Named, "local", lambda _: "")
+    monkeypatch.setattr(applications, "load_checkpoint", lambda *_: None)
     with keras.StatelessScope(initialize_variables=False):
         yield
 

@@ -1,7 +1,7 @@
 """Write the features of images, before the classification head, to a file.
 
     keras-vit embed --model=runs/digits 'images/**/*.png' --output=features.npz
-    keras-vit embed --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' '*.jpg' --output=features.parquet
+    keras-vit embed --model=hf:facebook/dinov2-small '*.jpg' --output=features.parquet
 
 The file has a row for each image: `names` and `features`, `[N, D]` in float32. It is a NumPy archive, or a Parquet
 file, which needs pip install 'keras-vision-transformers[parquet]'. The model is anything that returns features: a run,

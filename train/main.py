@@ -2,12 +2,15 @@
 
     keras-vit train folder:images
     keras-vit train folder:images --model=ViT_S16 --weights=augreg-224 --image_size=224
+    keras-vit train folder:images --model=hf:facebook/dinov2-small
     keras-vit train --config=digits --workdir=runs/digits
     keras-vit train --config=my_recipe.py --workdir=runs/mine --config.total_steps=200 --config.seed=1
 
 A data set without a recipe is trained with the recipe `folder`, which fine-tunes published weights. They are downloaded
 once, and their size and hash are compared with those that their server states. --model, --weights and --image_size set
-all fields of the recipe that follow from them. --adapt=lora, head, bias or last(4) trains a part of the weights.
+all fields of the recipe that follow from them. --model with a checkpoint (a name on the Hugging Face hub, or a path)
+sets the variant, the weights, the image size and the normalization of the pixels. --adapt=lora, head, bias or last(4)
+trains a part of the weights.
 
 Leaves in the run directory: config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras, report.png;
 with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.

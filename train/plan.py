@@ -29,6 +29,7 @@ flags.DEFINE_integer("classes", None, "Number of classes, if the data set is mis
 common_flags.define_json_flag()
 
 with program.imports(__name__):
+    from keras_vit import recipe as recipes
     from keras_vit.planning import datasets, plan
     from keras_vit.recipe import Recipe
 
@@ -38,7 +39,7 @@ PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-3
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    recipe = program.recipe_from_flags(argv[1:])
+    recipe = recipes.resolve(program.recipe_from_flags(argv[1:]))  # the architecture of a checkpoint that is here
     devices = options.devices
     examples, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3

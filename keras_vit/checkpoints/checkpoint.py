@@ -13,6 +13,8 @@ from keras_vit.checkpoints.rules import Binding
 from keras_vit.models import BiTConfig, BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import Normalization
+from keras_vit.models.resizing import Resizing
+from keras_vit.zoo import PublishedWeights
 
 Shape = tuple[int, ...]
 Grid = tuple[int, int]  # height and width in patches
@@ -89,6 +91,8 @@ class Checkpoint:
     kind: str = "vit"  # of the model: one of KINDS
     alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # values that suit the file, too
     input_normalization: Normalization | None = None  # if the file or its project states it
+    entry: PublishedWeights | None = None  # of the published weights that the file was named by
+    resizing: Resizing | None = None  # of image files, if a file beside the tensors states it
     resize_method: str = ""  # of position tables, where the models of a project differ
 
     @property

@@ -41,7 +41,9 @@ def load_checkpoint(
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder`. A `VisionTransformer` takes the encoder
             of a masked autoencoder, whatever its pooling.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file.
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Or the name of weights that are
+            downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or `"ViT_B16:augreg"` for a name of
+            `keras_vit.list_weights()`.
         head: `"keep"` or `"reset"` the head, or `"auto"`: keep it if the numbers of classes are equal.
         method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
             `"dinov2"`. None for the method of the file's own project.
@@ -198,6 +200,18 @@ def normalization_of(path: Path) -> str | None:
         return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
+def evaluated_size(path: Path) -> tuple[int, int] | None:
+    """Return height and width of the images that a checkpoint is evaluated on, from its directory; None if not known.
+
+    Published DINOv2 has the positions of 518 pixels, and is evaluated on 224. A size that is not a multiple of the
+    patch size is not returned: such a model leaves out the last pixels.
+    """
+    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
+        size, patch = checkpoint.resizing and checkpoint.resizing.size, checkpoint.arguments.get("patch_size") or 1
+        steps = _checks.size_pair("patch_size", patch)
+        return None if size is None or any(side % step for side, step in zip(size, steps, strict=True)) else size
+
+
 def _load(
     model: ConfiguredModel, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
@@ -227,13 +241,26 @@ def _load(
         model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
     stated = checkpoint.input_normalization
     model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
+    model.resizing = checkpoint.resizing
     if model.input_normalization is None:
         report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
     if "head/kernel" in report.loaded or given is not None:
         model.class_names = model.values = None
         model.class_names, model.values = checkpoint.class_names, checkpoint.values
+        _compare_resolution(model, checkpoint)
     return report
+
+
+def _compare_resolution(model: ConfiguredModel, checkpoint: Checkpoint) -> None:
+    """Warn about a model with a published head for images of another size than the weights were trained on."""
+    entry, size = checkpoint.entry, model.config.image_size
+    if entry is not None and entry.classes is not None and size not in (None, entry.resolution):
+        logging.warning(
+            "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
+            "one. Pass image_size=%d, or fine-tune.",
+            *(entry.name, entry.model, entry.resolution, size, entry.resolution),
+        )
 
 
 def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode: str) -> list[Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks
+from keras_vit import _checks, zoo
 from keras_vit.checkpoints import architecture, families, formats
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
 from keras_vit.checkpoints.errors import CheckpointError
@@ -18,6 +18,7 @@ from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_siz
 from keras_vit.models import ViTConfig, normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
+from keras_vit.models.resizing import Resizing
 
 NOTE_VERSION = 1  # of the metadata that `save_checkpoint` leaves in a file
 _MAX_TABLE = 2**28  # entries of a position table
@@ -29,7 +30,8 @@ Path = str | os.PathLike[str]
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
-    with contextlib.closing(formats.open_source(_checks.path("path", path), config)) as source:
+    named = zoo.parse(_checks.path("path", path))
+    with contextlib.closing(formats.open_source(named.local(), config)) as source:
         _check_note(source)
         _leave_chunks_out(source)
         checkpoint, family = _recognize(source, hints)
@@ -42,7 +44,21 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
                 checkpoint.arguments.setdefault("position_resizing", checkpoint.resize_method)
         settle_grid(checkpoint, hints)
         checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
+        _take_resizing(checkpoint)
+        if named.entry is not None:
+            _apply_entry(checkpoint, named.entry)
         yield checkpoint
+
+
+def _apply_entry(checkpoint: Checkpoint, entry: zoo.PublishedWeights) -> None:
+    """Take the facts about published weights that their file does not contain."""
+    checkpoint.entry = entry
+    if entry.classes is not None:
+        checkpoint.name_classes([label for _, label in zoo.imagenet_classes(entry.classes)])
+    if entry.pool_padding is not None:
+        checkpoint.arguments["pool_padding"] = entry.pool_padding
+        checkpoint.alternatives.pop("pool_padding", None)
+        checkpoint.doubtful.pop("pool_padding", None)
 
 
 def _leave_chunks_out(source: TensorSource) -> None:
@@ -137,6 +153,15 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
         text = "%s: its mean and deviation, %s, are used, not those beside it. Set input_normalization for others."
         logging.warning(text, checkpoint.path, noted)
     return noted
+
+
+def _take_resizing(checkpoint: Checkpoint) -> None:
+    """Take the resizing of images from the note, if it has one."""
+    noted = checkpoint.source.metadata.get("resizing")
+    try:
+        checkpoint.resizing = checkpoint.resizing if noted is None else Resizing.from_dict(noted)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
 
 
 def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:

@@ -103,6 +103,8 @@ def save_checkpoint(
         assert stated is not None  # one number is for any channels
         documents = writing.documents(config, layout, names, stated)
     metadata = _note(model.config, documents.get("config.json"), normalization)
+    if model.resizing is not None:
+        metadata["resizing"] = dataclasses.asdict(model.resizing)
     if names is not None and not documents:
         metadata["class_names"] = list(names)
     try:

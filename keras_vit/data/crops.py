@@ -121,14 +121,23 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
 
 
 @operation(GEOMETRIC)
-def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
+def central_crop(
+    crop_size: int | Sequence[int] | None = None, rounding: str = "down"
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square.
+
+    Half a pixel is rounded down, or to the even number, as torchvision does.
+    """
+    _checks.choice("rounding", rounding, ("down", "even"))
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
 
     def apply(image):
         height, width = tf.shape(image)[0], tf.shape(image)[1]
         h, w = size or (tf.minimum(height, width),) * 2
-        return tf.image.crop_to_bounding_box(image, (height - h) // 2, (width - w) // 2, h, w)
+        y, x = (height - h) // 2, (width - w) // 2
+        if rounding == "even":  # 1.5 pixels are 2, and 0.5 are none
+            y, x = y + (height - h) % 2 * (y % 2), x + (width - w) % 2 * (x % 2)
+        return tf.image.crop_to_bounding_box(image, y, x, h, w)
 
     return apply
 

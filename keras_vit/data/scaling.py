@@ -11,9 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
+from keras_vit.data import pillow
 from keras_vit.data.parse import GEOMETRIC, IGNORED, VALUE, changed, operation
 
-METHODS = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
+_TENSORFLOW = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
+METHODS = (*_TENSORFLOW, *pillow.FILTERS)
 NEAREST = changed(method="nearest", antialias=False)
 
 
@@ -24,6 +26,8 @@ def resize(
     """Resize to `size`, a side or (height, width), without keeping the aspect ratio.
 
     `cast` returns the type of the input, with fractions cut off, as big_vision does; False keeps the float values.
+    `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` give the pixels of Pillow, bit for bit; they are
+    antialiased, and for images of 8 bits.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)
@@ -34,7 +38,10 @@ def resize(
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`."""
+    """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`.
+
+    The other side is rounded; with the methods of Pillow it is rounded down, as torchvision does.
+    """
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
@@ -83,6 +90,9 @@ def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast
 
     def apply(image):
         height, width = tf.shape(image)[0], tf.shape(image)[1]
+        if method in pillow.FILTERS:
+            sides = tf.cast(tf.stack([height, width]), tf.int64) * target // tf.cast(side(height, width), tf.int64)
+            return _resize(image, tf.maximum(tf.cast(sides, tf.int32), 1), method, antialias, cast)
         factor = tf.cast(target, tf.float32) / tf.cast(side(height, width), tf.float32)
         sides = tf.round(tf.cast(tf.stack([height, width]), tf.float32) * factor)
         # A strip of 1 x 1000 pixels would lose its short side entirely.
@@ -93,6 +103,8 @@ def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast
 
 def _resize(image: tf.Tensor, size, method: str, antialias: bool, cast: bool) -> tf.Tensor:
     dtype = image.dtype
+    if method in pillow.FILTERS:
+        return pillow.resize(image, size, method)
     if method == "bilinear" and dtype == tf.uint8:
         image = tf.cast(image, tf.float32)  # equal values, and faster: only floats are vectorized
     image = tf.image.resize(image, size, method=method, antialias=antialias)

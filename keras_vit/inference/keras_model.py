@@ -12,11 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io, checkpoints, models, training
+from keras_vit import _io, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
 from keras_vit._values import Values
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
+from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.model_card import ModelCard
@@ -105,15 +106,18 @@ def open_model(
             preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
         encoder, whole = _without_pretraining(run.model, image_size)
         return KerasPredictor(encoder, card_of_model(encoder, path, preprocess, labels or (), run), run.path, whole)
-    if not os.path.exists(path):
-        raise FileNotFoundError(
-            f"There is no model at {path!r}. Expected a run directory, a .keras file, a checkpoint or an artifact."
-        )
-    sha256 = _sha256(path)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
-    model = load_keras_file(path) if path.endswith(".keras") else checkpoints.model_from_checkpoint(path)
-    encoder, whole = _without_pretraining(model, image_size)
+    named = zoo.parse(path)
+    file = named.local()
+    sha256 = _sha256(file)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
+    if file.endswith(".keras"):
+        encoder, whole = _without_pretraining(load_keras_file(file), image_size)
+    else:
+        size = image_size or (evaluated_size(path) if preprocess is None else None)
+        overrides: dict[str, Any] = {"image_size": size} if size else {}
+        encoder, whole = checkpoints.model_from_checkpoint(path, **overrides), None
     card = card_of_model(encoder, path, preprocess, labels or ())
-    return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256), path, whole)
+    origin = named.pinned() if named.address else ""
+    return KerasPredictor(encoder, dataclasses.replace(card, model_sha256=sha256, weights=origin), file, whole)
 
 
 def _sha256(path: str) -> str:
@@ -149,6 +153,9 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
     return copy
 
 
+_FIELDS_OF_CARD = ("class_names", "values", "resizing")  # facts about a model that its card has in fields of their own
+
+
 class UnknownPreprocessError(ValueError):
     """A model does not state how images are prepared for it."""
 
@@ -171,7 +178,7 @@ def card_of_model(
             numbers.
         run: The run that the model is from, if there is one.
     """
-    stated = preprocess or (run.preprocess if run else _normalization(model))
+    stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
         raise UnknownPreprocessError(
             f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
@@ -193,8 +200,7 @@ def card_of_model(
         image_shape=(*size, channels),
         precision=model.dtype_policy.name,
         architecture=type(model).__name__,
-        # The card has the names of the outputs.
-        arguments={name: value for name, value in arguments.items() if name not in ("class_names", "values")},
+        arguments={name: value for name, value in arguments.items() if name not in _FIELDS_OF_CARD},
         parameters=model.count_params(),
         **_outputs(model, labels, run),
     )
@@ -208,6 +214,7 @@ def card_of_model(
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
         model_sha256=run.sha256,
+        weights=run.config.get("weights", ""),
         run=run.path,
     )
 

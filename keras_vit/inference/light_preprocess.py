@@ -162,6 +162,9 @@ def resize_small(
     _checks.positive_int("smaller_size", smaller_size)
 
     def apply(image: np.ndarray) -> np.ndarray:
+        if method in PILLOW:
+            height, width = (max(side * smaller_size // min(image.shape[:2]), 1) for side in image.shape[:2])
+            return _resize(image, height, width, kernel, cast)
         factor = np.float32(smaller_size) / np.float32(min(image.shape[:2]))
         height, width = np.maximum(np.round(np.array(image.shape[:2], np.float32) * factor).astype(int), 1).tolist()
         return _resize(image, height, width, kernel, cast)
@@ -172,7 +175,13 @@ def resize_small(
 Kernel = Callable[[np.ndarray, int, int], np.ndarray]
 
 
+# Methods that are Pillow's own -> the numbers of its filters.
+PILLOW = {"pillow_lanczos": 1, "pillow_bilinear": 2, "pillow_bicubic": 3}
+
+
 def _kernel(method: str, antialias: bool) -> Kernel:
+    if method in PILLOW:
+        return lambda image, height, width: _with_pillow(image, height, width, PILLOW[method])
     if antialias or method not in ("bilinear", "area"):
         raise NotCovered
     return _bilinear if method == "bilinear" else _area
@@ -183,6 +192,21 @@ def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bo
         return image
     resized = kernel(image.astype(np.float32), height, width)
     return resized.astype(image.dtype) if cast else resized
+
+
+def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> np.ndarray:
+    """Resize one axis after the other, in the order that `keras_vit.data.pillow` has on all versions of Pillow."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise NotCovered from error
+    old_height, old_width = image.shape[:2]
+    is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
+    between = (old_width, height) if is_height_first else (width, old_height)
+    picture = Image.fromarray(image.astype(np.uint8).squeeze(-1) if image.shape[-1] == 1 else image.astype(np.uint8))
+    for size in (between, (width, height)):
+        picture = picture.resize(size, Image.Resampling(resample))
+    return np.asarray(picture).reshape(height, width, -1)
 
 
 def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -236,8 +260,11 @@ def _shares(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.float32]
     return np.minimum(places, size - 1), np.where(left < end, shares, np.float32(0)).astype(np.float32), scale
 
 
-def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[np.ndarray], np.ndarray]:
+def central_crop(
+    crop_size: int | Sequence[int] | None = None, rounding: str = "down"
+) -> Callable[[np.ndarray], np.ndarray]:
     """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
+    _checks.choice("rounding", rounding, ("down", "even"))
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
 
     def apply(image: np.ndarray) -> np.ndarray:
@@ -245,6 +272,8 @@ def central_crop(crop_size: int | Sequence[int] | None = None) -> Callable[[np.n
         y, x = (image.shape[0] - h) // 2, (image.shape[1] - w) // 2
         if y < 0 or x < 0:
             raise NotCovered
+        if rounding == "even":
+            y, x = y + (image.shape[0] - h) % 2 * (y % 2), x + (image.shape[1] - w) % 2 * (x % 2)
         return image[y : y + h, x : x + w]
 
     return apply

@@ -45,6 +45,8 @@ class ModelCard:
         data: Data set that the model was trained on.
         recipe: Recipe of the training run.
         versions: Packages that the model was trained with.
+        weights: Name of the model's weights, or of those that its run began with, if they were not a path: with the
+            commit that was downloaded, such as `"hf:OWNER/NAME@COMMIT"`.
         model_sha256: SHA-256 of the file that the model was opened from; of several files, of their names and SHA-256s.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
@@ -72,6 +74,7 @@ class ModelCard:
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    weights: str = ""
     model_sha256: str = ""
     bytes: int = 0
     files: Mapping[str, Any] = dataclasses.field(default_factory=dict)

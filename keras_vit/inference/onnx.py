@@ -25,7 +25,7 @@ class SingleOutputPredictor(Predictor):
     )
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        images = np.ascontiguousarray(images, np.float32)
+        images = np.ascontiguousarray(self.prepared(images), np.float32)
         return in_batches(self._run, images, self.batch_size or len(images))
 
     def _run(self, batch: np.ndarray) -> np.ndarray:

@@ -19,16 +19,17 @@ def open_predictor(
     """Open anything that predicts.
 
     Args:
-        path: A run directory, a `.keras` file, a checkpoint that `keras_vit.model_from_checkpoint` reads, or an
-            artifact: a SavedModel's version directory, a directory of versions (the largest is taken), a `.tflite`,
-            `.onnx` or OpenVINO `.xml` file, or a directory with a single such file.
-        preprocess: Preprocessing string, needed for `.keras` files and checkpoints that are not part of a run. Decoding
-            and resizing are added where they are missing.
+        path: A run directory, a `.keras` file, a checkpoint that `keras_vit.model_from_checkpoint` reads, also by name
+            (`"hf:OWNER/NAME"`, `"ViT_B16:augreg"`), or an artifact: a SavedModel's version directory, a directory of
+            versions (the largest is taken), a `.tflite`, `.onnx` or OpenVINO `.xml` file, or a directory with a single
+            such file.
+        preprocess: Preprocessing string. None for that of the run, artifact or checkpoint. It is needed for models that
+            do not state how their images are normalized. Decoding and resizing are added where they are missing.
         labels: Class names, or a file with one name per line. None for those of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
         image_size: Height and width of the images, for which position embeddings are resized. None for those of the
-            model. An artifact has one size.
+            model, or of the preprocessing in the checkpoint's directory. An artifact has one size.
 
     Returns:
         The predictor.

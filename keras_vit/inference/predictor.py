@@ -67,8 +67,13 @@ class Predictor:
         """Prepare encoded images: `[B, H, W, C]`."""
         return self.card.prepare(contents)
 
+    def prepared(self, images: np.ndarray | Sequence[bytes]) -> np.ndarray:
+        """Return the images, `[B, H, W, C]`; encoded images are prepared first."""
+        is_encoded = isinstance(images, (list, tuple)) and bool(images) and isinstance(images[0], bytes)
+        return self.preprocess(images) if is_encoded else np.asarray(images)  # type: ignore[arg-type]
+
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`: float32 `[B, k]`, or masks `[B, H, W]`.
+        """Return the answers for preprocessed images `[B, H, W, C]`, or for encoded images: float32 `[B, k]`, or masks.
 
         By the `output` of the card they are probabilities, values in the unit of the data, scores, features or masks,
         integers. Scores and features of patches are `[B, h, w, k]`.
@@ -81,6 +86,8 @@ class Predictor:
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`; of two heads, the mean of their inputs.
+
+        The images are preprocessed, `[B, H, W, C]`, or a list of encoded images.
 
         Raises:
             ValueError: If the predictor does not compute features; see `features_unavailable`.
@@ -125,11 +132,11 @@ class FunctionPredictor(Predictor):
 
     def scores(self, images: np.ndarray) -> np.ndarray:
         """Return the raw output of the function, float32 `[B, k]` or `[B, h, w, k]`; see `scores_are`."""
-        return np.asarray(self._function(images)[1], np.float32)
+        return np.asarray(self._function(self.prepared(images))[1], np.float32)
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""
-        return np.asarray(self._function(images)[0], np.float32)
+        return np.asarray(self._function(self.prepared(images))[0], np.float32)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Return the answers for preprocessed images `[B, H, W, C]`, see `Predictor`."""

@@ -65,13 +65,13 @@ class SavedModelPredictor(Predictor):
         return self._session.run(fetches, {definition.inputs[name].name: value for name, value in inputs.items()})
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        return self.run("serve_tensor", {"images": images})[self.card.output_name]
+        return self.run("serve_tensor", {"images": self.prepared(images)})[self.card.output_name]
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""
         if FEATURES_TENSOR not in self.signatures:
             return super().features(images)
-        return self.run(FEATURES_TENSOR, {"images": images})["features"]
+        return self.run(FEATURES_TENSOR, {"images": self.prepared(images)})["features"]
 
     def close(self) -> None:
         """Free the session."""

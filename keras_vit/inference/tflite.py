@@ -63,7 +63,7 @@ class TFLitePredictor(Predictor):
         return self._run(self._features, "features", images)
 
     def _run(self, runner: Any, output: str, images: np.ndarray) -> np.ndarray:
-        images = np.asarray(images, self.input_details["dtype"])
+        images = np.asarray(self.prepared(images), self.input_details["dtype"])
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 

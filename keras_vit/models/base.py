@@ -1,5 +1,6 @@
 """Base class of the models: a functional model that serializes as the arguments of its constructor."""
 
+import dataclasses
 import json
 import re
 import warnings
@@ -18,6 +19,7 @@ from keras_vit.models import normalization
 from keras_vit.models.config import Config
 from keras_vit.models.inputs import checked_images
 from keras_vit.models.onnx_erfc import register_erfc
+from keras_vit.models.resizing import Resizing
 
 Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
 
@@ -30,6 +32,7 @@ class ConfiguredModel(keras.Model):
 
     Attributes:
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
+        resizing: Resizing of image files in the project of the weights; None if it is not known, as for a new model.
     """
 
     def __init__(self, inputs: Any, outputs: keras.KerasTensor, config: Config, name: str):
@@ -38,6 +41,7 @@ class ConfiguredModel(keras.Model):
         self.dtype_policy = resolve_policy(config.dtype)
         self.config = config
         self._input_normalization: normalization.Normalization | None = None
+        self.resizing: Resizing | None = None
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Check the images, and run the model."""
@@ -74,6 +78,21 @@ class ConfiguredModel(keras.Model):
                 value or normalization.SYMMETRIC, self.config.input_range
             )
             self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
+
+    @property
+    def preprocess(self) -> str | None:
+        """Preprocessing of image files as the project of the weights evaluates, for images of the model's size.
+
+        It is a string for `keras_vit.data`, such as
+        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`; None if the
+        checkpoint does not state it. A saved model keeps it.
+        """
+        values = normalization.operation(normalization.of_images(self), self.config.input_range)
+        if self.resizing is None or values is None:
+            return None
+        size = self.config.image_size
+        resizing = self.resizing if size is None else self.resizing.scaled(_checks.size_pair("image_size", size))
+        return f"{resizing.operations(self.config.channels)}|{values}"
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -175,6 +194,8 @@ class ConfiguredModel(keras.Model):
         }
         if self.input_normalization is not None:
             config["input_normalization"] = [list(side) for side in self.input_normalization]
+        if self.resizing is not None:
+            config["resizing"] = dataclasses.asdict(self.resizing)
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
         if self.values is not None:
@@ -191,10 +212,12 @@ class ConfiguredModel(keras.Model):
         config = dict(config)
         trainable = config.pop("trainable", True)
         input_normalization = config.pop("input_normalization", None)
+        resizing = config.pop("resizing", None)
         class_names, values = config.pop("class_names", ()), config.pop("values", {})
         changes = config.pop("layers", {})
         model = cls(**config)
         model.input_normalization = input_normalization
+        model.resizing = None if resizing is None else Resizing.from_dict(resizing)
         outputs = model.output_shape[-1] if model.config.include_top else 0  # another head has other outputs
         if outputs == len(class_names) > 0:
             model.class_names = class_names

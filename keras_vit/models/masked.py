@@ -124,6 +124,7 @@ class MaskedModel(ConfiguredModel):
         own = {**self.config.encoder_arguments(), "dtype": self.dtype_policy}
         model = VisionTransformer(**{**(ViTConfig.of_encoder(own) if "head" in arguments else own), **arguments})
         model.input_normalization = self.input_normalization
+        model.resizing = self.resizing
         own = {weight.path: weight for weight in self.variables}
         of_head = heads.variable_prefixes(model.config.head)
         for weight in model.variables:

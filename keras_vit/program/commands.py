@@ -16,6 +16,7 @@ PROGRAMS = {
     "benchmark": "export.benchmark",
     "serve": "export.serve",
     "client": "export.client",
+    "weights": "export.weights",
     "convert-checkpoint": "export.convert_checkpoint",
     "check-data": "train.check_data",
     "sample-data": "train.sample_data",

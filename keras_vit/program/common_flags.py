@@ -20,9 +20,17 @@ def define_recipe_flags() -> None:
     flags.DEFINE_multi_string(
         "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
     )
-    flags.DEFINE_string("model", None, "Variant to train, such as ViT_S16; that of the recipe if not given.")
     flags.DEFINE_string(
-        "weights", None, "Initial weights: a published name such as augreg, a file, or 'none' to train from scratch."
+        "model",
+        None,
+        "Variant to train, such as ViT_S16, or a checkpoint to fine-tune, such as hf:facebook/dinov2-small, which sets "
+        "variant, weights, image size and normalization; the recipe's if not given.",
+    )
+    flags.DEFINE_string(
+        "weights",
+        None,
+        "Initial weights: a published name such as augreg, hf:OWNER/NAME of the Hugging Face hub, a file, or 'none' to "
+        "train from scratch.",
     )
     flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
     flags.DEFINE_string(
@@ -40,7 +48,7 @@ def define_distribution_flags() -> None:
 
 def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
     """Define the flags that open a trained model."""
-    flags.DEFINE_string("model", None, kinds)
+    flags.DEFINE_string("model", None, f"{kinds} A checkpoint may have a name: hf:OWNER/NAME, ViT_B16:augreg.")
     define_checkpoint_flag()
     define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")

@@ -30,7 +30,10 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         )
     if data and not options.config and data in recipe_file.names() and not os.path.exists(data):
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
-    chosen: dict[str, Any] = {"data": data, **{name: options[name].value for name in ("model", "image_size", "adapt")}}
+    named = recipes.named_checkpoint(options.model, options.image_size) if options.model else {}
+    weights = options.weights or named.pop("weights", None)
+    chosen: dict[str, Any] = {name: options[name].value for name in ("model", "image_size", "adapt")}
+    chosen = {"data": data, **chosen, **named}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     recipe, rest, fit = recipe_file.load(options.config or DEFAULT, chosen)
 
@@ -38,9 +41,10 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
         if "data" in rest:
             recipe = recipes.replace(recipe, {"data.source": rest["data"]})
         if "model" in rest:
+            recipe = recipes.with_weights(recipe, "none") if weights else recipe
             recipe = recipes.with_variant(recipe, rest["model"])
-        if options.weights:
-            recipe = recipes.with_weights(recipe, options.weights)
+        if weights:
+            recipe = recipes.with_weights(recipe, weights)
         if "image_size" in rest:
             recipe = recipes.with_image_size(recipe, rest["image_size"])
         if "adapt" in rest:
@@ -65,7 +69,8 @@ def with_normalization(recipe: "Recipe", workdir: str) -> "Recipe":
 
     changed = {override.partition("=")[0] for override in flags.FLAGS.override}
     fields = [name for name in ("pp_train", "pp_eval") if f"data.{name}" not in changed]
-    if not recipe.model.checkpoint or not (flags.FLAGS.weights or "model.checkpoint" in changed):
+    is_named = recipe.model.checkpoint in (flags.FLAGS.model, flags.FLAGS.weights) or "model.checkpoint" in changed
+    if not recipe.model.checkpoint or not is_named:
         return recipe
     if before := run_directory.recorded(workdir).get("recipe"):
         operations = {f"data.{name}": preprocess.split(before["data"][name])[1] for name in fields}

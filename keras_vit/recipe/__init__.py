@@ -1,7 +1,7 @@
 """Recipes: everything that decides the result of a training run, as nested dataclasses."""
 
 from keras_vit.optim.config import Optim, Schedule
-from keras_vit.recipe.choices import pretrained, with_image_size, with_variant, with_weights
+from keras_vit.recipe.choices import named_checkpoint, pretrained, with_image_size, with_variant, with_weights
 from keras_vit.recipe.choices import with_scaled_sizes as with_scaled_sizes
 from keras_vit.recipe.conversion import check, from_dict, get, override, replace, to_dict
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
@@ -42,6 +42,7 @@ __all__ = [
     "from_dict",
     "get",
     "parse_task",
+    "named_checkpoint",
     "override",
     "pretrained",
     "replace",

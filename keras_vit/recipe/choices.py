@@ -3,10 +3,15 @@
 import dataclasses
 import os
 import re
+from typing import Any
 
 from keras_vit import models, zoo
+from keras_vit.checkpoints import architecture_of
+from keras_vit.checkpoints.load import evaluated_size
+from keras_vit.models.registry import full_name
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
+from keras_vit.zoo import hub
 
 FROM_SCRATCH = "none"
 _SIZED = (
@@ -43,7 +48,7 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
     >>> with_variant(Recipe(), "ViT_S16").model.variant
     'ViT-S/16'
     """
-    model, variant = recipe.model, zoo.published.full_name(variant)
+    model, variant = recipe.model, full_name(variant)
     checkpoint = model.checkpoint
     if checkpoint and (checkpoint == pretrained(model.variant) or zoo.find(model.variant, checkpoint)):
         checkpoint = pretrained(variant, checkpoint)
@@ -53,6 +58,33 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
     changed = dataclasses.replace(model, variant=variant, checkpoint=None, arguments=arguments)
     recipe = dataclasses.replace(recipe, model=changed)
     return with_weights(recipe, checkpoint) if checkpoint else recipe
+
+
+def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any]:
+    """Return `model` (the variant), `weights` and `image_size` of a checkpoint that is named in place of a variant.
+
+    It is a model of the Hugging Face hub, whose files are downloaded, a file or a directory, or published weights with
+    their variant (`"ViT_S16:augreg"`). For the name of a variant the result is empty. A model of no known variant gets
+    the variant of the nearest width: the recipe takes its arguments from the checkpoint.
+
+    Example:
+    >>> named_checkpoint("ViT_S16:augreg", image_size=224)
+    {'model': 'ViT-S/16', 'weights': 'ViT_S16:augreg', 'image_size': 224}
+    """
+    if not os.path.exists(model) and (model in models.list_models() or ":" not in model):
+        return {}
+    entry = zoo.parse(model).entry
+    if entry is not None and not hub.address_of(entry.path):  # whose directory states another size for evaluation
+        return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
+    kind, found = architecture_of(model)
+    variants = models.VIT if kind == "vit" else models.BIT
+    same = [name for name, sizes in variants.items() if dataclasses.asdict(sizes).items() <= found.items()]
+    height, width = evaluated_size(model) or (found.get("image_size"),) * 2
+    size = {"image_size": image_size or height} if height == width and (image_size or height) else {}
+    nearest = min(
+        variants, key=lambda name: abs(getattr(variants[name], "hidden_size", 0) - found.get("hidden_size", 0))
+    )
+    return {"model": same[0] if same else nearest, "weights": model, **size}
 
 
 def with_weights(recipe: Recipe, weights: str) -> Recipe:
@@ -70,8 +102,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
     model = recipe.model
     if weights == FROM_SCRATCH:
         return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=None))
-    zoo.check_weights(model.variant, weights)
-    entry = None if os.path.exists(weights) else zoo.find(model.variant, weights)
+    entry = zoo.parse(weights, model.variant).entry
     padding = entry.pool_padding if entry else None
     arguments = {**model.arguments, "pool_padding": padding} if padding else model.arguments
     return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=weights, arguments=arguments))

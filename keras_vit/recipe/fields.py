@@ -31,9 +31,9 @@ class Model:
     Attributes:
         variant: Name of the model, one of `keras_vit.list_models()`.
         image_size: Height and width of the square training images, in pixels.
-        checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, or a file or directory that
-            `keras_vit.load_checkpoint` reads. The model then has the architecture of the file, where `arguments` do not
-            say otherwise. None trains from scratch.
+        checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
+            (`"hf:OWNER/NAME"`), or a file or directory that `keras_vit.load_checkpoint` reads. The model then has the
+            architecture of the file, where `arguments` do not say otherwise. None trains from scratch.
         head: Whether to `"keep"` or `"reset"` the head of `checkpoint`; `"auto"` keeps a head of as many classes as the
             data have, unless it has one of their names at another place.
         remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.

@@ -13,6 +13,7 @@ from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
+from keras_vit.zoo import hub
 
 # Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
@@ -37,8 +38,8 @@ def model_arguments(recipe: Recipe) -> dict[str, Any]:
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
     """Return the recipe with the architecture of its checkpoint among `model.arguments`.
 
-    A recipe whose checkpoint does not exist here stays as it is. `architecture` has `variant` and `arguments` of an
-    earlier `resolve`, so that the checkpoint is not needed again.
+    Models of the hub are downloaded. A recipe of other weights that are not on this machine stays as it is.
+    `architecture` has `variant` and `arguments` of an earlier `resolve`, so that the checkpoint is not needed again.
     """
     model = recipe.model
     if architecture is not None:
@@ -46,7 +47,8 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         return dataclasses.replace(
             recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
         )
-    if not model.checkpoint or not os.path.exists(model.checkpoint):
+    is_here = model.checkpoint and (os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint))
+    if not model.checkpoint or not is_here:
         return recipe
     kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
     ignored = (*FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
@@ -67,7 +69,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
 
 def weights_path(recipe: Recipe) -> str | None:
     """Return the path of the initial weights, downloaded if they are published and not here yet; None without any."""
-    return zoo.resolve(recipe.model.variant, recipe.model.checkpoint) if recipe.model.checkpoint else None
+    return zoo.resolve(recipe.model.checkpoint, recipe.model.variant) if recipe.model.checkpoint else None
 
 
 def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import keras
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _io, zoo
 from keras_vit import recipe as recipes
 from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.adaptation.adapter_files import save_adapter
@@ -138,6 +138,8 @@ def write_config(
         "output": recipe.task.output(recipe),
         "versions": _versions(),
     }
+    if recipe.model.checkpoint and (origin := _origin(recipe, directory)):
+        config["weights"] = origin
     if resolved and resolved.model != recipe.model:
         config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
     if devices:
@@ -159,6 +161,14 @@ def write_config(
             logging.warning("Results may differ in the last bits. Since the last start: %s", "; ".join(changed))
     _io.write_json(path, config)
     return config
+
+
+def _origin(recipe: recipes.Recipe, directory: str) -> str:
+    """Return the name of a run's initial weights, with the commit on the hub; empty for a path."""
+    if before := recorded(directory):
+        return before.get("weights", "")
+    named = zoo.parse(recipe.model.checkpoint or "", recipe.model.variant)
+    return named.pinned() if named.address else ""
 
 
 def read_metrics(directory: str) -> list[dict[str, Any]]:

@@ -1,8 +1,7 @@
-"""Published files: in a mirror, in the cache, or downloaded from their owners.
+"""Files of weights: in a mirror, in the cache, or downloaded from their owners.
 
-Models of the Hugging Face hub are fetched by its own package, `huggingface_hub`, which reads from no other host.
-`keras.utils.get_file` is not used for the others: it waits without a time limit for a server that stalls, and it writes
-under the final name, where another process finds half of a file.
+`keras.utils.get_file` is not used: it waits without a time limit for a server that stalls, and it writes under the
+final name, where another process finds half of a file.
 """
 
 import base64
@@ -14,152 +13,132 @@ import re
 import time
 import urllib.parse
 import urllib.request
+import zipfile
 
 from absl import logging
+from safetensors import SafetensorError, safe_open
 
-from keras_vit import _checks
 from keras_vit._io import atomic_file, sha256, write_text
 from keras_vit._progress import Progress
-from keras_vit.checkpoints import CheckpointError
-from keras_vit.checkpoints.formats import hub_hint, open_source
-from keras_vit.zoo.published import PublishedWeights, list_weights
+from keras_vit.zoo import hub
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
-_HOST = "storage.googleapis.com"
-_HUB = "hf://"
-_HUB_ADDRESS = re.compile(r"(?:hf://|https://huggingface\.co/)([\w.-]+/[\w.-]+(?:@[\w./-]+)?)")
-# All that a model is read from: no pickled weights of PyTorch.
-_FILES_OF_HUB = ("config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json")
+HOST = "storage.googleapis.com"
 _TIMEOUT = 60  # seconds without a byte, and until the average speed counts
 _BYTES_PER_SECOND = 64 << 10  # A slower download is given up.
 _MAX_BYTES = 8 << 30  # twice the largest published file
 _BLOCK_BYTES = 2**20
-_FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
-# The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
-_AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
 
 
-def resolve(model: str, weights: str | os.PathLike[str]) -> str:
-    """Return the path of a checkpoint, and download it if necessary.
-
-    Args:
-        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor.
-        weights: The path of a checkpoint, a name of `keras_vit.list_weights(model)`, the name of an AugReg file (a
-            value of the columns `filename` or `adapt_filename` of its index), a `gs://` or `https://` address, or a
-            model of the Hugging Face hub: `hf://OWNER/NAME`, with `@REVISION` to pin a tag or commit.
-
-    Returns:
-        A path that `keras_vit.load_checkpoint` reads.
-
-    Raises:
-        ValueError: If `weights` is none of these; the message lists the names.
-        OSError: If the file can neither be found nor fetched; the message names it and its address.
-        ImportError: If a model of the hub is requested without the extra `[hub]`.
-
-    Example:
-    >>> path = resolve("ViT-B/16", "augreg")  # downloaded once  # doctest: +SKIP
-    >>> path = resolve("ViT-B/16", keras_vit.save_checkpoint(model, "vit.npz"))
-    >>> path
-    'vit.npz'
-    """
-    address = check_weights(model, weights)
-    return os.fspath(weights) if address is None else fetch(address)
-
-
-def check_weights(model: str, weights: str | os.PathLike[str]) -> str | None:
-    """Return what `fetch` takes for published weights, or None for the path of a checkpoint. Nothing is downloaded.
-
-    Example:
-    >>> check_weights("ViT-S/16", "augreg").startswith("vit_models/augreg/S_16")
-    True
-    """
-    weights = _checks.path("weights", weights)
-    if os.path.exists(weights):
-        return None
-    entry = find(model, weights)
-    if entry is not None:
-        return entry.path
-    if hub := _HUB_ADDRESS.fullmatch(weights):
-        return _HUB + hub[1]
-    if weights.startswith(("gs://", "https://")):
-        return _path_of(weights)
-    if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
-        return f"vit_models/augreg/{weights.removesuffix('.npz')}.npz"
-    if weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
-        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{hub_hint(weights)}")
-    names = [entry.name for entry in list_weights(model)]
-    hint = _checks.nearest(weights, names)
-    if "imagenet" in weights.lower() and "21k" not in weights:  # as Keras calls a classifier of 1,000 classes
-        entries = [entry for entry in list_weights(model) if entry.head == "imagenet2012"]
-        best = max(entries, key=lambda entry: entry.accuracy or 0.0, default=None)
-        hint = hint if best is None else f" Did you mean {best.name!r}?"
-    raise ValueError(
-        f"{model} has no published weights named {weights!r}.{hint} "
-        f"Published: {', '.join(names) or 'none'}; or pass the path of a checkpoint."
-    )
-
-
-def find(model: str, weights: str) -> PublishedWeights | None:
-    """Return the published weights of a name, or None if the model has none of that name.
-
-    Example:
-    >>> find("ViT-B/16", "augreg").resolution
-    384
-    """
-    return next((entry for entry in list_weights(model) if entry.name == weights), None)
-
-
-def _path_of(address: str) -> str:
-    """Return bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
-    parts = urllib.parse.urlsplit(address)
-    path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
-    if parts.scheme == "https" and parts.netloc != _HOST:
-        raise ValueError(f"Weights are fetched only from {_HOST}. Received: {address!r}. Download it; pass its path.")
-    path = urllib.parse.unquote(path)
-    if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
-        raise ValueError(f"{address!r} is not the address of a file.")
-    return path
-
-
-def fetch(path: str) -> str:
-    """Return a local copy of published weights: from the mirror, the cache, or their owners.
+def fetch(address: str) -> str:
+    """Return a local copy of weights: from the mirror, the cache, or their owners.
 
     The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
-    folders of their buckets, such as `vit_models/augreg/NAME.npz`. A download is put into the cache if it has the size
-    and the MD5 that its server states and could be opened. Its SHA-256 is put beside it (`NAME.npz.sha256`), and
-    compared at each use: a damaged file is downloaded again. Models of the hub (`hf://OWNER/NAME`) are in the cache of
-    `huggingface_hub`; the SHA-256 that the hub states for their weights is compared, too.
+    folders of their buckets, such as `vit_models/augreg/NAME.npz`, and models of the hub as `hf/OWNER/NAME/`. A
+    download is put into the cache if it has the size and the MD5 that its server states and is whole. Its SHA-256 is
+    put beside it (`NAME.npz.sha256`), and compared at each use: a damaged file is downloaded again. `huggingface_hub`
+    has a cache of its own; the SHA-256 that the hub states for weights is compared, too.
+
+    Args:
+        address: Bucket and file, below `https://storage.googleapis.com/`, or a model of the hub, `hf:OWNER/NAME`.
+
+    Returns:
+        The path of a file; of a model of the hub that of its directory.
+
+    Raises:
+        OSError: If it cannot be downloaded. The message has the address and the place to put a file by hand.
+        ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
-    if path.startswith(_HUB):
-        return _snapshot(path)
-    mirror = os.environ.get(MIRROR_VARIABLE)
-    places = [pathlib.Path(directory, path) for directory in (mirror, cache_directory()) if directory]
-    for place in places:
+    for place in places(address):
+        if place.is_dir() and address.startswith(hub.PREFIX):
+            return str(place)
         if place.is_file():
-            if _recorded(place) in ("", sha256(place)):
+            if is_undamaged(place):
                 return str(place)
             logging.warning("%s is damaged: its SHA-256 is not the recorded one.", place)
-    url, target = f"https://{_HOST}/{urllib.parse.quote(path)}", places[-1]
+    if address.startswith(hub.PREFIX):
+        return hub.fetch(address, str(places(address)[-1]))
+    return _fetch_file(address)
+
+
+def places(address: str) -> list[pathlib.Path]:
+    """Return the places where a file is looked for, and may be put by hand: in the mirror if there is one, the cache.
+
+    Example:
+    >>> places("hf:facebook/dinov2-small")[-1].as_posix().endswith("keras_vit/hf/facebook/dinov2-small")
+    True
+    """
+    directories = (os.environ.get(MIRROR_VARIABLE), cache_directory())
+    return [pathlib.Path(directory, address.replace(hub.PREFIX, "hf/", 1)) for directory in directories if directory]
+
+
+def is_undamaged(path: pathlib.Path) -> bool:
+    """Return whether a file has the SHA-256 that was recorded when it was downloaded, if one was."""
+    return _recorded(path) in ("", sha256(path))
+
+
+def find_here(address: str) -> str | None:
+    """Return the path of weights that are on this machine; None for others. Nothing is downloaded.
+
+    Example:
+    >>> find_here("vit_models/augreg/none.npz")
+    """
+    found = next((str(place) for place in places(address) if place.exists()), None)
+    return hub.find_here(address) if found is None and address.startswith(hub.PREFIX) else found
+
+
+def verify(path: str) -> bool | None:
+    """Return whether a file or a directory of the hub has the hashes that were stated; None if none is known.
+
+    Example:
+    >>> verify(keras_vit.save_checkpoint(model, "vit.npz"))
+    """
+    hashes = hub.stated_hashes(path) if os.path.isdir(path) else {path: _recorded(pathlib.Path(path))}
+    hashes = {file: stated for file, stated in hashes.items() if stated}
+    return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
+
+
+def _fetch_file(path: str) -> str:
+    """Download a file to the cache, and return its path."""
+    url, target = f"https://{HOST}/{urllib.parse.quote(path)}", places(path)[-1]
     logging.info("Downloading %s to %s.", url, target)
     try:
         with atomic_file(target) as temporary:
             _download(url, temporary)
             if not path.endswith(".csv"):
-                open_source(temporary).close()
+                _check_whole(temporary)
             digest = sha256(temporary)
             if _recorded(target) not in ("", digest):
                 raise OSError(f"its SHA-256 is not the recorded one; if the owners changed it, delete {target}.sha256")
             write_text(f"{target}.sha256", f"{digest}  {target.name}\n")
-    except (OSError, http.client.HTTPException, CheckpointError) as error:
+    except (OSError, http.client.HTTPException) as error:
+        mirror = os.environ.get(MIRROR_VARIABLE)
         mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"a directory that {MIRROR_VARIABLE} names"
         raise OSError(
             f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}, or below "
             f"{mirror}, as {path}."
         ) from error
     return str(target)
+
+
+def _check_whole(path: str) -> None:
+    """Refuse a download that is not a whole archive of NumPy or file of safetensors."""
+    with open(path, "rb") as file:
+        head = file.read(9)
+    if head.startswith(b"PK\x03\x04"):
+        if not zipfile.is_zipfile(path):
+            raise OSError("download truncated: the archive has no end")
+    elif head[8:] == b"{":
+        try:
+            with safe_open(path, "numpy"):
+                pass
+        except SafetensorError as error:
+            raise OSError(f"download truncated or damaged: {error}") from error
+    else:
+        raise OSError(f"the server returned an error page or another file, which begins with {head!r}")
 
 
 def cache_directory() -> pathlib.Path:
@@ -198,23 +177,3 @@ def _download(url: str, path: str) -> None:
         hashes = re.findall("md5=([^, ]+)", ",".join(response.headers.get_all("x-goog-hash", [])))
         if hashes not in ([], [base64.b64encode(md5.digest()).decode()]):
             raise OSError(f"download damaged: its MD5 is not the {hashes[0]!r} that the server states")
-
-
-def _snapshot(address: str) -> str:
-    """Return the directory of a model of the Hugging Face hub, downloaded at first use."""
-    try:
-        import huggingface_hub
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{address} needs: pip install 'keras-vision-transformers[hub]'") from error
-    name, _, revision = address.removeprefix(_HUB).partition("@")
-    for force in (False, True):
-        snapshot = huggingface_hub.snapshot_download(
-            name, revision=revision or None, allow_patterns=list(_FILES_OF_HUB), force_download=force
-        )
-        # The name of a large file's blob is the SHA-256 that the hub states.
-        blobs = {file.name: file.readlink() for file in pathlib.Path(snapshot).glob("*") if file.is_symlink()}
-        hashes = {name: blob.name for name, blob in blobs.items() if len(blob.name) == 64}
-        damaged = [name for name, stated in hashes.items() if stated != sha256(os.path.join(snapshot, name))]
-        if not damaged:
-            return snapshot
-    raise OSError(f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the one that the hub states.")

@@ -15,10 +15,10 @@ from typing import Any
 
 from keras_vit.models import BIT
 from keras_vit.models.registry import full_name
+from keras_vit.zoo.hub import PREFIX
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
-_HUB = "hf://"
 # Project and paper of the files whose path begins so. All of these weights are licensed under Apache-2.0.
 _SOURCES = {
     _AUGREG: "vision_transformer, arXiv:2106.10270",
@@ -26,10 +26,10 @@ _SOURCES = {
     "vit_models/sam": "vision_transformer, arXiv:2106.01548",
     "bit_models/distill": "big_transfer, arXiv:2106.05237",
     "bit_models": "big_transfer, arXiv:1912.11370",
-    "hf://facebook/dinov2-with": "dinov2, arXiv:2309.16588",
-    "hf://facebook/dinov2": "dinov2, arXiv:2304.07193",
-    "hf://google/siglip2": "big_vision, arXiv:2502.14786",
-    "hf://google/siglip": "big_vision, arXiv:2303.15343",
+    "hf:facebook/dinov2-with": "dinov2, arXiv:2309.16588",
+    "hf:facebook/dinov2": "dinov2, arXiv:2304.07193",
+    "hf:google/siglip2": "big_vision, arXiv:2502.14786",
+    "hf:google/siglip": "big_vision, arXiv:2303.15343",
 }
 
 
@@ -40,7 +40,7 @@ class PublishedWeights:
     Attributes:
         name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
-        path: Bucket and file, below `https://storage.googleapis.com/`, or `hf://OWNER/NAME` on the Hugging Face hub.
+        path: Bucket and file, below `https://storage.googleapis.com/`, or `hf:OWNER/NAME` on the Hugging Face hub.
         pretraining: Data set of the pretraining.
         head: Data set whose classes the head has; None for an encoder without a head.
         resolution: Edge in pixels of the images that it was last trained on.
@@ -71,8 +71,8 @@ class PublishedWeights:
     @property
     def url(self) -> str:
         """Address of its owners."""
-        if self.path.startswith(_HUB):
-            return "https://huggingface.co/" + self.path.removeprefix(_HUB)
+        if self.path.startswith(PREFIX):
+            return "https://huggingface.co/" + self.path.removeprefix(PREFIX)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
 
     @property
@@ -190,7 +190,7 @@ def _dinov2():
     for model, (size, mib) in _DINOV2.items():
         own = {**arguments, "activation": "silu"} if size == "giant" else arguments
         for name, stem, registers in (("dinov2", "dinov2", 0), ("dinov2-registers", "dinov2-with-registers", 4)):
-            path = f"{_HUB}facebook/{stem}-{size}"
+            path = f"{PREFIX}facebook/{stem}-{size}"
             options = {**own, "num_registers": registers}
             yield PublishedWeights(name, model, path, "lvd142m", None, 518, size_mib=mib, arguments=options)
 
@@ -199,7 +199,7 @@ def _siglip():
     for model, (stem, *resolutions) in _SIGLIP.items():
         for name, sizes in zip(("siglip", "siglip2"), resolutions, strict=True):
             for size in sizes:
-                path, suffix = f"{_HUB}google/{name}-{stem}-{size}", "" if size == sizes[0] else f"-{size}"
+                path, suffix = f"{PREFIX}google/{name}-{stem}-{size}", "" if size == sizes[0] else f"-{size}"
                 # 384 pixels are 27 patches of 14, and a rest.
                 pixels = size // 14 * 14 if model.endswith("/14") else size
                 arguments = {"pooling": "map", "class_token": False}

@@ -29,16 +29,12 @@ def models(tmp_path_factory):
 WRONG = {
     "weights=imagenet": (lambda d, m: keras_vit.ViT_B16(weights="imagenet"), ["'augreg'?"]),
     "weights=imagenet1k": (lambda d, m: keras_vit.ViT_Ti16(weights="imagenet1k"), ["'augreg'?"]),
-    "file of the hub": (lambda d, m: keras_vit.ViT_B16(weights="hf://a/b/c.npz"), ["hf://a/b/c.npz"]),
+    "file of the hub": (lambda d, m: keras_vit.ViT_B16(weights="hf:a/b/c.npz"), ["hf:OWNER/NAME", "hf:a/b/c.npz"]),
     "weights by the name of the hub": (
         lambda d, m: keras_vit.ViT_B16(weights="google/vit-base-patch16-224"),
-        ["snapshot_download('google/vit-base-patch16-224')"],
+        ["'hf:google/vit-base-patch16-224'"],
     ),
-    "load from the address of the hub": (
-        lambda d, m: model_from_checkpoint("https://huggingface.co/a/b"),
-        ["snapshot_download('a/b')"],
-    ),
-    "load from the hub": (lambda d, m: model_from_checkpoint("hf://a/b"), ["snapshot_download('a/b')"]),
+    "load a published name": (lambda d, m: load_checkpoint(m["plain"], "augreg"), [":augreg'"]),
     "load None": (lambda d, m: load_checkpoint(m["plain"], None), ["`path`", "None"]),
     "load a number": (lambda d, m: model_from_checkpoint(3), ["`path`", "3"]),
     "save to None": (lambda d, m: save_checkpoint(m["plain"], None), ["`path`", "None"]),

@@ -4,10 +4,13 @@ The features of transformers' model on photographs are in `golden/real_dinov2.np
 outliers of trained ones, which decide on the precision of exported files.
 """
 
+import io
 import json
+import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit import exporting
@@ -65,6 +68,26 @@ def test_features_are_those_of_transformers(folder, known, name, size):
     expected = known[f"{name}pooled"] if name != "wide_" else known["wide_last_hidden_state"][:, 0]
     model = keras_vit.model_from_checkpoint(str(folder), image_size=size)
     assert_close(model.predict(prepared(known[f"{name}images"]), verbose=0), expected)
+
+
+@pytest.mark.parametrize(("prefix", "size"), [("", 224), ("native_", 518)])
+def test_features_of_photographs_in_one_line(folder, known, prefix, size, tmp_path):
+    """The processor of the directory has the size of the photographs, so that it keeps their pixels."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    document = json.loads((folder / "preprocessor_config.json").read_text())
+    same = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
+    (copy / "preprocessor_config.json").write_text(json.dumps(document | same))
+    photographs = [encoded(image) for image in known[f"{prefix}images"]]
+    assert_close(open_predictor(copy).features(photographs), known[f"{prefix}pooled"])
+    assert open_predictor(folder).card.preprocess.startswith(
+        "decode(precise=True)|resize_small(256, 'pillow_bicubic')|c"
+    )
+
+
+def encoded(image):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "png")
+    return file.getvalue()
 
 
 @pytest.fixture(scope="module")

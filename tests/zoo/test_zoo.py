@@ -6,14 +6,11 @@ import email.message
 import hashlib
 import http.server
 import io
-import json
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
-import types
 import urllib.error
 import urllib.request
 
@@ -23,7 +20,7 @@ import pytest
 from keras_vit import _progress, applications, models, zoo
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
 from keras_vit.models.normalization import IMAGENET
-from keras_vit.zoo import cache
+from keras_vit.zoo import cache, hub
 from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -83,11 +80,11 @@ def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
     source.input_normalization = IMAGENET
     save_checkpoint(source, tmp_path / "hub", format="huggingface")
     fetched = []
-    monkeypatch.setattr(cache, "_snapshot", lambda address: fetched.append(address) or str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "fetch", lambda address, _: fetched.append(address) or str(tmp_path / "hub"))
     images = np.random.default_rng(0).normal(size=(1, 28, 28, 3)).astype("float32")
     model = applications.ViT_S14(weights="dinov2", image_size=28)
     np.testing.assert_allclose(model(images), source(images), rtol=1e-5, atol=1e-5)  # float32
-    assert model.input_normalization == IMAGENET and fetched[0] == "hf://facebook/dinov2-small"
+    assert model.input_normalization == IMAGENET and fetched[0] == "hf:facebook/dinov2-small"
     assert applications.ViT_S14(weights="dinov2", image_size=28, classes=5).output_shape == (None, 5)
 
 
@@ -120,32 +117,32 @@ def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch
     source = models.BiTResNet(**arguments, pool_padding="zeros")
     save_checkpoint(source, tmp_path / zoo.find("BiT-R50x1", "bit-m").path)
     with caplog.at_level("WARNING", logger="absl"):
-        zoo.load_weights(source, "BiT-R50x1", "bit-m")
+        load_checkpoint(source, "BiT-R50x1:bit-m")
     assert not any("pool_padding" in record.getMessage() for record in caplog.records)
     with pytest.raises(ValueError, match="pool_padding='zeros'"):
-        zoo.load_weights(models.BiTResNet(**arguments), "BiT-R50x1", "bit-m")
+        load_checkpoint(models.BiTResNet(**arguments), "BiT-R50x1:bit-m")
 
 
 def test_paths_are_taken_as_they_are(tmp_path):
     path = place(tmp_path, "mine.npz")
-    assert zoo.resolve("ViT-B/16", path) == path
+    assert zoo.resolve(path, "ViT-B/16") == path
     with pytest.raises(FileNotFoundError, match="yours.npz"):
-        zoo.resolve("ViT-B/16", tmp_path / "yours.npz")
+        zoo.resolve(tmp_path / "yours.npz", "ViT-B/16")
     with pytest.raises(ValueError, match="Did you mean 'augreg'.*Published: augreg, "):
-        zoo.resolve("ViT-B/16", "agreg")
+        zoo.resolve("agreg", "ViT-B/16")
     for wrong in (123, True, ["augreg"]):
         with pytest.raises(ValueError, match="`weights`"):
-            zoo.resolve("ViT-B/16", wrong)
+            zoo.resolve(wrong, "ViT-B/16")
 
 
 def test_mirrors(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
     entry = zoo.find("ViT-Ti/16", "augreg")
     path = place(tmp_path / "mirror", entry.path)
-    assert zoo.resolve("ViT-Ti/16", "augreg") == path
-    assert zoo.resolve("ViT-Ti/16", os.path.basename(entry.path).removesuffix(".npz")) == path
-    assert zoo.resolve("ViT-Ti/16", "gs://" + entry.path) == path
-    assert zoo.resolve("ViT-Ti/16", entry.url) == path
+    assert zoo.resolve("augreg", "ViT-Ti/16") == path
+    assert zoo.resolve(os.path.basename(entry.path).removesuffix(".npz"), "ViT-Ti/16") == path
+    assert zoo.resolve("gs://" + entry.path, "ViT-Ti/16") == path
+    assert zoo.resolve(entry.url, "ViT-Ti/16") == path
 
 
 class Response(io.BytesIO):
@@ -185,14 +182,14 @@ def test_downloads_are_kept_and_never_half_done(tmp_path, monkeypatch):
     entry = zoo.find(*NAMES)
     for reason in ("no route to host", "1000 of"):
         with pytest.raises(OSError, match=reason) as error:
-            zoo.resolve(*NAMES)
+            zoo.resolve(*reversed(NAMES))
         # What to fetch, from where, and where to put it.
         for part in (entry.url, cache.MIRROR_VARIABLE, entry.path, str(tmp_path / "home" / "keras_vit")):
             assert part in str(error.value)
         assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
-    path = zoo.resolve(*NAMES)
+    path = zoo.resolve(*reversed(NAMES))
     assert pathlib.Path(path).read_bytes() == WHOLE
-    assert zoo.resolve(*NAMES) == path and calls == [entry.url] * 3
+    assert zoo.resolve(*reversed(NAMES)) == path and calls == [entry.url] * 3
 
 
 PAGE = b"<html>Log in to the guest network</html>"
@@ -211,8 +208,8 @@ def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
     # They were put in place, and taken from there ever after.
     calls = serve(monkeypatch, answer, Response(WHOLE))
     with pytest.raises(OSError, match=reason):
-        zoo.resolve(*NAMES)
-    assert pathlib.Path(zoo.resolve(*NAMES)).read_bytes() == WHOLE and len(calls) == 2
+        zoo.resolve(*reversed(NAMES))
+    assert pathlib.Path(zoo.resolve(*reversed(NAMES))).read_bytes() == WHOLE and len(calls) == 2
 
 
 def hashes_of(content):
@@ -260,7 +257,7 @@ def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monk
 def test_a_content_length_that_is_no_number(length, monkeypatch):
     serve(monkeypatch, Response(WHOLE, length=length))
     with pytest.raises(OSError, match="Content-Length"):
-        zoo.resolve(*NAMES)
+        zoo.resolve(*reversed(NAMES))
 
 
 def test_size_and_time_of_a_download_are_bounded(monkeypatch):
@@ -269,11 +266,11 @@ def test_size_and_time_of_a_download_are_bounded(monkeypatch):
         patched.setattr(cache, "_MAX_BYTES", len(WHOLE) - 1)
         for _ in range(2):  # stated, and sent
             with pytest.raises(OSError, match=f"at most {len(WHOLE) - 1} bytes"):
-                zoo.resolve(*NAMES)
+                zoo.resolve(*reversed(NAMES))
     monkeypatch.setattr(cache, "_TIMEOUT", -1)  # a download that has lasted for a second
     monkeypatch.setattr(cache, "_BYTES_PER_SECOND", len(WHOLE) + 1)
     with pytest.raises(OSError, match="bytes per second"):
-        zoo.resolve(*NAMES)
+        zoo.resolve(*reversed(NAMES))
 
 
 def test_a_download_that_drips_ends(tmp_path, monkeypatch):
@@ -312,11 +309,11 @@ def test_the_index_is_a_table(monkeypatch):
 def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
     serve(monkeypatch, Response(WHOLE), Response(WHOLE))
     monkeypatch.setattr(_progress, "_EVERY", 0.0)
-    zoo.resolve(*NAMES)
+    zoo.resolve(*reversed(NAMES))
     assert "MiB/s" not in capsys.readouterr().err
-    os.unlink(zoo.resolve(*NAMES))
+    os.unlink(zoo.resolve(*reversed(NAMES)))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    zoo.resolve(*NAMES)
+    zoo.resolve(*reversed(NAMES))
     captured = capsys.readouterr()
     assert "MiB/s" in captured.err and not captured.out
 
@@ -324,127 +321,7 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
 @pytest.mark.parametrize("address", ["https://example.com/a.npz", "gs://bucket/../../x.npz", "gs://bucket//x.npz"])
 def test_addresses_elsewhere_are_refused(address):
     with pytest.raises(ValueError):
-        zoo.resolve("ViT-B/16", address)
-
-
-@pytest.mark.parametrize("weights", ["hf://a/b", "https://huggingface.co/a/b", "hf://a/b@v1.0"])
-def test_models_of_the_hub(weights, monkeypatch):
-    asked = []
-    hub = types.SimpleNamespace(snapshot_download=lambda *args, **more: asked.append((*args, more)) or "/snapshot")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert zoo.resolve("ViT-B/16", weights) == "/snapshot"
-    ((name, options),) = asked
-    assert (name, options["revision"]) == ("a/b", "v1.0" if "@" in weights else None)
-
-
-def test_hashes_of_the_hub_are_compared(tmp_path, monkeypatch):
-    """Its package compares sizes. It names the blob of a large file after the SHA-256 that the hub states."""
-    blobs, snapshot, forced = tmp_path / "blobs", tmp_path / "snapshots" / COMMIT, []
-    blobs.mkdir()
-    snapshot.mkdir(parents=True)
-    for name, blob in (("model.safetensors", hashlib.sha256(WHOLE).hexdigest()), ("config.json", "0" * 40)):
-        (blobs / blob).write_bytes(flipped(WHOLE))
-        (snapshot / name).symlink_to(f"../../blobs/{blob}")
-
-    def download(name, force_download, **_):
-        forced.append(force_download)
-        if sent and force_download:
-            (snapshot / "model.safetensors").resolve().write_bytes(sent.pop())
-        return str(snapshot)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
-    sent = []
-    with pytest.raises(OSError, match=r"hf://a/b.*SHA-256 of model.safetensors"):
-        zoo.resolve("ViT-B/16", "hf://a/b")
-    sent = [WHOLE]
-    assert zoo.resolve("ViT-B/16", "hf://a/b") == str(snapshot)
-    assert zoo.resolve("ViT-B/16", "hf://a/b") == str(snapshot) and forced == [False, True] * 2 + [False]
-
-
-def test_models_of_the_hub_without_its_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"keras-vision-transformers\[hub\]"):
-        zoo.resolve("ViT-B/16", "hf://a/b")
-
-
-@pytest.mark.parametrize("weights", ["hf://a", "hf://a/b/c", "https://huggingface.co/a/b/tree/main", "hf://a/b@"])
-def test_other_addresses_of_the_hub_are_refused(weights):
-    with pytest.raises((FileNotFoundError, ValueError), match="hf|huggingface"):
-        zoo.resolve("ViT-B/16", weights)
-
-
-COMMIT = "0123456789012345678901234567890123456789"
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """A hub on this machine with the model `a/b`; returns its address and the names of the files that it sends."""
-    folder, sent = tmp_path / "hub", []
-    save_checkpoint(tiny.model(num_layers=1), folder, format="huggingface")
-    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-
-    class Hub(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.do_GET()
-
-        def do_GET(self):
-            path, name = self.path.partition("?")[0], self.path.rpartition("/")[2]
-            if path == f"/api/models/a/b/tree/{COMMIT}":
-                content = json.dumps([self.entry(name) for name in files]).encode()
-            elif path.startswith("/api/models/a/b/revision/"):
-                listed = [{"rfilename": name} for name in files]
-                content = json.dumps({"id": "a/b", "sha": COMMIT, "siblings": listed}).encode()
-            elif path == f"/a/b/resolve/{COMMIT}/{name}":
-                content = files[name]
-                sent.append(name)
-            else:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", f'"{self.digest(content)}"')
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        def entry(self, name):
-            return {"type": "file", "path": name, "size": len(files[name]), "oid": self.digest(files[name])}
-
-        def digest(self, content):
-            """That of a large file is its SHA-256, that of another its Git object."""
-            return getattr(hashlib, "sha256" if content == files["model.safetensors"] else "sha1")(content).hexdigest()
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", sent
-        server.shutdown()
-
-
-@pytest.mark.slow
-def test_the_package_of_the_hub_fetches_configuration_and_safetensors(hub, tmp_path):
-    """In a process of its own, because the package reads its settings when it is imported."""
-    pytest.importorskip("huggingface_hub")
-    address, sent = hub
-    code = "from keras_vit import zoo; print(zoo.resolve('ViT-B/16', 'hf://a/b'))"
-    environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    snapshot = pathlib.Path(result.stdout.strip())
-    fetched = {"config.json", "preprocessor_config.json", "model.safetensors"}
-    assert {path.name for path in snapshot.iterdir()} == fetched == set(sent)  # no pickle
-    weights = snapshot / "model.safetensors"
-    whole = weights.read_bytes()
-    assert weights.readlink().name == hashlib.sha256(whole).hexdigest()  # what `_snapshot` compares
-    weights.resolve().write_bytes(flipped(whole))
-    subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
-    assert weights.read_bytes() == whole
-    assert load_checkpoint(tiny.model(num_layers=1), snapshot).missing == []
+        zoo.resolve(address, "ViT-B/16")
 
 
 def test_classes_of_imagenet():
@@ -479,18 +356,18 @@ def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     save_checkpoint(model, tmp_path / zoo.find("ViT-B/16", "augreg").path)
     copy = models.VisionTransformer(**arguments, classes=1000)
     with caplog.at_level("WARNING", logger="absl"):
-        assert zoo.load_weights(copy, "ViT-B/16", "augreg").reset == []
+        assert load_checkpoint(copy, "ViT-B/16:augreg").reset == []
     assert any("image_size=384" in record.getMessage() for record in caplog.records)
     assert copy.class_names[0] == "tench, Tinca tinca"
     fewer = models.VisionTransformer(**arguments, classes=3)
-    assert zoo.load_weights(fewer, "ViT-B/16", "augreg").reset and fewer.class_names is None
+    assert load_checkpoint(fewer, "ViT-B/16:augreg").reset and fewer.class_names is None
 
 
 def test_the_mirror_is_used_before_the_cache(tmp_path, monkeypatch):
     entry = zoo.find(*NAMES)
     cached = place(cache.cache_directory(), entry.path, WHOLE)
-    assert zoo.resolve(*NAMES) == cached
+    assert zoo.resolve(*reversed(NAMES)) == cached
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
-    assert zoo.resolve(*NAMES) == cached  # which the mirror lacks
+    assert zoo.resolve(*reversed(NAMES)) == cached  # which the mirror lacks
     mirrored = place(tmp_path / "mirror", entry.path, WHOLE)
-    assert zoo.resolve(*NAMES) == mirrored
+    assert zoo.resolve(*reversed(NAMES)) == mirrored

@@ -13,6 +13,7 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.keras_files import check_config, resolve_arguments
 from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
+from keras_vit.models.resizing import Resizing
 
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
 
@@ -34,11 +35,12 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
         checkpoint.name_classes(checkpoint.frozen.pop("class_names", None))
         checkpoint.values = checkpoint.frozen.pop("values", None)
-        stated = checkpoint.frozen.pop("input_normalization", None)
-        if stated is not None:
+        stated, resizing = (checkpoint.frozen.pop(name, None) for name in ("input_normalization", "resizing"))
+        if stated is not None or resizing is not None:
             try:
-                checkpoint.input_normalization = normalization.resolve(stated)
-            except ValueError as error:
+                checkpoint.input_normalization = None if stated is None else normalization.resolve(stated)
+                checkpoint.resizing = None if resizing is None else Resizing.from_dict(resizing)
+            except (TypeError, ValueError) as error:
                 raise CheckpointError(f"{source.path}: config.json is damaged: {error}") from error
     elif kind == "bit":
         checkpoint.arguments = architecture.infer_bit(shapes, source.path)
@@ -78,7 +80,7 @@ def _stored_arguments(
     changes = arguments.get("layers", {})
     if not _keeps_weights(changes):
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
-    names = ("trainable", "input_normalization", "class_names", "values")
+    names = ("trainable", "input_normalization", "resizing", "class_names", "values")
     state = {name: arguments[name] for name in names if name in arguments}
     if '"lora": ' not in json.dumps(changes):  # with LoRA, the file also has the sums, which make a model without it
         state["layers"] = changes

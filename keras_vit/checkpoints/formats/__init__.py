@@ -1,7 +1,6 @@
 """File formats: bytes to named tensors. A file is opened by its content, whatever its name."""
 
 import os
-import re
 from typing import Any
 
 from absl import logging
@@ -18,7 +17,7 @@ _SINGLE = "model.safetensors"
 def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
     """Open a checkpoint file or directory, which the caller closes. Only headers are read."""
     if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no checkpoint at {path!r}.{hub_hint(path)}")
+        raise FileNotFoundError(f"There is no checkpoint at {path!r}.")
     is_directory = os.path.isdir(path)
     file = _file_in(path) if is_directory else path
     directory, stem = os.path.dirname(file), None if is_directory else _stem(path)
@@ -50,17 +49,6 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
     if beside not in (None, copy):
         logging.warning("%s: its copy of config.json is used, not the file beside it (config=...).", source.path)
     return copy
-
-
-def hub_hint(path: str) -> str:
-    """Return a hint on downloading, if a path looks like the name of a model on the Hugging Face Hub."""
-    path = re.sub(r"^(hf://|https://huggingface\.co/)", "", path)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) is None or path.endswith((".npz", ".safetensors", ".keras", ".h5")):
-        return ""
-    return (
-        " Models are not fetched from the Hugging Face Hub by name. Download it first: "
-        f"huggingface_hub.snapshot_download({path!r}) returns a directory to pass here."
-    )
 
 
 def _file_in(path: str) -> str:

@@ -1,0 +1,59 @@
+"""Resizing of image files as transformers' `preprocessor_config.json` and timm's `pretrained_cfg` state it."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.models.resizing import Resizing
+
+# Numbers of Pillow's filters, and timm's names of them.
+_FILTERS = {1: "pillow_lanczos", 2: "pillow_bilinear", 3: "pillow_bicubic"}
+_NAMES = {name.removeprefix("pillow_"): name for name in _FILTERS.values()}
+_CROP_FRACTION = 0.875  # timm's default
+
+
+def of_transformers(document: Mapping[str, Any]) -> Resizing | None:
+    """Return the resizing of an image processor of transformers; None if it has none, or one that is not known."""
+    kind = str(document.get("image_processor_type", document.get("feature_extractor_type", "")))
+    # A number is a shorter side for the processors that keep proportions, else a square.
+    resized = _size(document.get("size"), keeps_proportions=re.match("Bit|CLIP|ConvNext", kind) is not None)
+    method: Any = _FILTERS.get(document.get("resample", 2))
+    if kind.startswith("DINOv3ViT"):
+        method = "antialiased" if method == "pillow_bilinear" else None  # it resizes floating-point pixels
+    if not document.get("do_resize", True) or resized is None or method is None:
+        return None
+    size = _size(document.get("crop_size")) if document.get("do_center_crop") else resized
+    return _resizing(size, resized, method)
+
+
+def of_timm(config: Mapping[str, Any]) -> Resizing | None:
+    """Return the resizing of timm's evaluation; None if the configuration does not state it, or it is not known."""
+    size, fraction = config.get("input_size"), config.get("crop_pct") or _CROP_FRACTION
+    method, mode = _NAMES.get(str(config.get("interpolation", "bicubic"))), config.get("crop_mode") or "center"
+    if not isinstance(size, (list, tuple)) or len(size) != 3 or not isinstance(fraction, (int, float)) or not method:
+        return None
+    if not 0.1 <= fraction <= 1 or not all(isinstance(side, int) for side in size):
+        return None
+    before = tuple(math.floor(side / fraction) for side in size[1:])
+    if mode == "center" and before[0] == before[1]:
+        return _resizing(tuple(size[1:]), before[0], method, "even")
+    return _resizing(tuple(size[1:]), before, method, "even") if mode == "squash" else None
+
+
+def _resizing(size: Any, resized: Any, method: str, rounding: str = "down") -> Resizing | None:
+    try:
+        return Resizing(size, resized, method, rounding)
+    except (ValueError, TypeError):
+        return None
+
+
+def _size(stated: Any, keeps_proportions: bool = False) -> Any:
+    """Return a shorter side, or height and width; None for another form."""
+    if isinstance(stated, Mapping):
+        if set(stated) == {"shortest_edge"}:
+            return stated["shortest_edge"]
+        return (stated["height"], stated["width"]) if {"height", "width"} <= set(stated) else None
+    if isinstance(stated, int):
+        return stated if keeps_proportions else (stated, stated)
+    return None

@@ -1,0 +1,80 @@
+"""Resizing of image files to the size of a model, as the project of its weights evaluates."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit import _checks
+
+# Method -> arguments of the operations `resize` and `resize_small`. Those of Pillow act on pixels of 8 bits.
+METHODS = {
+    "pillow_bilinear": "'pillow_bilinear'",
+    "pillow_bicubic": "'pillow_bicubic'",
+    "pillow_lanczos": "'pillow_lanczos'",
+    "antialiased": "'bilinear', antialias=True, cast=False",  # of floating-point pixels
+}
+_MAX_SIZE = 2**14
+
+
+@dataclasses.dataclass(frozen=True)
+class Resizing:
+    """Resizing of image files, and cropping of their center.
+
+    Attributes:
+        size: Height and width of the result.
+        resized: Height and width before the crop; or the shorter side, which keeps the proportions.
+        method: One of `METHODS`.
+        rounding: Rounding of the crop's place, see `central_crop`.
+
+    Example:
+    >>> Resizing((224, 224), 256, "pillow_bicubic").operations()
+    "decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)"
+    """
+
+    size: tuple[int, int]
+    resized: int | tuple[int, int]
+    method: str
+    rounding: str = "down"
+
+    def __post_init__(self) -> None:
+        _checks.choice("method", self.method, tuple(METHODS))
+        _checks.choice("rounding", self.rounding, ("down", "even"))
+        before = self.resized if isinstance(self.resized, (list, tuple)) else (self.resized,) * 2
+        pairs = [_checks.size_pair(name, value) for name, value in (("size", self.size), ("resized", before))]
+        if max(map(max, pairs)) > _MAX_SIZE or any(after > before for after, before in zip(*pairs, strict=True)):
+            raise ValueError(
+                f"`resized` must be at least `size`, and at most {_MAX_SIZE}. Received: size={self.size}, "
+                f"resized={self.resized}."
+            )
+        object.__setattr__(self, "size", pairs[0])
+        object.__setattr__(self, "resized", pairs[1] if isinstance(self.resized, (list, tuple)) else self.resized)
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> "Resizing":
+        """Return the resizing that `dataclasses.asdict` wrote; a ValueError if it did not."""
+        if not isinstance(fields, Mapping) or set(fields) != {field.name for field in dataclasses.fields(cls)}:
+            raise ValueError(f"Expected size, resized and method of a resizing. Received: {str(fields)[:100]}.")
+        return cls(**fields)
+
+    def scaled(self, size: tuple[int, int]) -> "Resizing":
+        """Return the resizing to another size: in proportion between squares, else without a crop."""
+        if size == self.size:
+            return self
+        if isinstance(self.resized, int) and size[0] == size[1] and self.size[0] == self.size[1]:
+            return dataclasses.replace(self, size=size, resized=round(self.resized * size[0] / self.size[0]))
+        return dataclasses.replace(self, size=size, resized=size)
+
+    def operations(self, channels: int = 3) -> str:
+        """Return the operations of a preprocessing string."""
+        decode = "decode(precise=True)" if channels == 3 else f"decode({channels}, precise=True)"
+        name = "resize_small" if isinstance(self.resized, int) else "resize"
+        steps = [decode, f"{name}({_text(self.resized)}, {METHODS[self.method]})"]
+        if self.resized != self.size:
+            rounding = "" if self.rounding == "down" else f", rounding={self.rounding!r}"
+            steps.append(f"central_crop({_text(self.size)}{rounding})")
+        return "|".join(steps)
+
+
+def _text(size: int | tuple[int, int]) -> str:
+    """Return a side, or height and width, as operations take them."""
+    return str(size[0] if isinstance(size, tuple) and size[0] == size[1] else size)

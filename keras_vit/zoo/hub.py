@@ -1,0 +1,152 @@
+"""Models of the Hugging Face hub by name: `hf:OWNER/NAME`, `hf:OWNER/NAME@REVISION`.
+
+`huggingface_hub` downloads them, to its own cache and from no other host. Only configurations and safetensors are read:
+the weights in other files are pickles.
+"""
+
+import functools
+import os
+import pathlib
+import re
+from typing import Any
+
+from keras_vit._io import sha256
+
+PREFIX = "hf:"
+_NAME = re.compile(
+    r"(?:hf:(?://)?|https://huggingface\.co/)([\w.-]+/[\w.-]+)(@\w[\w.-]*(?:/[\w.-]+?)*?)?(/[\w.-]+\.safetensors)?"
+)
+_DOCUMENTS = ("config.json", "preprocessor_config.json")
+_WEIGHTS = ("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+
+
+def address_of(text: str) -> str | None:
+    """Return the name of a model of the hub in its one spelling; None for another text.
+
+    Raises:
+        ValueError: If the text begins as such a name and is none.
+
+    Example:
+    >>> address_of("hf://facebook/dinov2-small@main"), address_of("dinov2-small.npz")
+    ('hf:facebook/dinov2-small@main', None)
+    """
+    if not text.startswith((PREFIX, "https://huggingface.co/")):
+        return None
+    found = _NAME.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            "A model of the Hugging Face hub is named hf:OWNER/NAME, with @REVISION to pin a tag or commit, and with "
+            f"/FILE.safetensors if it has several files of weights. Received: {text!r}."
+        )
+    return PREFIX + "".join(part or "" for part in found.groups())
+
+
+@functools.cache
+def fetch(address: str, place: str) -> str:
+    """Return the directory of a model, or its file if the address names one; downloaded at first use.
+
+    The SHA-256 that the hub states for large files is compared, once per process. Errors name the `place` where the
+    files may be put by hand.
+    """
+    found = _NAME.fullmatch(address)
+    assert found is not None
+    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    page = f"https://huggingface.co/{name}"
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{address} needs: pip install 'keras-vision-transformers[hub]'; or put its files into {place}."
+        ) from error
+    try:
+        return _download(hub, address, name, revision, file)
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{address} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"There is no model {name!r} on the Hugging Face hub, or it is private: log in with `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise FileNotFoundError(f"{name!r} of the Hugging Face hub has no revision {revision!r}.") from error
+    except _Unusable:
+        raise
+    except Exception as error:  # of its HTTP client, which is another one in each generation of the package
+        reason = " ".join(str(error).split())[:300]
+        raise OSError(
+            f"Could not fetch {address} ({type(error).__name__}: {reason}). Without a network, download config.json, "
+            f"preprocessor_config.json and model.safetensors of {page} elsewhere, and put them into {place}."
+        ) from error
+
+
+def pinned(address: str, path: str) -> str:
+    """Return the address with the commit that `fetch` downloaded to a path; the address if it is not from there."""
+    name = _NAME.fullmatch(address)
+    commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
+    assert name is not None
+    return f"{PREFIX}{name[1]}@{commit}{name[3] or ''}" if re.fullmatch("[0-9a-f]{40}", commit) else address
+
+
+class _Unusable(OSError):
+    """A model whose files cannot be read; the message is complete."""
+
+
+def _download(hub: Any, address: str, name: str, revision: str | None, file: str) -> str:
+    """Return the directory of a model with undamaged files, or the path of its file."""
+    for force in (False, True):
+        folder = hub.snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=[*_DOCUMENTS, *([file] if file else _WEIGHTS)],
+            force_download=force,
+            endpoint=os.environ.get("HF_ENDPOINT"),
+        )
+        if file and not os.path.isfile(os.path.join(folder, file)):
+            raise _Unusable(f"{address}: there is no file {file!r}.")
+        if not file and not any(pathlib.Path(folder).glob("model*.safetensors*")):
+            return _download(hub, address, name, revision, _other_weights(hub, address, name, folder))
+        hashes = stated_hashes(folder)
+        if not (damaged := [os.path.basename(path) for path, stated in hashes.items() if sha256(path) != stated]):
+            return os.path.join(folder, file) if file else folder
+    raise _Unusable(
+        f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the SHA-256 that the hub states."
+    )
+
+
+def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
+    """Return the only file of weights of a model without `model.safetensors`."""
+    names = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT")).list_repo_files(name, revision=os.path.basename(folder))
+    found = sorted(file for file in names if file.endswith(".safetensors") and "/" not in file)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _Unusable(
+            f"{address} has {len(found)} files of weights. Name one: {address}/{f', {address}/'.join(found)}."
+        )
+    pickles = [file for file in names if file.endswith(_PICKLES)]
+    other = f" Its {pickles[0]} may run code when it is read, and is not fetched." if pickles else ""
+    raise _Unusable(
+        f"{address} has no .safetensors file.{other} Convert the weights to safetensors elsewhere, and pass their path."
+    )
+
+
+def find_here(address: str) -> str | None:
+    """Return the directory of a model in the cache of `huggingface_hub`, or its file; None if it is not there."""
+    found = _NAME.fullmatch(address)
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return None
+    assert found is not None
+    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    path = try_to_load_from_cache(name, file or "config.json", revision=revision)
+    return None if not isinstance(path, str) else path if file else os.path.dirname(path)
+
+
+def stated_hashes(folder: str) -> dict[str, str]:
+    """Return the SHA-256 that the hub states for the files of a model: the names of the large files' blobs."""
+    blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
+    return {file: blob for file, blob in blobs.items() if len(blob) == 64}

@@ -1,0 +1,158 @@
+"""The names of weights: published names, addresses, models of the hub, and paths."""
+
+import dataclasses
+import os
+import re
+import urllib.parse
+
+from keras_vit import _checks
+from keras_vit.models import list_models
+from keras_vit.models.registry import constructor_name
+from keras_vit.zoo import cache, hub
+from keras_vit.zoo.published import PublishedWeights, list_weights
+
+_FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
+# The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
+_AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """Weights that a name means.
+
+    Attributes:
+        text: The name, as it was given.
+        address: See `fetch`; None for a path.
+        entry: Published weights of this name, if there are any.
+
+    Example:
+    >>> parse("ViT_S14:dinov2").address
+    'hf:facebook/dinov2-small'
+    """
+
+    text: str
+    address: str | None = None
+    entry: PublishedWeights | None = None
+
+    def local(self) -> str:
+        """Return the path of the weights, which are downloaded if necessary; see `resolve`."""
+        return self.text if self.address is None else cache.fetch(self.address)
+
+    def pinned(self) -> str:
+        """Return the name; of a model of the hub, with the commit that was downloaded."""
+        if self.address is None or not self.address.startswith(hub.PREFIX):
+            return self.address or self.text
+        return hub.pinned(self.address, self.local())
+
+
+def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
+    """Return the path of weights, and download them if necessary.
+
+    Args:
+        weights: The path of a checkpoint; a model of the Hugging Face hub, `hf:OWNER/NAME`, with `@REVISION` to pin a
+            tag or commit; a name of `keras_vit.list_weights()`, with its model, such as `"ViT_B16:augreg"`; the name of
+            an AugReg file (a value of the columns `filename` or `adapt_filename` of its index); or a `gs://` or
+            `https://` address.
+        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. With it, a published name
+            needs no model of its own: `"augreg"`.
+
+    Returns:
+        A path that `keras_vit.load_checkpoint` reads.
+
+    Raises:
+        ValueError: If `weights` is none of these; the message lists the names.
+        OSError: If the file can neither be found nor fetched; the message names it and its address.
+        ImportError: If a model of the hub is requested without the extra `[hub]`.
+
+    Example:
+    >>> path = resolve("hf:facebook/dinov2-small")  # downloaded once  # doctest: +SKIP
+    >>> path = resolve(keras_vit.save_checkpoint(model, "vit.npz"))
+    >>> path
+    'vit.npz'
+    """
+    return parse(weights, model).local()
+
+
+def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
+    """Return what a name of weights means. Nothing is downloaded. Arguments and errors as of `resolve`.
+
+    Example:
+    >>> parse("augreg", "ViT-S/16").address.startswith("vit_models/augreg/S_16")
+    True
+    """
+    weights = _checks.path("weights", weights)
+    if os.path.exists(weights):
+        return Named(weights)
+    entry = find(model, weights)
+    if entry is not None:
+        return Named(weights, entry.path, entry)
+    if of_hub := hub.address_of(weights):
+        return Named(weights, of_hub)
+    if weights.startswith(("gs://", "https://")):
+        return Named(weights, _path_of(weights))
+    if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):
+        return Named(weights, f"vit_models/augreg/{weights.removesuffix('.npz')}.npz")
+    own, colon, name = weights.partition(":")
+    if colon and _is_model(own):
+        raise _unknown(own, name)
+    if model is None or weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
+        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{_hint(weights)}")
+    raise _unknown(model, weights)
+
+
+def find(model: str | None, weights: str) -> PublishedWeights | None:
+    """Return the published weights of a name, or None if there are none of that name.
+
+    Args:
+        model: Name of the model; None if `weights` begins with it.
+        weights: A name such as `"augreg"`, or with its model, `"ViT_B16:augreg"`.
+
+    Example:
+    >>> find("ViT-B/16", "augreg").resolution, find(None, "ViT_B16:augreg").resolution
+    (384, 384)
+    """
+    own, _, name = weights.rpartition(":")
+    model = own if _is_model(own) else model
+    return next((entry for entry in list_weights(model) if entry.name == name), None) if model else None
+
+
+def _is_model(name: str) -> bool:
+    return name in (*list_models(), *map(constructor_name, list_models()))
+
+
+def _unknown(model: str, weights: str) -> ValueError:
+    """Return the error for a name that no published weights of a model have."""
+    entries = list_weights(model)
+    names = [entry.name for entry in entries]
+    hint = _checks.nearest(weights, names)
+    if "imagenet" in weights.lower() and "21k" not in weights:  # as Keras calls a classifier of 1,000 classes
+        classifiers = [entry for entry in entries if entry.head == "imagenet2012"]
+        best = max(classifiers, key=lambda entry: entry.accuracy or 0.0, default=None)
+        hint = hint if best is None else f" Did you mean {best.name!r}?"
+    return ValueError(
+        f"{model} has no published weights named {weights!r}.{hint} "
+        f"Published: {', '.join(names) or 'none'}; or pass the path of a checkpoint."
+    )
+
+
+def _hint(path: str) -> str:
+    """Return a hint on the spelling of a name that is not a path."""
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.endswith(_FILE_SUFFIXES):
+        return f" For the model of this name on the Hugging Face hub: 'hf:{path}'."
+    models = [entry.model for entry in list_weights() if entry.name == path]
+    return f" For published weights, name their model, too: '{constructor_name(models[0])}:{path}'." if models else ""
+
+
+def _path_of(address: str) -> str:
+    """Return bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    parts = urllib.parse.urlsplit(address)
+    path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
+    if parts.scheme == "https" and parts.netloc != cache.HOST:
+        raise ValueError(
+            f"Weights are fetched only from {cache.HOST} and the Hugging Face hub. Received: {address!r}. Download it; "
+            "pass its path."
+        )
+    path = urllib.parse.unquote(path)
+    if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:
+        raise ValueError(f"{address!r} is not the address of a file.")
+    return path

@@ -1,0 +1,63 @@
+"""`keras-vit weights`: what is published, where it is, and whether it is whole."""
+
+import json
+import pathlib
+
+import pytest
+
+from keras_vit import zoo
+from keras_vit.checkpoints import save_checkpoint
+from keras_vit.zoo import cache
+from tests import programs, tiny
+from tests.zoo.local_hub import local_hub  # noqa: F401 (a fixture)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(cache.MIRROR_VARIABLE, raising=False)
+
+
+def facts(*arguments):
+    code, output = programs.run("export.weights", *arguments, "--json")
+    return code, json.loads(output)
+
+
+def test_all_weights_are_listed():
+    code, output = programs.run("export.weights")
+    assert code == 0 and len(output.splitlines()) == 1 + len(zoo.list_weights())
+    assert "ViT_S14:dinov2  " in output and "84 MiB" in output and "Apache-2.0" in output
+    code, rows = facts("ViT_S14")
+    assert [row["name"] for row in rows] == ["ViT_S14:dinov2", "ViT_S14:dinov2-registers"]
+    assert all(row["path"] is None for row in rows)
+
+
+def test_a_file_is_put_by_hand_and_verified(tmp_path):
+    _, (row,) = facts("ViT_B16:augreg")
+    place = pathlib.Path(row["by_hand"].removeprefix("the file to "))
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"x" * 2**21)
+    code, (row,) = facts("ViT_B16:augreg", "--verify")
+    assert code == 0 and row["path"] == str(place) == zoo.resolve("ViT_B16:augreg") and row["size"] == "2 MiB"
+    assert row["verified"].startswith("not known")
+    pathlib.Path(f"{place}.sha256").write_text("0" * 64)
+    code, output = programs.run("export.weights", "ViT_B16:augreg", "--verify")
+    assert code == 1 and "(damaged)" in output and "Apache-2.0" in output
+
+
+def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
+    folder = save_checkpoint(tiny.model(num_layers=1), tmp_path / "model", format="huggingface")
+    local_hub.repositories["a/b"] = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+    code, (row,) = facts("hf:a/b", "--verify")
+    assert code == 0 and row["path"] is None and row["source"] == "https://huggingface.co/a/b" and not local_hub.sent
+    path = zoo.resolve("hf:a/b")
+    code, (row,) = facts("hf:a/b", "--verify")
+    assert code == 0 and row["path"] == path and row["verified"] == "undamaged"
+    pathlib.Path(path, "model.safetensors").resolve().write_bytes(b"x")
+    code, (row,) = facts("hf:a/b", "--verify")
+    assert code == 1 and row["verified"] == "damaged"
+
+
+def test_a_path_is_refused():
+    code, output = programs.run("export.weights", "setup.py")
+    assert code == 2 and "setup.py" in output
