@@ -12,6 +12,7 @@ ORDER = (
     "_lock",
     "_numbers",
     "_metrics",
+    "_confidence",
     "_values",
     "_passed_on",
     "_progress",

@@ -78,7 +78,8 @@ def main(argv: Sequence[str]) -> int:
         if not options.evaluators:
             details = results[0].details
             lines = per_value(results[0]) if "per_value" in details else per_class(details, predictor.class_names)
-            output = "\n".join([output, "", *lines])
+            remark = details.get("remark")
+            output = "\n".join([output, *([remark] if remark else []), "", *lines])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 

@@ -208,7 +208,7 @@ def scheduled_evaluators(
         recipe.data.train_split,
         recipe.data.eval_split,
     )
-    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
+    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.eval_every)
 
 
 def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validation: Validation, results: dict) -> None:
@@ -216,6 +216,8 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
     headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
+    if validation.tally is not None:
+        headline += f" (largest class {validation.tally.sum(axis=1).max() / validation.tally.sum():.2%})"
     shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:
         if not shown.captions:

@@ -89,7 +89,7 @@ def write_report(
         title,
         f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
-        _notes(model, with_attention, bool(predict or results)),
+        [*filter(None, [found.get("remark")]), *_notes(model, with_attention, bool(predict or results))],
         cards,
         views,
         round(found["examples"] * (1 - found["accuracy"])) if "confusion" in found else None,
@@ -123,6 +123,11 @@ def _tiles(
     if results:
         shown = [key for key in ("accuracy", "mae", "rmse", "r2") if key in results.metrics]
         tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
+        if "accuracy_low" in results.metrics:
+            interval = f"{results.text('accuracy_low')} to {results.text('accuracy_high')}"
+            tiles.append((interval, "95% confidence interval of the accuracy"))
+            keys = [key for key in ("balanced_accuracy", "largest_class") if key in results.metrics]
+            tiles += [(results.text(key), key.replace("_", " ")) for key in keys]
         tiles.append((results.text("examples"), "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))
