@@ -58,6 +58,8 @@ EXTRAS = {
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "sweep": ["optuna>=4.3"],
+    "wandb": ["wandb>=0.19"],
+    "mlflow": ["mlflow>=2.20"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],

@@ -33,6 +33,9 @@ common_flags.define_distribution_flags()
 common_flags.define_written_flag("workdir", "Run directory; a stopped run there is resumed. runs/NAME if not given.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
+flags.DEFINE_multi_enum(
+    "track", ["tensorboard"], ["tensorboard", "wandb", "mlflow"], "Program that draws the metrics. May be repeated."
+)
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 with program.imports(__name__):
@@ -47,7 +50,7 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import create, errors, preemption, run_directory, tasks
+    from keras_vit.training import create, errors, preemption, run_directory, tasks, trackers
     from keras_vit.training.loop import Loop
     from keras_vit.training.pixel_range import set_normalization
     from keras_vit.training.run import TrainingRun
@@ -68,6 +71,7 @@ def main(argv: Sequence[str]) -> None:
         several_hosts=options.several_hosts,
         change_recipe=options.change_recipe,
         profile=options.profile,
+        track=options.track,
     )
 
 
@@ -77,6 +81,7 @@ def train(
     *,
     change_recipe: bool = False,
     profile: bool = False,
+    track: Sequence[str] = ("tensorboard",),
     **devices: Any,
 ) -> dict[str, Any]:
     """Train to the end of a recipe, from the last checkpoint in the run directory if there is one.
@@ -86,11 +91,13 @@ def train(
         workdir: The run directory.
         change_recipe: Whether to resume even if the recipe of the run was another one.
         profile: Whether to write a profile of a few steps for TensorBoard.
+        track: Programs that draw the metrics, see `keras_vit.training.trackers`.
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="one_device"`.
 
     Returns:
         The results of the last evaluation by name.
     """
+    trackers.check(track)
     with preemption.StopRequest() as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
@@ -99,7 +106,7 @@ def train(
         with _lock.locked(workdir if backend.is_chief else None):
             if backend.is_chief:
                 program.log_to(workdir)
-            return train_on(backend, recipe, workdir, stop, change_recipe, profile)
+            return train_on(backend, recipe, workdir, stop, change_recipe, profile, track)
 
 
 def train_on(
@@ -109,6 +116,7 @@ def train_on(
     stop: preemption.StopRequest,
     change_recipe: bool,
     profile: bool,
+    track: Sequence[str],
 ) -> dict[str, Any]:
     """Train on the devices of a backend; see `train`."""
     # Data: the batches of a step depend only on the recipe and the step
@@ -150,6 +158,7 @@ def train_on(
         between,
         directory=workdir if backend.is_chief else None,
         profile=profile,
+        track=track,
     )
     results = loop.run(stop)
 

@@ -53,6 +53,7 @@ class Loop:
     evaluators: Sequence[PeriodicEvaluation] = ()  # the first one is the validation
     directory: str | None = None  # run directory; None, on workers other than the chief, writes no metrics
     profile: bool = False  # whether to write a profile of a few steps
+    track: Sequence[str] = ("tensorboard",)  # names of trackers
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
@@ -64,7 +65,7 @@ class Loop:
             return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step, True)), {})
         with (
             contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
-            contextlib.closing(MetricsWriter(self.directory, progress.step)) as writer,
+            contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
