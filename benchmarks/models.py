@@ -1,5 +1,6 @@
 """The table of models in `docs/models.md`, and the measured speeds in it: `python -m benchmarks.models` writes both."""
 
+import json
 import pathlib
 import sys
 from typing import Any
@@ -35,7 +36,7 @@ def text() -> str:
 
 
 def main(guide: pathlib.Path = GUIDE) -> None:
-    _io.write_json(SPEEDS, speeds())
+    _io.write_text(SPEEDS, json.dumps(speeds()) + "\n")
     models.measured.cache_clear()
     tables.write_between(guide, "models", text())
 

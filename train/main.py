@@ -97,7 +97,8 @@ def train(
     Returns:
         The results of the last evaluation by name.
     """
-    trackers.check(track)
+    for package in set(track) - {"tensorboard"}:
+        trackers.require(package)  # before a long start
     with preemption.StopRequest() as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train

@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
 
 def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
     """Return what the table shows of a run, and the command that resumes it; None if it is finished or running."""
-    scores, score = record.scores(), metric_of(record.recipe)
+    score = metric_of(record.recipe)
+    scores = [line[score.name] for line in record.lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)
     metrics, config = (os.path.join(record.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))
     written = datetime.datetime.fromtimestamp(os.path.getmtime(metrics if os.path.exists(metrics) else config))

@@ -32,9 +32,8 @@ class RunRecord:
         recipe: The recipe.
 
     Example:
-    >>> record = RunRecord.read("runs/digits")
-    >>> record.state, record.step
-    ('finished', 4)
+    >>> RunRecord.read("runs/digits").state
+    'finished'
     """
 
     path: str
@@ -50,22 +49,12 @@ class RunRecord:
         return cls(path, config, run_directory.read_metrics(path), recipe)
 
     @property
-    def step(self) -> int:
-        """Step of the last line of metrics."""
-        return max((line["step"] for line in self.lines), default=0)
-
-    @property
     def state(self) -> str:
         """`"finished"`, `"running, step 40 of 100"` or `"step 40 of 100"`."""
         if is_finished(self.path):
             return "finished"
-        running = "running, " if _lock.is_taken(self.path) else ""
-        return f"{running}step {self.step:,} of {self.recipe.total_steps:,}"
-
-    def scores(self) -> list[float]:
-        """Return the score of every evaluation, such as the accuracies."""
-        name = metric_of(self.recipe).name
-        return [line[name] for line in self.lines if name in line]
+        running, step = _lock.is_taken(self.path), max((line["step"] for line in self.lines), default=0)
+        return f"{'running, ' if running else ''}step {step:,} of {self.recipe.total_steps:,}"
 
 
 def read_runs(paths: Sequence[str]) -> list[RunRecord]:
@@ -80,11 +69,11 @@ def read_runs(paths: Sequence[str]) -> list[RunRecord]:
     ['runs/digits']
     """
     found, errors = dict[str, RunRecord](), list[Exception]()
-    for path in paths:
+    for path in map(os.path.normpath, paths):
         folders = [os.path.join(glob.escape(path), *"*" * depth) for depth in range(_DEPTH + 1)]
         configs = (sorted(glob.glob(os.path.join(folder, run_directory.CONFIG))) for folder in folders)
         runs = list(map(os.path.dirname, itertools.chain(*configs))) or [path]
-        for run in map(os.path.normpath, runs[:1] if runs[0] == path else runs):
+        for run in runs[:1] if runs[0] == path else runs:
             try:
                 found[run] = found.get(run) or RunRecord.read(run)
             except (OSError, ValueError) as error:

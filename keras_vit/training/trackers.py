@@ -4,9 +4,10 @@ A run that is resumed continues its record there: `DIR/trackers.json` has the na
 project and account are those of the programs' own environment variables and configuration.
 """
 
+import functools
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -46,82 +47,55 @@ class TensorBoard:
             writer.close()
 
 
-class _Remote:
+class Remote:
     """A program with a package of its own. An error while it records does not end the training."""
 
-    package: str
-
-    def __init__(self, directory: str):
+    def __init__(self, package: str, directory: str):
         path = os.path.join(directory, RECORD)
         known = _io.read_json(path) if os.path.exists(path) else {}
-        fields = flatten(read_config(directory)["recipe"])
-        name = os.path.basename(os.path.abspath(directory))
-        self.failed = False
-        identity = self.start(require(self.package), directory, name, known.get(self.package), fields)
-        _io.write_json(path, {**known, self.package: identity})
-
-    def start(self, package: Any, directory: str, name: str, known: str | None, fields: dict) -> str:
-        """Begin or continue the record of a run, and return its identity."""
-        raise NotImplementedError
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        raise NotImplementedError
+        fields, name = flatten(read_config(directory)["recipe"]), os.path.basename(os.path.abspath(directory))
+        start = {"wandb": _start_wandb, "mlflow": _start_mlflow}[package]
+        identity, self.log, self.end = start(directory, name, known.get(package), fields)
+        self.package, self.failed = package, False
+        _io.write_json(path, {**known, package: identity})
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        self._try(lambda: self.log(step, {f"{kind}/{name}": value for name, value in values.items()}))
+        """Record the numbers of a step; `kind` is "train" or "eval"."""
+        self._try(self.log, {f"{kind}/{name}": value for name, value in values.items()}, step=step)
 
     def close(self) -> None:
+        """End the record."""
         self._try(self.end)
 
-    def _try(self, call: Callable[[], None]) -> None:
-        if self.failed:
-            return
+    def _try(self, call: Callable, *values: Any, **step: int) -> None:
         try:
-            call()
+            if not self.failed:
+                call(*values, **step)
         except Exception as error:  # whatever a network brings
             self.failed = True
             logging.warning("%s records no further metrics of this run: %s", self.package, _io.one_line(error))
 
 
-class WeightsAndBiases(_Remote):
-    """A run of Weights & Biases."""
-
-    package = "wandb"
-
-    def start(self, package: Any, directory: str, name: str, known: str | None, fields: dict) -> str:
-        self.run = package.init(dir=directory, name=name, id=known, resume="allow", config=fields)
-        return self.run.id
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
-
-    def end(self) -> None:
-        self.run.finish()
+# From a directory, the name of its run, the identity of the record that is continued, or None, and the recipe, to the
+# identity of the record, its function of (values, step=step), and the function that ends it.
+def _start_wandb(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
+    run = require("wandb").init(dir=directory, name=name, id=known, resume="allow", config=fields)
+    return run.id, run.log, run.finish
 
 
-class MLflow(_Remote):
-    """A run of MLflow."""
-
-    package = "mlflow"
-
-    def start(self, package: Any, directory: str, name: str, known: str | None, fields: dict) -> str:
-        self.mlflow = package
-        run = package.start_run(run_id=known, run_name=None if known else name)
-        if not known:
-            package.log_params({field: str(value)[:500] for field, value in fields.items()})  # its limit
-        return run.info.run_id
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        self.mlflow.log_metrics(values, step=step)
-
-    def end(self) -> None:
-        self.mlflow.end_run()
+def _start_mlflow(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
+    mlflow = require("mlflow")
+    run = mlflow.start_run(run_id=known, run_name=None if known else name)
+    if not known:
+        mlflow.log_params({field: str(value)[:500] for field, value in fields.items()})  # its limit
+    return run.info.run_id, mlflow.log_metrics, mlflow.end_run
 
 
-TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow}
+TRACKERS: dict[str, Callable[[str], Any]] = {
+    "tensorboard": TensorBoard,
+    "wandb": functools.partial(Remote, "wandb"),
+    "mlflow": functools.partial(Remote, "mlflow"),
+}
 
 
 def require(package: str) -> Any:
@@ -131,10 +105,3 @@ def require(package: str) -> Any:
     except ImportError as error:
         extra = f"pip install 'keras-vision-transformers[{package}]'"
         raise ImportError(f"--track={package} needs the package {package}: {extra}") from error
-
-
-def check(names: Sequence[str]) -> None:
-    """Import the packages of trackers, before a long start."""
-    for name in names:
-        if issubclass(TRACKERS[name], _Remote):
-            require(name)
