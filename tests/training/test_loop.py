@@ -260,6 +260,13 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     assert longer.state.progress.step == 40
 
 
+def test_without_intervals_everything_happens_at_the_end(tmp_path):
+    world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
+    world.run()
+    assert [(line["step"], "loss" in line) for line in lines(tmp_path)] == [(5, True), (5, False)]
+    assert {name.split(".")[0] for name in os.listdir(tmp_path / "checkpoints")} == {"best", "ckpt-5"}
+
+
 def terminated(call):
     """A function that receives SIGTERM and then does what `call` does."""
 
