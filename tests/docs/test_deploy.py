@@ -12,6 +12,7 @@ import threading
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
 from keras_vit import exporting, inference
 from tests import tiny
@@ -43,10 +44,6 @@ def instructions():
 
 def message(name, fields):
     """A message class with fields (name, number, kind) as the server's .proto files define them."""
-    protobuf = pytest.importorskip("google.protobuf")
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, wrappers_pb2
-
-    assert protobuf and wrappers_pb2
     file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", syntax="proto3")
     file.dependency.append("google/protobuf/wrappers.proto")
     pool = descriptor_pool.DescriptorPool()
@@ -57,20 +54,15 @@ def message(name, fields):
         types = descriptor_pb2.FieldDescriptorProto
         repeated, kind = kind.endswith("*"), kind.rstrip("*")
         scalar = {"bool": types.TYPE_BOOL, "string": types.TYPE_STRING, "int64": types.TYPE_INT64}.get(kind)
-        entry.field.add(
-            name=field,
-            number=number,
-            label=types.LABEL_REPEATED if repeated else types.LABEL_OPTIONAL,
-            type=scalar or types.TYPE_MESSAGE,
-            type_name="" if scalar else kind,
-        )
+        label = types.LABEL_REPEATED if repeated else types.LABEL_OPTIONAL
+        added = entry.field.add(name=field, number=number, label=label, type=scalar or types.TYPE_MESSAGE)
+        if not scalar:
+            added.type_name = kind
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
 def parsed(path, kind):
-    from google.protobuf import text_format
-
     return text_format.Parse(read(path), kind())
 
 
@@ -82,8 +74,6 @@ def test_the_configuration_of_models():
     assert config.version_labels["stable"] in served and set(config.version_labels.values()) <= served
     page = read(pages.ROOT / "docs/how_to/production.md")
     (step,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
-    from google.protobuf import text_format
-
     rolled = text_format.Parse(step, published.ModelConfig())
     assert set(rolled.version_labels.values()) == set(rolled.model_version_policy.specific.versions) == {1, 2}
 
