@@ -226,7 +226,7 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
     headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
-    if validation.tally is not None:
+    if validation.tally is not None and score.name == "accuracy":
         headline += f" (largest class {validation.tally.sum(axis=1).max() / validation.tally.sum():.2%})"
     shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:

@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import open_source, split_sizes
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import StoredSource
 from keras_vit.planning import memory, plan
 
 SIZES = (384, 224)
@@ -49,12 +49,12 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
         *(min(warmup, steps), recipe.model.image_size, recipe.data.batch_size),
         _counted(recipe.optim.accumulation_steps, "part"),
     )
-    if opened.label_kind == "class" and not recipe.class_balance:
-        warn_of_imbalance(opened)
+    if isinstance(opened, StoredSource) and opened.label_kind == "class" and not recipe.class_balance:
+        warn_of_imbalance(opened)  # of others, the labels would have to be read
     return recipe
 
 
-def warn_of_imbalance(source: Source) -> None:
+def warn_of_imbalance(source: StoredSource) -> None:
     """Log by how much the numbers of images of the classes differ, if they differ much."""
     counts = np.bincount(source.labels(), minlength=source.num_classes)
     most, fewest = int(counts.argmax()), int(counts.argmin())

@@ -36,7 +36,7 @@ class PeriodicEvaluation(Protocol):
     def __call__(self, step: int, last: bool) -> Iterable[dict[str, Any]]:
         """Yield lines of metrics; `last` after the last step.
 
-        The validation's score (`"eval_accuracy"`) decides about the best checkpoint, and on an early end.
+        The validation's score (`"eval_accuracy"`) decides about the best checkpoint and an early end.
         """
 
 
