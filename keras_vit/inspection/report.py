@@ -124,8 +124,8 @@ def _tiles(
         shown = [key for key in ("accuracy", "mae", "rmse", "r2") if key in results.metrics]
         tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
         if "accuracy_low" in results.metrics:
-            interval = f"{results.text('accuracy_low')} to {results.text('accuracy_high')}"
-            tiles.append((interval, "95% confidence interval of the accuracy"))
+            interval = f"95% confidence interval {results.text('accuracy_low')} to {results.text('accuracy_high')}"
+            tiles = [(value, f"{label}, {interval}") for value, label in tiles]
             keys = [key for key in ("balanced_accuracy", "largest_class") if key in results.metrics]
             tiles += [(results.text(key), key.replace("_", " ")) for key in keys]
         tiles.append((results.text("examples"), "images evaluated"))
