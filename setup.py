@@ -24,9 +24,15 @@ def read(path):
         return file.read()
 
 
-def version():
-    """The version, without importing the package (and with it Keras)."""
-    return re.search(r'^__version__ = "([^"]+)"', read("keras_vit/version.py"), re.MULTILINE).group(1)
+def constant(name):
+    """A constant of `keras_vit/version.py`, without importing the package (and with it Keras)."""
+    return re.search(rf'^{name} = "([^"]*)"', read("keras_vit/version.py"), re.MULTILINE).group(1)
+
+
+def addresses():
+    """The links of the package index, once the repository has an address."""
+    address = constant("REPOSITORY")
+    return {"Source": address, "Issues": f"{address}/issues"} if address else {}
 
 
 def packages():
@@ -58,6 +64,8 @@ EXTRAS = {
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
     "sweep": ["optuna>=4.3"],
+    "wandb": ["wandb>=0.19"],
+    "mlflow": ["mlflow>=2.20"],
     "serving": ["starlette>=1.0", "uvicorn>=0.40"],
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
@@ -104,10 +112,11 @@ EXTRAS["dev"] = [
 
 setup(
     name="keras-vision-transformers",
-    version=version(),
+    version=constant("__version__"),
     description="Vision Transformers (ViT, hybrids, BiT) for Keras 3: models, checkpoints, training, export.",
     long_description=read("README.md") if os.path.exists(os.path.join(ROOT, "README.md")) else "",
     long_description_content_type="text/markdown",
+    project_urls=addresses(),
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",

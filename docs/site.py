@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STAGE = ROOT / "build" / "docs"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-ASSETS = {".svg", ".png", ".css"}
+ASSETS = {".svg", ".png", ".webp", ".css"}
 
 
 def stage() -> None:

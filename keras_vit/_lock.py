@@ -38,6 +38,20 @@ def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
         lock.release()
 
 
+def is_taken(directory: str) -> bool:
+    """Return whether a process of this machine holds the lock of a directory, which is tried for an instant."""
+    path = os.path.join(directory, LOCK)
+    try:
+        if os.path.exists(path):
+            with filelock.FileLock(path, blocking=False, fallback_to_soft=False):
+                pass
+        return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # no locks here, or nothing may be written
+        return False
+
+
 def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
     """Lock the directory and write the name of this process for others; None where the file system has no locks."""
     path = os.path.join(directory, LOCK)

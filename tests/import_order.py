@@ -13,6 +13,7 @@ ORDER = (
     "_numbers",
     "_metrics",
     "_palette",
+    "_confidence",
     "_values",
     "_passed_on",
     "_progress",

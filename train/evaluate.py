@@ -84,7 +84,8 @@ def main(argv: Sequence[str]) -> int:
                 lines = table("Scores per class", results[0], details["per_class"], details["class_names"])
             else:
                 lines = per_class(details, predictor.class_names)
-            output = "\n".join([output, "", *lines])
+            remark = details.get("remark")
+            output = "\n".join([output, *([remark] if remark else []), "", *lines])
     sys.stdout.write(f"{output}\n")
     return 0 if all(result.measured for result in results) else 1
 

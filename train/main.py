@@ -38,6 +38,9 @@ common_flags.define_distribution_flags()
 common_flags.define_written_flag("workdir", "Run directory; a stopped run there is resumed. runs/NAME if not given.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe of the run was another one.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
+flags.DEFINE_multi_enum(
+    "track", ["tensorboard"], ["tensorboard", "wandb", "mlflow"], "Program that draws the metrics. May be repeated."
+)
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 with program.imports(__name__):
@@ -52,7 +55,7 @@ with program.imports(__name__):
     from keras_vit.inspection.headings import run_title, stamp
     from keras_vit.planning import memory
     from keras_vit.training import backend as backends
-    from keras_vit.training import create, errors, preemption, run_directory, tasks
+    from keras_vit.training import create, errors, preemption, run_directory, tasks, trackers
     from keras_vit.training.loop import Loop
     from keras_vit.training.pixel_range import set_normalization
     from keras_vit.training.run import TrainingRun
@@ -73,6 +76,7 @@ def main(argv: Sequence[str]) -> None:
         several_hosts=options.several_hosts,
         change_recipe=options.change_recipe,
         profile=options.profile,
+        track=options.track,
     )
 
 
@@ -82,6 +86,7 @@ def train(
     *,
     change_recipe: bool = False,
     profile: bool = False,
+    track: Sequence[str] = ("tensorboard",),
     **devices: Any,
 ) -> dict[str, Any]:
     """Train to the end of a recipe, from the last checkpoint in the run directory if there is one.
@@ -91,11 +96,14 @@ def train(
         workdir: The run directory.
         change_recipe: Whether to resume even if the recipe of the run was another one.
         profile: Whether to write a profile of a few steps for TensorBoard.
+        track: Programs that draw the metrics, see `keras_vit.training.trackers`.
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="one_device"`.
 
     Returns:
         The results of the last evaluation by name.
     """
+    for package in set(track) - {"tensorboard"}:
+        trackers.require(package)  # before a long start
     with preemption.StopRequest() as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
@@ -104,7 +112,7 @@ def train(
         with _lock.locked(workdir if backend.is_chief else None):
             if backend.is_chief:
                 program.log_to(workdir)
-            return train_on(backend, recipe, workdir, stop, change_recipe, profile)
+            return train_on(backend, recipe, workdir, stop, change_recipe, profile, track)
 
 
 def train_on(
@@ -114,6 +122,7 @@ def train_on(
     stop: preemption.StopRequest,
     change_recipe: bool,
     profile: bool,
+    track: Sequence[str],
 ) -> dict[str, Any]:
     """Train on the devices of a backend; see `train`."""
     # Data: the batches of a step depend only on the recipe and the step
@@ -156,6 +165,7 @@ def train_on(
         between,
         directory=workdir if backend.is_chief else None,
         profile=profile,
+        track=track,
     )
     results = loop.run(stop)
 
@@ -214,7 +224,7 @@ def scheduled_evaluators(
         recipe.data.train_split,
         recipe.data.eval_split,
     )
-    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.total_steps, recipe.eval_every)
+    return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.eval_every)
 
 
 def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validation: Validation, results: dict) -> None:
@@ -222,6 +232,8 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
     headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
+    if validation.tally is not None and score.name == "accuracy":
+        headline += f" (largest class {validation.tally.sum(axis=1).max() / validation.tally.sum():.2%})"
     shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:
         if not shown.captions:

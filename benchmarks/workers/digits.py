@@ -80,7 +80,7 @@ def keras_vit(work: Work) -> Step:
         counted = []
 
         class Validation(validation.Validation):
-            def __call__(self, step):
+            def __call__(self, step, last=False):
                 for line in super().__call__(step):
                     counted.append(line["eval_accuracy"])
                     if line["eval_accuracy"] >= GOAL:

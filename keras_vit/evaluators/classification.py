@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import special
 
-from keras_vit import _checks
+from keras_vit import _checks, _confidence
 from keras_vit._metrics import Metric
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 
@@ -20,7 +20,7 @@ _EPSILON = np.finfo(np.float32).epsneg
 @register
 @dataclasses.dataclass(kw_only=True)
 class Classification(SplitEvaluator):
-    """Accuracy, top-5 accuracy, loss and calibration."""
+    """Accuracy and what to compare it with, top-5 accuracy, loss and calibration."""
 
     name: ClassVar = "classification"
     outputs: ClassVar = ("softmax", "sigmoid")
@@ -109,7 +109,11 @@ class ClassificationMetrics:
 
         Returns:
             `examples` (number of rows), `non_finite` (rows with NaN or infinity, which count as wrong),
-            `accuracy`, `top5`, `loss` (mean over examples; sigmoid losses are summed over classes), `ece`,
+            `accuracy`, its 95 % confidence interval `accuracy_low` and `accuracy_high`, `chance` (accuracy of a random
+            class), `largest_class` (accuracy of the most frequent class for all images), `balanced_accuracy` and
+            `macro_f1` (None for multi-label data), `remark` (a sentence if the accuracy is not significantly above
+            `largest_class`, else None), `top5`, `loss` (mean over examples; sigmoid losses are summed over classes),
+            `ece`,
             `per_class` (accuracy, or recall at 0.5 of multi-label data; NaN for classes without examples),
             `class_examples` (number of examples per class),
             `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
@@ -140,6 +144,7 @@ class ClassificationMetrics:
             calibration_error, precision = _calibration_error(probabilities[finite], correct[finite]), None
         return {
             **result,
+            **_confidence.in_context(int(correct.sum()), len(labels), examples, confusion),
             "ece": calibration_error,
             "per_class": recalled / np.where(examples, examples, np.nan),
             "class_examples": examples,
@@ -208,9 +213,10 @@ def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> f
 
 def to_result(found: dict[str, Any]) -> Result:
     """Return the result of `ClassificationMetrics` with its single numbers apart from the details."""
-    names = ["accuracy", "top5", "loss", "ece", "examples", "mean_average_precision"]
+    names = ["accuracy", "accuracy_low", "accuracy_high", "chance", "largest_class", "balanced_accuracy", "macro_f1"]
+    names += ["top5", "loss", "ece", "examples", "mean_average_precision"]
     names += ["non_finite"] if found["non_finite"] else []
-    details = ("non_finite", "per_class", "class_examples", "confusion", "mean_average_precision")
+    details = ("non_finite", "per_class", "class_examples", "confusion", "mean_average_precision", "remark")
     metrics = {name: found[name] for name in names if found[name] is not None}
     return Result(metrics, details={name: found[name] for name in details})
 

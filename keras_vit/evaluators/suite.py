@@ -98,7 +98,6 @@ class Scheduled:
     Args:
         suite: The evaluators.
         context: The predictor in training, and its data. Its features are computed anew for each evaluation.
-        total_steps: Length of the run. All evaluators run after the last step.
         every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
 
     Attributes:
@@ -108,13 +107,13 @@ class Scheduled:
     Example:
     >>> predictor = keras_vit.inference.open_predictor("runs/digits")
     >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.opener(batch_size=360), "digits")
-    >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, total_steps=250, every=0)
-    >>> [step for step in (50, 100, 200, 250) if scheduled.due(step)]
+    >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, every=0)
+    >>> [step for step in (50, 100, 200, 250) if scheduled.due(step, last=step == 250)]
     [100, 200, 250]
     """
 
-    def __init__(self, suite: Suite, context: Context, total_steps: int, every: int):
-        self.suite, self.context, self.total_steps, self.every = suite, context, total_steps, every
+    def __init__(self, suite: Suite, context: Context, every: int):
+        self.suite, self.context, self.every = suite, context, every
         self.last: list[Result] = []
         self.failed: dict[str, str] = {}
         suite.check(context)
@@ -123,18 +122,18 @@ class Scheduled:
         """Return numbers of steps, at whose multiples the training loop must stop to evaluate."""
         return [own or self.every for own in self.suite.every.values() if own or self.every]
 
-    def due(self, step: int) -> list[str]:
+    def due(self, step: int, last: bool = False) -> list[str]:
         """Return the names of the evaluators that run after a step; all of them run after the last step."""
         intervals = {name: own or self.every for name, own in self.suite.every.items()}
-        return [name for name, own in intervals.items() if step == self.total_steps or (own and step % own == 0)]
+        return [name for name, own in intervals.items() if last or (own and step % own == 0)]
 
-    def __call__(self, step: int) -> list[dict[str, Any]]:
+    def __call__(self, step: int, last: bool = False) -> list[dict[str, Any]]:
         """Run the evaluators that are due. The training continues if one fails, and its error is logged.
 
         Returns a line of metrics per evaluator, with `"not_measured"` if it failed.
         """
         self.context.forget_features()
-        self.last = [self._run(name, step) for name in self.due(step)]
+        self.last = [self._run(name, step) for name in self.due(step, last)]
         self.context.forget_features()
         return [_line(result) for result in self.last]
 

@@ -1,7 +1,8 @@
 """Several runs: sweeps over recipe fields, and comparison of runs."""
 
 from keras_vit.experiments.comparison import compare
+from keras_vit.experiments.runs import RunRecord, read_runs
 from keras_vit.experiments.sweep import sweep
 from keras_vit.experiments.table import Row, Table
 
-__all__ = ["Row", "Table", "compare", "sweep"]
+__all__ = ["Row", "RunRecord", "Table", "compare", "read_runs", "sweep"]

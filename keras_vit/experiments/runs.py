@@ -1,8 +1,16 @@
 """Runs and their metrics, as their directories record them."""
 
 import dataclasses
+import glob
+import itertools
 import os
+from collections.abc import Sequence
+from typing import Any
 
+from absl import logging
+
+from keras_vit import _lock
+from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric
 from keras_vit.evaluators import Suite
 from keras_vit.recipe import Recipe
@@ -10,6 +18,70 @@ from keras_vit.training import run_directory
 
 RUNS = "runs"  # the folder of a sweep's runs
 _COUNTS = ("step", "examples")
+_DEPTH = 3  # folders between a folder of runs and a run: those of sweeps are in SWEEP/runs/NAME
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """A run as its directory records it.
+
+    Attributes:
+        path: The directory.
+        config: Content of `config.json`.
+        lines: Lines of `metrics.jsonl`.
+        recipe: The recipe.
+
+    Example:
+    >>> RunRecord.read("runs/digits").state
+    'finished'
+    """
+
+    path: str
+    config: dict[str, Any]
+    lines: list[dict[str, Any]]
+    recipe: Recipe
+
+    @classmethod
+    def read(cls, path: str) -> "RunRecord":
+        """Read a run. Raises OSError or ValueError if the directory is not one, or damaged."""
+        config = run_directory.read_config(path)
+        recipe = recipes.from_dict(run_directory.recipe_of(config))
+        return cls(path, config, run_directory.read_metrics(path), recipe)
+
+    @property
+    def state(self) -> str:
+        """`"finished"`, `"running, step 40 of 100"` or `"step 40 of 100"`."""
+        if is_finished(self.path):
+            return "finished"
+        running, step = _lock.is_taken(self.path), max((line["step"] for line in self.lines), default=0)
+        return f"{'running, ' if running else ''}step {step:,} of {self.recipe.total_steps:,}"
+
+
+def read_runs(paths: Sequence[str]) -> list[RunRecord]:
+    """Return the runs that some paths stand for: runs, sweeps, and folders of both.
+
+    Raises:
+        FileNotFoundError: If none of the paths is one. Otherwise others, and damaged runs, are skipped with a warning.
+        ValueError: If all runs are damaged.
+
+    Example:
+    >>> [record.path for record in read_runs(["runs/digits"])]
+    ['runs/digits']
+    """
+    found, errors = dict[str, RunRecord](), list[Exception]()
+    for path in map(os.path.normpath, paths):
+        folders = [os.path.join(glob.escape(path), *"*" * depth) for depth in range(_DEPTH + 1)]
+        configs = (sorted(glob.glob(os.path.join(folder, run_directory.CONFIG))) for folder in folders)
+        runs = list(map(os.path.dirname, itertools.chain(*configs))) or [path]
+        for run in runs[:1] if runs[0] == path else runs:
+            try:
+                found[run] = found.get(run) or RunRecord.read(run)
+            except (OSError, ValueError) as error:
+                logging.warning("%s is skipped: %s", run, error)
+                errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    return list(found.values())
 
 
 def is_finished(path: str) -> bool:

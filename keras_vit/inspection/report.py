@@ -89,7 +89,10 @@ def write_report(
         title,
         f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
-        _notes(model, with_attention, bool(predict or results or any(e.predicted is not None for e in examples))),
+        [
+            *filter(None, [found.get("remark")]),
+            *_notes(model, with_attention, bool(predict or results or any(e.predicted is not None for e in examples))),
+        ],
         cards,
         views,
         round(found["examples"] * (1 - found["accuracy"])) if "class_examples" in found else None,
@@ -131,6 +134,11 @@ def _tiles(
     if results:
         shown = [key for key in ("miou", "pixel_accuracy", "accuracy", "mae", "rmse", "r2") if key in results.metrics]
         tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
+        if "accuracy_low" in results.metrics:
+            interval = f"95% confidence interval {results.text('accuracy_low')} to {results.text('accuracy_high')}"
+            tiles = [(value, f"{label}, {interval}") for value, label in tiles]
+            keys = [key for key in ("balanced_accuracy", "largest_class") if key in results.metrics]
+            tiles += [(results.text(key), key.replace("_", " ")) for key in keys]
         tiles.append((results.text("examples"), "images evaluated"))
     if class_names:
         tiles.append((f"{len(class_names):,}", "classes"))

@@ -4,14 +4,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.data import open_source, split_sizes
+from keras_vit.data.sources import StoredSource
 from keras_vit.planning import memory, plan
 
 SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
+FEW_IMAGES = 20_000  # of fewer, the best score may come long before the last step
+IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
 # Fields of a recipe for data with masks, whose images have many labels each.
 SEGMENTATION: dict[str, Any] = {
@@ -36,6 +40,7 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
     chosen: dict[str, Any] = {
         "total_steps": steps,
         "eval_every": max(100, steps // 10),
+        "stop_after": 3 if opened.num_examples < FEW_IMAGES else 0,
         "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",
         "optim.schedule.warmup_steps": warmup,
     }
@@ -55,7 +60,21 @@ def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recip
         *(min(warmup, steps), recipe.model.image_size, recipe.data.batch_size),
         _counted(recipe.optim.accumulation_steps, "part"),
     )
+    if isinstance(opened, StoredSource) and opened.label_kind == "class" and not recipe.class_balance:
+        warn_of_imbalance(opened)  # of others, the labels would have to be read
     return recipe
+
+
+def warn_of_imbalance(source: StoredSource) -> None:
+    """Log by how much the numbers of images of the classes differ, if they differ much."""
+    counts = np.bincount(source.labels(), minlength=source.num_classes)
+    most, fewest = int(counts.argmax()), int(counts.argmin())
+    if counts[most] >= IMBALANCE * counts[fewest]:
+        logging.warning(
+            "The classes have different numbers of images, from %d of %r to %d of %r. --config.class_balance=1 makes "
+            "all classes count alike in the loss; compare the balanced accuracies.",
+            *(counts[fewest], source.class_names[fewest], counts[most], source.class_names[most]),
+        )
 
 
 def schedule(num_examples: int) -> tuple[int, int]:

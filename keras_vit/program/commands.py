@@ -23,6 +23,8 @@ PROGRAMS = {
     "make-tfrecords": "train.make_tfrecords",
     "plan": "train.plan",
     "sweep": "train.sweep",
+    "models": "train.models",
+    "runs": "train.runs",
     "compare": "train.compare",
     "vtab": "train.vtab",
 }

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe", dict[str, Any], Callable]:
     """Return the recipe that a file's `get_config` gives, the choices that it does not know, and the file's `fit`.
 
-    `value` is a file or the name of a recipe, after a colon followed by an argument: `"my_recipe.py:ViT_B16"`.
+    `value` is a file or the name of a recipe, after a colon followed by an argument: `"my_recipe.py:ViT_B16"`. It may
+    also be the `config.json` of a run, which has all fields as they were used.
     `get_config` gets those of the choices that it has keyword-only arguments for. `fit(recipe, change)` returns the
     recipe that is used: without a `fit` in the file, `change(recipe)`.
     """
-    from keras_vit.recipe import Recipe  # not before the flags are parsed
+    from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
+    if value.endswith(".json") and os.path.isfile(value):
+        from keras_vit.training import run_directory
+
+        config = run_directory.read_config(os.path.dirname(value) or ".")
+        return from_dict(config["recipe"]), dict(chosen or {}), lambda recipe, change: change(recipe)
     name, colon, argument = value.partition(":")
     path = find(name)
     try:

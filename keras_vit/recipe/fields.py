@@ -107,9 +107,12 @@ class Recipe:
         label_smoothing: Fraction of the label that is spread evenly over all classes.
         adapt: Weights that are trained: `"all"`, `"head"`, `"last(4)"`, `"bias"`, `"lora(rank=8, alpha=16,
             layers='query|value')"` or `"weights('norm|head')"`; see `keras_vit.adapt`.
+        class_balance: Exponent of the weights of classes in the loss: 0 is off, 1 weights them in inverse proportion to
+            their number of training images, so that all count alike, 0.5 takes the square root.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Steps between two lines of metrics; 0 logs at the end only.
         eval_every: Steps between two evaluations; 0 evaluates at the end only.
+        stop_after: Number of evaluations in a row without a better score that end the training; 0 for never.
         checkpoint_every: Steps between two checkpoints; 0 saves at the end only.
         keep_checkpoints: Number of newest checkpoints that are kept, beside the best.
         evaluators: Evaluations beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
@@ -138,9 +141,11 @@ class Recipe:
     loss: str = "softmax"
     label_smoothing: float = 0.0
     adapt: str = "all"
+    class_balance: float = 0.0
     steps_per_loop: int = 100
     log_every: int = 50
     eval_every: int = 0
+    stop_after: int = 0
     checkpoint_every: int = 1_000
     keep_checkpoints: int = 2
     evaluators: tuple[str, ...] = ()
@@ -167,8 +172,10 @@ MINIMUM = {
     "keep_checkpoints": 1,
     "log_every": 0,
     "eval_every": 0,
+    "stop_after": 0,
     "checkpoint_every": 0,
     "label_smoothing": 0,
+    "class_balance": 0,
     "data.batch_size": 1,
     "data.eval_batch_size": 1,
     "data.mixup": 0,

@@ -91,6 +91,11 @@ class Task:
                     f"{name} mixes labels of classes, and those of task={str(self)!r} are {self.labels}. Received: "
                     f"{name}={value}. Set it to 0."
                 )
+        if recipe.class_balance and (self.name, recipe.loss) != ("classification", "softmax"):
+            raise ValueError(
+                "class_balance weights the classes of task='classification' with loss='softmax'. Received: "
+                f"class_balance={recipe.class_balance}, task={str(self)!r}, loss={recipe.loss!r}. Set it to 0."
+            )
 
     def __str__(self) -> str:
         values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]

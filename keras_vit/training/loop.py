@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from keras_vit import recipe as recipes
 from keras_vit._progress import Progress, duration
 from keras_vit.data import errors as data_errors
 from keras_vit.training.backend import Backend, RunSteps
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.checkpoints import CheckpointStore, saved_steps
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
@@ -33,8 +33,11 @@ class PeriodicEvaluation(Protocol):
     def intervals(self) -> list[int]:
         """Return numbers of steps at whose multiples it runs; 0 for the end only."""
 
-    def __call__(self, step: int) -> Iterable[dict[str, Any]]:
-        """Yield lines of metrics. The validation's score (`"eval_accuracy"`) decides about the best checkpoint."""
+    def __call__(self, step: int, last: bool) -> Iterable[dict[str, Any]]:
+        """Yield lines of metrics; `last` after the last step.
+
+        The validation's score (`"eval_accuracy"`) decides about the best checkpoint and an early end.
+        """
 
 
 @dataclasses.dataclass
@@ -50,6 +53,7 @@ class Loop:
     evaluators: Sequence[PeriodicEvaluation] = ()  # the first one is the validation
     directory: str | None = None  # run directory; None, on workers other than the chief, writes no metrics
     profile: bool = False  # whether to write a profile of a few steps
+    track: Sequence[str] = ("tensorboard",)  # names of trackers
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
@@ -57,11 +61,11 @@ class Loop:
         Without `stop`, it listens to signals itself. It ends early with one of the exceptions of `training.errors`.
         """
         progress = self.state.progress
-        if progress.step >= self.recipe.total_steps:
-            return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step)), {})
+        if progress.step >= self.recipe.total_steps or self._is_stale():
+            return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step, True)), {})
         with (
             contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
-            contextlib.closing(MetricsWriter(self.directory, progress.step)) as writer,
+            contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
@@ -71,13 +75,11 @@ class Loop:
 
     def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
         progress, total = self.state.progress, self.recipe.total_steps
-        score = self.recipe.task.score
-        name = f"eval_{score.name}"
         iterator = iter(self.batches(progress.step))
         bar = Progress("step", total, log=False)  # elsewhere, the lines of metrics are logged
         speed = _Speed(self.recipe.data.batch_size)
-        results = {}
-        while progress.step < total:
+        last = False
+        while not last:
             count = self._next_count(progress.step, speed)
             started = time.monotonic()
             with self._profiler(speed.calls):
@@ -92,17 +94,11 @@ class Loop:
             if self._is_due(self.recipe.log_every):
                 bar.close()
                 self._log(writer, means, history, speed)
-            best = False
-            for line in self._evaluate(bar):
-                writer.write(progress.step, line)
-                if name in line:
-                    results, best = line, score.goodness(line[name]) > progress.best
-            if best:
-                progress.best = score.goodness(float(np.float32(results[name])))
+            results, best, last = self._evaluate(bar, writer)
             stopping = self.backend.mean(bool(stop)) > 0  # all processes, if one has to
-            if best or stopping or self._is_due(self.recipe.checkpoint_every):
+            if best or stopping or last or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)
-            if stopping and progress.step < total:
+            if stopping and not last:
                 bar.close()
                 raise Interrupted(
                     f"Stopped by {stop.signal or 'another worker'} at step {progress.step} of {total}; the state is "
@@ -125,11 +121,35 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
-    def _evaluate(self, bar: Progress) -> Iterator[dict[str, Any]]:
+    def _evaluate(self, bar: Progress, writer: MetricsWriter) -> tuple[dict[str, Any], bool, bool]:
+        """Run what is due; return the validation's line, whether its score is the best, and whether training ends."""
+        progress, score = self.state.progress, self.recipe.task.score
+        name, results, best = f"eval_{score.name}", dict[str, Any](), False
+        last = progress.step == self.recipe.total_steps
         for evaluator in self.evaluators:
-            if self._is_due(*evaluator.intervals()):
-                bar.close()
-                yield from evaluator(self.state.progress.step)
+            if not last and not self._is_due(*evaluator.intervals()):
+                continue
+            bar.close()
+            for line in evaluator(progress.step, last):
+                writer.write(progress.step, line)
+                if name in line:
+                    results, best = line, score.goodness(line[name]) > progress.best
+                    last = last or (not best and self._is_stale())  # the other evaluators then run at the end, too
+        if last and progress.step < self.recipe.total_steps:
+            text = "Training ends at step %d: %d evaluations in a row brought no better %s (--config.stop_after)"
+            logging.info(text, progress.step, self.recipe.stop_after, score.name)
+        if best:
+            progress.best = score.goodness(float(np.float32(results[name])))
+        return results, best, last
+
+    def _is_stale(self) -> bool:
+        """Return whether the last `stop_after` evaluations brought no better score: the best checkpoint is as old."""
+        steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
+        if not steps or step % self.recipe.eval_every:
+            return False
+        age = step - max(saved_steps(self.store.best), default=0)
+        # All processes, if the one that writes says so: others may not see its files.
+        return self.backend.mean(self.directory is not None and age >= steps) > 0
 
     def _save(self, best: bool) -> None:
         try:

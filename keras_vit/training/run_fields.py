@@ -15,6 +15,7 @@ HARMLESS = (
     "steps_per_loop",
     "log_every",
     "eval_every",
+    "stop_after",
     "checkpoint_every",
     "keep_checkpoints",
     "evaluators",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit import _confidence
 from keras_vit._metrics import Metric
 from keras_vit.training.checkpoints import saved_steps
 from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
@@ -19,6 +20,8 @@ def report_text(
     """Return score, confusion of classes and the list of files."""
     value = score.text(results[f"eval_{score.name}"])
     lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
+    if validation.tally is not None and score.name == "accuracy":
+        lines += accuracy_lines(validation.tally)
     lines += best_line(directory, results, score)
     if validation.tally is not None:
         lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
@@ -26,6 +29,17 @@ def report_text(
     lines += ["", f"In {directory}: {', '.join(files)}"]
     lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
+
+
+def accuracy_lines(confusion: np.ndarray) -> list[str]:
+    """Return the lines that put the accuracy of a confusion `[true class, predicted class]` into context."""
+    examples = int(confusion.sum())
+    found = _confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
+    remark = found.pop("remark")
+    lines = [f"95% confidence interval {found.pop('accuracy_low'):.2%} to {found.pop('accuracy_high'):.2%}"]
+    texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {value:.2%}" for name, value in found.items())
+    lines.append(", ".join(texts))
+    return lines + ([remark] if remark else [])
 
 
 def best_line(directory: str, results: dict, score: Metric) -> list[str]:

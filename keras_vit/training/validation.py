@@ -29,7 +29,7 @@ class Validation:
         """Return numbers of steps at whose multiples it runs."""
         return [self.task.recipe.eval_every]
 
-    def __call__(self, step: int) -> Iterator[dict[str, Any]]:
+    def __call__(self, step: int, last: bool = False) -> Iterator[dict[str, Any]]:
         """Run a pass over the split; yield its metrics, such as `eval_accuracy` and `eval_loss`, and `examples`."""
         split = self.task.recipe.data.eval_split
         sums: dict[str, float] = {}

@@ -1,9 +1,13 @@
 """The tables of models, programs and extras are complete."""
 
+import json
 import re
 
 import keras_vit
+from benchmarks import models
+from keras_vit.models.registry import constructor_name
 from keras_vit.program import commands
+from tests import programs
 from tests.docs import pages
 from tests.models.test_counts import COUNTS
 
@@ -13,12 +17,24 @@ def read(name):
 
 
 def test_table_of_models():
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| ([\d,]+) \|", read("models.md"), re.MULTILINE)
-    assert sorted(name for _, name, _ in rows) == sorted(keras_vit.list_models())
-    for constructor, name, parameters in rows:
-        assert callable(getattr(keras_vit, constructor)), constructor
-        if name in COUNTS:
-            assert int(parameters.replace(",", "")) == COUNTS[name]
+    """It is written by a program, from the published weights, the cost model and the newest benchmarks."""
+    assert json.loads(models.SPEEDS.read_text(encoding="utf-8")) == models.speeds()
+    assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("models.md"), "python -m benchmarks.models"
+
+
+def test_rows_of_models(capsys):
+    found = [row for name in keras_vit.list_models() for row in models.models.rows(name)]
+    assert len(found) == sum(len(keras_vit.list_weights(name)) or 1 for name in keras_vit.list_models())
+    assert all(row["source"] for row in found)
+    counted = {row["model"]: row["parameters"] for row in found if row["weights"] in ("augreg-224", "bit-s")}
+    assert len(counted) > 10
+    for name, parameters in COUNTS.items():
+        assert counted.get(constructor_name(name), parameters) == parameters
+    (measured,) = [row for row in found if (row["model"], row["weights"]) == ("ViT_B16", "augreg-224")]
+    assert measured["images/s"] and measured["GFLOPs"] == 35.1  # 17.5 G multiply-adds, as in DeiT's paper
+    assert programs.call("train.models", "ViT_S16") == 0
+    text = capsys.readouterr().out
+    assert "| ViT_S16 | augreg | 384 | 83.73 % |" in text and "ViT_B16" not in text
 
 
 def test_every_command_is_listed():

@@ -38,12 +38,12 @@ def test_arguments_override_the_data_of_the_context():
 
 def test_intervals():
     suite = evaluators.Suite(["knn(every=10)", "fewshot", "knn(name='last', every=1000)"])
-    often, seldom = (evaluators.Scheduled(suite, context(Data()), total_steps=100, every=every) for every in (5, 0))
+    often, seldom = (evaluators.Scheduled(suite, context(Data()), every=every) for every in (5, 0))
     assert often.intervals() == [10, 5, 1000] and seldom.intervals() == [10, 1000]
     assert often.due(5) == ["fewshot"]
     assert often.due(10) == ["knn", "fewshot"]
     assert seldom.due(30) == ["knn"]
-    assert seldom.due(100) == ["knn", "fewshot", "last"]
+    assert seldom.due(100, last=True) == ["knn", "fewshot", "last"]
 
 
 def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path):

@@ -68,11 +68,11 @@ def test_every_interval_stops_the_loop():
     split = evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
     context = synthetic.context(lambda *_: split, features=features)
     suite = evaluators.Suite(["knn(neighbors=(1,), every=3)", "fewshot(shots=(1,), seeds=1)"])
-    scheduled = evaluators.Scheduled(suite, context, total_steps=8, every=5)
+    scheduled = evaluators.Scheduled(suite, context, every=5)
     assert scheduled.intervals() == [3, 5]
-    assert [step for step in range(1, 9) if scheduled.due(step)] == [3, 5, 6, 8]
+    assert [step for step in range(1, 9) if scheduled.due(step, last=step == 8)] == [3, 5, 6, 8]
     assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
-    assert [values["evaluator"] for values in scheduled(8)] == ["knn", "fewshot"]
+    assert [values["evaluator"] for values in scheduled(8, last=True)] == ["knn", "fewshot"]
     assert computed == [4] * 4  # both splits, anew at each evaluation, once for both evaluators
 
 
@@ -86,7 +86,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
         return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
 
     suite = evaluators.Suite(["knn(neighbors=(1,))", "fewshot(shots=(1,), seeds=1)"])
-    scheduled = evaluators.Scheduled(suite, synthetic.context(open_split), total_steps=8, every=5)
+    scheduled = evaluators.Scheduled(suite, synthetic.context(open_split), every=5)
     before = len(opened)
     assert before == 4
     expected = [
@@ -95,7 +95,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     ]
     assert scheduled(5) == expected
     opened.clear()
-    assert ["knn/k1" in line or "fewshot/1shot" in line for line in scheduled(8)] == [True, True]
+    assert ["knn/k1" in line or "fewshot/1shot" in line for line in scheduled(8, last=True)] == [True, True]
     assert scheduled.failed == {line["evaluator"]: line["not_measured"] for line in expected}  # the run ends with it
 
 

@@ -157,6 +157,18 @@ def test_the_log_states_the_choices_after_those_of_the_user(arguments, said, ima
     assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
 
 
+def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
+    for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(tmp_path / f"{name}.png", np.zeros((4, 4, 3)), scale=False)
+    for balance in (0, 1):
+        caplog.clear()
+        from_flags(f"folder:{tmp_path}", "--model=ViT_Ti16", f"--config.class_balance={balance}")
+        named = [text for text in caplog.messages if "from 2 of 'few' to 6 of 'many'" in text]
+        assert len(named) == (not balance)
+
+
 @pytest.mark.parametrize("chosen", ["--image_size=224", "--config.model.image_size=384"])
 def test_the_parts_follow_from_the_size_that_the_user_chooses(chosen, images, monkeypatch):
     monkeypatch.setattr(fitting, "device_memory", lambda: (True, 40e9))

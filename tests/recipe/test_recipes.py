@@ -134,6 +134,7 @@ def test_folder_writes_its_choices_into_the_recipe(variant, image_size, gpu, hos
         "data.pp_train": f"decode|inception_crop({size})|flip_lr|value_range(-1, 1)",
         "data.pp_eval": f"decode|resize({size})|value_range(-1, 1)",
         "optim.accumulation_steps": parts,
+        "stop_after": 3,  # the data are few
     }
     fitted = fitting.fit(plain, lambda recipe: recipes.with_image_size(recipe, image_size) if image_size else recipe)
     assert recipes.check(fitted) == recipes.replace(plain, expected)

@@ -1,5 +1,6 @@
 """The loop on a toy problem: what happens between steps must not change what is learned."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -217,7 +218,7 @@ class SameScore:
     def intervals(self):
         return [2]
 
-    def __call__(self, step):
+    def __call__(self, step, last):
         yield {"eval_accuracy": self.left.pop(0)}
 
 
@@ -231,6 +232,39 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     )
     world.run()
     assert [step for step, best in saved if best] == [2, 4, 10]
+
+
+def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
+    """With a rate of zero only the first evaluation, after step 4, is the best. A stop on the way changes nothing."""
+    recipe = toy.recipe(total_steps=40, stop_after=2, checkpoint_every=3, optim={"learning_rate": 0.0})
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = toy.World(tmp_path / "whole", recipe)
+    whole.run()
+    assert whole.state.progress.step == 12
+
+    parts = toy.World(tmp_path / "parts", recipe)
+    parts.validation.evaluate = terminated(parts.validation.evaluate)
+    with pytest.raises(Interrupted, match="at step 4 of 40"):
+        parts.run()
+    resumed = toy.World(tmp_path / "parts", recipe)
+    resumed.run()
+    toy.assert_same(resumed.everything(), whole.everything())
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+
+    again = toy.World(tmp_path / "whole", recipe)
+    again.run()
+    assert again.restored == again.state.progress.step == 12
+    longer = toy.World(tmp_path / "whole", dataclasses.replace(recipe, stop_after=0))
+    longer.run()
+    assert longer.state.progress.step == 40
+
+
+def test_without_intervals_everything_happens_at_the_end(tmp_path):
+    world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
+    world.run()
+    assert [(line["step"], "loss" in line) for line in lines(tmp_path)] == [(5, True), (5, False)]
+    assert {name.split(".")[0] for name in os.listdir(tmp_path / "checkpoints")} == {"best", "ckpt-5"}
 
 
 def terminated(call):

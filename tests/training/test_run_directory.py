@@ -317,9 +317,10 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
 def test_fields_that_do_not_decide_what_is_learned():
     """Only these may differ in a run that is resumed; whatever else a recipe gets decides until someone shows it."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
+    how_long = {"stop_after"}
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}
     evaluation = {"data.eval_batch_size", "data.on_bad_image", "data set.name", "data set.num_eval"}
-    assert set(run_fields.HARMLESS) == how_often | how_computed | evaluation
+    assert set(run_fields.HARMLESS) == how_often | how_long | how_computed | evaluation
 
 
 # The devices

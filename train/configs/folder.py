@@ -14,6 +14,10 @@ The program chooses three things, shows them in the log and writes them into con
 - Images have 384 pixels on a GPU with enough memory, and 224 otherwise. `--image_size` chooses another size.
 - A batch is computed in as many parts as the memory requires.
 
+With fewer than 20,000 images, three evaluations in a row without a better accuracy end the training
+(`--config.stop_after=0` does not). Where the classes have very different numbers of images, a line says so;
+`--config.class_balance=1` makes all classes count alike in the loss.
+
 Momentum and learning rate are those of the ViT paper for small data sets. `--adapt=lora`, `head` or `bias`, which train
 few weights, use AdamW at a rate of 0.001. An image that cannot be read stops the run.
 `--config.data.on_bad_image=skip` leaves such images out and lists them.

@@ -14,6 +14,15 @@ from keras_vit.training.tasks.task import Shown, Task
 MAX_CLASSES = 200  # of more, the confusion of classes is not counted
 
 
+def class_weights(counts: np.ndarray, balance: float) -> np.ndarray:
+    """Return the weights of classes with a number of training images each, float32 `[classes]`.
+
+    They are proportional to the number to the power of minus `balance`, and 1 on average over the images.
+    """
+    weights = np.where(counts > 0, np.maximum(counts, 1.0) ** -balance, 0.0)
+    return (weights * counts.sum() / (weights @ counts)).astype(np.float32)
+
+
 class Classification(Task):
     """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
 
@@ -22,6 +31,12 @@ class Classification(Task):
         self.class_names = source.class_names if source is not None else ()
         one_each = source is None or source.label_kind == "class"
         self.counts = one_each and 0 < self.outputs <= MAX_CLASSES
+        self.class_weights = None
+        if recipe.class_balance and source is not None:
+            if not one_each:
+                raise ValueError(f"class_balance needs images of one class each. Received: {source!r}. Set it to 0.")
+            counts = np.bincount(source.labels(), minlength=source.num_classes)
+            self.class_weights = class_weights(counts, recipe.class_balance)
 
     def name_outputs(self, model: keras.Model) -> None:
         if model.config.include_top:
@@ -38,7 +53,8 @@ class Classification(Task):
         """Return losses, correct answers as 0 or 1, and logits."""
         images, labels = values
         logits = ops.cast(model(images, training=training), "float32")  # [b, classes]
-        loss = optim.cross_entropy(logits, labels, self.recipe.loss)
+        weighted = training and self.class_weights is not None
+        loss = optim.cross_entropy(logits, labels * self.class_weights if weighted else labels, self.recipe.loss)
         return {"loss": loss, "accuracy": optim.is_correct(logits, labels)}, logits
 
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:

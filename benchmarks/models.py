@@ -1,0 +1,45 @@
+"""The table of models in `docs/models.md`, and the measured speeds in it: `python -m benchmarks.models` writes both."""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+from benchmarks import records, tables
+from benchmarks.interleaved import ROOT
+from benchmarks.rows import ROWS
+from keras_vit import _io, list_models
+from train import models
+
+SPEEDS = ROOT / "keras_vit" / "zoo" / "assets" / "speeds.json"
+GUIDE = ROOT / "docs" / "models.md"
+
+
+def speeds() -> dict[str, Any]:
+    """Return images per second and peak memory of each model, from the newest records, those of batches first."""
+    newest = {record["row"]: record for record in records.read()}
+    names = [name for name in ROWS if name.startswith(("inference-", "one-image-")) and name in newest]
+    names = [name for name in names if ROWS[name].work.get("precision", "float32") == "float32"]
+    found: dict[str, Any] = {}
+    for name in sorted(names, key=lambda name: -ROWS[name].work.get("batch", 1)):
+        work, result = ROWS[name].work, newest[name]["results"][0]
+        model = work.get("model", "ViT-B/16")
+        speed = {"images_per_second": round(work.get("batch", 1) / result["seconds"], 1)}
+        found.setdefault(model, {**speed, "gigabytes": round(result["peak_bytes"] / 1e9, 2), "row": name})
+    machines = {newest[speed["row"]]["machine"] for speed in found.values()}
+    return {"machine": "; ".join(sorted(machines)), "models": found}
+
+
+def text() -> str:
+    """Return the table with its caption, as the guide has it."""
+    return f"{models.table([row for name in list_models() for row in models.rows(name)])}\n\n{models.caption()}"
+
+
+def main(guide: pathlib.Path = GUIDE) -> None:
+    _io.write_text(SPEEDS, json.dumps(speeds()) + "\n")
+    models.measured.cache_clear()
+    tables.write_between(guide, "models", text())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Programs that draw the metrics of runs: TensorBoard, Weights & Biases, MLflow. Their packages are imported here.
+
+A run that is resumed continues its record there: `DIR/trackers.json` has the names that the programs gave it. Server,
+project and account are those of the programs' own environment variables and configuration.
+"""
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from keras_vit import _io
+from keras_vit.training.run_directory import TENSORBOARD, read_config
+from keras_vit.training.run_fields import flatten
+
+RECORD = "trackers.json"
+
+
+class TensorBoard:
+    """Events of TensorBoard, written without its package.
+
+    DIR/tensorboard/train/   the numbers of training steps
+    DIR/tensorboard/eval/    the results of evaluations; with the same tags, so that TensorBoard draws both on one chart
+    """
+
+    def __init__(self, directory: str):
+        self.directory, self.events = directory, dict[str, Any]()
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Write the numbers of a step; `kind` is "train" or "eval"."""
+        if kind not in self.events:
+            self.events[kind] = tf.summary.create_file_writer(os.path.join(self.directory, TENSORBOARD, kind))
+        metadata = tf.compat.v1.SummaryMetadata(data_class=1)  # DATA_CLASS_SCALAR
+        metadata.plugin_data.plugin_name = "scalars"
+        with self.events[kind].as_default(step):
+            for name, value in values.items():
+                tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
+        self.events[kind].flush()
+
+    def close(self) -> None:
+        """End the files."""
+        for writer in self.events.values():
+            writer.close()
+
+
+class Remote:
+    """A program with a package of its own. An error while it records does not end the training."""
+
+    def __init__(self, package: str, directory: str):
+        path = os.path.join(directory, RECORD)
+        known = _io.read_json(path) if os.path.exists(path) else {}
+        fields, name = flatten(read_config(directory)["recipe"]), os.path.basename(os.path.abspath(directory))
+        start = {"wandb": _start_wandb, "mlflow": _start_mlflow}[package]
+        identity, self.log, self.end = start(directory, name, known.get(package), fields)
+        self.package, self.failed = package, False
+        _io.write_json(path, {**known, package: identity})
+
+    def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
+        """Record the numbers of a step; `kind` is "train" or "eval"."""
+        self._try(self.log, {f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        """End the record."""
+        self._try(self.end)
+
+    def _try(self, call: Callable, *values: Any, **step: int) -> None:
+        try:
+            if not self.failed:
+                call(*values, **step)
+        except Exception as error:  # whatever a network brings
+            self.failed = True
+            logging.warning("%s records no further metrics of this run: %s", self.package, _io.one_line(error))
+
+
+# From a directory, the name of its run, the identity of the record that is continued, or None, and the recipe, to the
+# identity of the record, its function of (values, step=step), and the function that ends it.
+def _start_wandb(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
+    run = require("wandb").init(dir=directory, name=name, id=known, resume="allow", config=fields)
+    return run.id, run.log, run.finish
+
+
+def _start_mlflow(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
+    mlflow = require("mlflow")
+    run = mlflow.start_run(run_id=known, run_name=None if known else name)
+    if not known:
+        mlflow.log_params({field: str(value)[:500] for field, value in fields.items()})  # its limit
+    return run.info.run_id, mlflow.log_metrics, mlflow.end_run
+
+
+TRACKERS: dict[str, Callable[[str], Any]] = {
+    "tensorboard": TensorBoard,
+    "wandb": functools.partial(Remote, "wandb"),
+    "mlflow": functools.partial(Remote, "mlflow"),
+}
+
+
+def require(package: str) -> Any:
+    """Return a tracker's package. Raises ImportError if it is not installed, with the extra that installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        extra = f"pip install 'keras-vision-transformers[{package}]'"
+        raise ImportError(f"--track={package} needs the package {package}: {extra}") from error

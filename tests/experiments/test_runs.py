@@ -1,0 +1,59 @@
+"""The list of runs: what a folder holds, what each run is doing, and the command that resumes it."""
+
+import json
+import shlex
+
+import pytest
+
+from keras_vit import _lock, experiments
+from keras_vit import recipe as recipes
+from keras_vit.program import recipe_file
+from tests import programs
+from tests.experiments.test_comparison import write_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_run(tmp_path / "a", 0.5)
+    write_run(tmp_path / "b c", 0.25, rate=3e-4, finished=False)
+    write_run(tmp_path / "sweep" / "runs" / "000", 0.75)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text('{"model_type": "vit"}')  # of another project
+    return tmp_path
+
+
+def test_a_folder_stands_for_the_runs_and_sweeps_in_it(folder):
+    found = {record.path.removeprefix(f"{folder}/"): record.state for record in experiments.read_runs([str(folder)])}
+    assert found == {"a": "finished", "b c": "step 10 of 20", "sweep/runs/000": "finished"}
+    assert len(experiments.compare([str(folder)]).rows) == 3
+
+
+def test_a_run_whose_lock_is_taken_is_running(folder):
+    with _lock.locked(str(folder / "b c")):
+        (record,) = experiments.read_runs([str(folder / "b c")])
+        assert record.state == "running, step 10 of 20"
+    assert record.state == "step 10 of 20"
+
+
+def test_program(folder, capsys):
+    assert programs.call("train.runs", str(folder)) == 0
+    text = capsys.readouterr().out
+    assert f"| {folder}/a | finished | eval_accuracy | 50.00% | 60.00% |" in text
+    assert text.count("keras-vit train") == 1  # two are finished
+    assert programs.call("train.runs", "--json", str(folder)) == 0
+    runs = json.loads(capsys.readouterr().out)
+    assert [(run["last"], run["best"]) for run in runs] == [(0.5, 0.6), (0.35, 0.35), (0.75, 0.85)]
+    command = shlex.split(runs[1]["resume"])
+    recipe, rest, fit = recipe_file.load(command[2].removeprefix("--config="))
+    assert command[3] == f"--workdir={folder}/b c" and not rest
+    assert fit(recipe, lambda recipe: recipe) == recipes.Recipe(
+        total_steps=20, evaluators=("knn",), optim=recipes.Optim(learning_rate=3e-4)
+    )
+
+
+def test_without_arguments_it_lists_the_folder_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="'runs'"):
+        programs.call("train.runs")
+    write_run(tmp_path / "runs" / "a")
+    assert programs.call("train.runs") == 0

@@ -1,0 +1,95 @@
+"""Trackers with packages of their own, whose place a stand-in takes: what they record, and when a run is resumed."""
+
+import sys
+import types
+
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training import metrics, run_directory, trackers
+
+
+class FakeWandb:
+    def __init__(self):
+        self.starts, self.logged, self.ended = [], [], 0
+
+    def init(self, **options):
+        self.starts.append(options)
+        return types.SimpleNamespace(id=options["id"] or "new", log=self.log, finish=self.finish)
+
+    def log(self, values, step):
+        self.logged.append((step, values))
+
+    def finish(self):
+        self.ended += 1
+
+
+class FakeMlflow(FakeWandb):
+    def start_run(self, run_id, run_name):
+        self.starts.append({"id": run_id, "name": run_name})
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id or "new"))
+
+    def log_params(self, fields):
+        self.starts[-1]["config"] = fields
+
+    def log_metrics(self, values, step):
+        self.log(values, step)
+
+    def end_run(self):
+        self.finish()
+
+
+@pytest.fixture(params=["wandb", "mlflow"])
+def package(request, monkeypatch):
+    fake = {"wandb": FakeWandb, "mlflow": FakeMlflow}[request.param]()
+    monkeypatch.setitem(sys.modules, request.param, fake)
+    return request.param, fake
+
+
+@pytest.fixture
+def run(tmp_path):
+    data = {"name": "digits", "class_names": ["0"], "num_classes": 1, "num_train": 1, "num_eval": 1}
+    path = tmp_path / "mine"
+    path.mkdir()
+    run_directory.write_config(str(path), recipes.Recipe(total_steps=7), data)
+    return str(path)
+
+
+def record(run, name, step=0):
+    writer = metrics.MetricsWriter(run, step, [name])
+    writer.write(step + 2, {"loss": 0.5, "learning_rate": 0.1})
+    writer.write(step + 2, {"split": "test", "eval_accuracy": 0.75, "eval_loss": 1.5})
+    writer.close()
+
+
+def test_it_records_numbers_and_recipe_and_continues_a_resumed_run(package, run):
+    name, fake = package
+    record(run, name)
+    assert fake.logged == [
+        (2, {"train/loss": 0.5, "train/learning_rate": 0.1}),
+        (2, {"eval/accuracy": 0.75, "eval/loss": 1.5}),
+    ]
+    first = fake.starts[0]
+    assert first["id"] is None and first["name"] == "mine" and int(first["config"]["total_steps"]) == 7
+    record(run, name, step=2)
+    assert fake.starts[1]["id"] == "new" and fake.ended == 2
+    assert len(run_directory.read_metrics(run)) == 4
+
+
+def test_an_error_while_it_records_costs_only_the_record(package, run, monkeypatch, caplog):
+    name, fake = package
+
+    def fails(*arguments, **options):
+        raise ConnectionError("the network is down")
+
+    monkeypatch.setattr(fake, "log", fails)
+    record(run, name)
+    assert len(run_directory.read_metrics(run)) == 2
+    assert len([text for text in caplog.messages if "the network is down" in text]) == 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_missing_package_is_named_before_the_training(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"\[{name}\]"):
+        trackers.require(name)

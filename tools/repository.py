@@ -1,0 +1,67 @@
+"""Write the repository's address, `REPOSITORY` of `keras_vit/version.py`, into the files that cannot read it.
+
+    python -m tools.repository
+
+`setup.py` reads the constant. An empty address takes the lines out again.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+from keras_vit import _io
+from keras_vit.version import REPOSITORY
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_ADDRESS = "{address}"
+_CONTACT = """blank_issues_enabled: true
+contact_links:
+  - name: Documentation
+    url: {address}/tree/main/docs
+    about: Guides, tutorials and answers to frequent questions
+"""
+# File: a text that occurs once in it, and the text that takes its place where there is an address.
+_TEXTS = {
+    "CITATION.cff": ("type: software\n", "type: software\nrepository-code: {address}\n"),
+    "mkdocs.yml": (
+        "site_description: Vision Transformers for Keras 3\n",
+        "site_description: Vision Transformers for Keras 3\nrepo_url: {address}\n",
+    ),
+    "SECURITY.md": ("Security tab of the repository,", "Security tab of [the repository]({address}/security),"),
+    ".github/ISSUE_TEMPLATE/config.yml": ("blank_issues_enabled: true\n", _CONTACT),
+}
+_NOTEBOOKS = {
+    "fine_tune_own_images": '"# Fine-tune on your own images\\n",\n',
+    "inspect_a_model": '"# Inspect a model\\n",\n',
+}
+
+
+def places() -> Iterator[tuple[str, str, str]]:
+    """Yield each file with its text without an address and with one."""
+    for file, texts in _TEXTS.items():
+        yield file, *texts
+    for name, title in _NOTEBOOKS.items():
+        link = f'    "\\n",\n    "[In the repository]({_ADDRESS}/blob/main/examples/{name}.ipynb)\\n",\n'
+        yield f"examples/{name}.ipynb", title, title + link
+
+
+def write(root: pathlib.Path = ROOT, address: str = REPOSITORY) -> list[str]:
+    """Write an address into all files under `root`, in place of the one that is there; return those that changed."""
+    changed = []
+    for file, plain, filled in places():
+        before = (root / file).read_text(encoding="utf-8")
+        found = re.escape(filled).replace(re.escape(_ADDRESS), r"https?://[^\s)]+?")
+        text = re.sub(found, lambda _, plain=plain: plain, before)
+        if text.count(plain) != 1:
+            raise ValueError(f"{file} must contain {plain!r} once. It has it {text.count(plain)} times.")
+        if address:
+            text = text.replace(plain, filled.replace(_ADDRESS, address))
+        if text != before:
+            _io.write_text(root / file, text)
+            changed.append(file)
+    return changed
+
+
+if __name__ == "__main__":
+    sys.stdout.write("".join(f"{file}\n" for file in write()))

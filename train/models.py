@@ -1,0 +1,114 @@
+"""List models and their published weights: accuracy, size, operations, measured speed, license.
+
+    keras-vit models
+    keras-vit models ViT_S16 ViT_B16
+    keras-vit models --json
+
+The first two columns are the values of --model and --weights of `keras-vit train`, and of `keras_vit.create_model`.
+"""
+
+import functools
+import importlib.resources
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+common_flags.define_json_flag("a table")
+
+with program.imports(__name__):
+    from keras_vit import _io, list_models, list_weights
+    from keras_vit.models.registry import constructor_name, full_name
+    from keras_vit.planning import cost
+    from keras_vit.zoo.published import PublishedWeights
+
+COLUMNS = (
+    "model",
+    "weights",
+    "pixels:",
+    "top-1:",
+    "parameters:",
+    "GFLOPs:",
+    "images/s:",
+    "memory:",
+    "license",
+    "source",
+)
+# Papers of the models that have no published weights here.
+PAPERS = {
+    "ViT-g/14": "arXiv:2106.04560",
+    "ViT-G/14": "arXiv:2106.04560",
+    "ViT-S+/16": "arXiv:2508.10104",
+    "ViT-H+/16": "arXiv:2508.10104",
+    "R26+ViT-B/32": "arXiv:2106.10270",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    chosen = [full_name(name) for name in argv[1:]] or list_models()
+    found = [row for name in chosen for row in rows(name)]
+    if flags.FLAGS.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{table(found)}\n\n{caption()}\n")
+    return 0
+
+
+def rows(model: str) -> list[dict[str, Any]]:
+    """Return a row per published checkpoint of a model, or one row without any."""
+    return [_row(model, entry) for entry in list_weights(model) or [None]]
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as Markdown."""
+    formats = {"top-1": "{} %", "parameters": "{:,}", "GFLOPs": "{:.1f}", "images/s": "{:.1f}", "memory": "{:.2f} GB"}
+    names = [column.removesuffix(":") for column in COLUMNS]
+    shown = (
+        [None if row[name] is None else formats.get(name, "{}").format(row[name]) for name in names] for row in found
+    )
+    return _io.markdown_table(COLUMNS, shown)
+
+
+def caption() -> str:
+    """Return how the table was made."""
+    return (
+        "Top-1 is the accuracy on ImageNet that the owners of the weights state. Parameters and operations are those "
+        "of one image of this size, with the head of the weights; a multiply-add is two operations. Images/s and "
+        "memory were measured at 224 pixels and 1,000 classes in float32, with batches of 16 or 8 images, or one image "
+        f"of the S models, on {measured()['machine']}. Memory is the peak of the process."
+    )
+
+
+@functools.cache
+def measured() -> dict[str, Any]:
+    """Return the measured speeds, which `python -m benchmarks.models` writes."""
+    path = importlib.resources.files("keras_vit") / "zoo" / "assets" / "speeds.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _row(model: str, entry: PublishedWeights | None) -> dict[str, Any]:
+    pixels, classes, arguments = (entry.resolution, entry.classes, entry.arguments) if entry else (224, 1000, {})
+    head = {"classes": classes} if classes else {"include_top": False}
+    counted = cost.of_variant(model, image_size=pixels, **head, **arguments)
+    speed = measured()["models"].get(model, {}) if pixels == 224 else {}
+    return {
+        "model": constructor_name(model),
+        "weights": entry and entry.name,
+        "pixels": pixels,
+        "top-1": entry and entry.accuracy,
+        "parameters": counted.parameters,
+        "GFLOPs": round(2 * counted.macs / 1e9, 1),
+        "images/s": speed.get("images_per_second"),
+        "memory": speed.get("gigabytes"),
+        "license": entry and entry.license,
+        "source": entry.source if entry else PAPERS.get(model),
+    }
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,64 @@
+"""List runs: their state and score, and how to resume those that have not finished.
+
+    keras-vit runs
+    keras-vit runs runs/images runs/sweep --json
+
+Each argument is a run, a sweep, or a folder of runs; `runs` if there is none. A run that has not finished is resumed by
+the command below the table, on the machine that has its data: the recipe comes from its config.json.
+"""
+
+import datetime
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+common_flags.define_json_flag("a table")
+
+with program.imports(__name__):
+    from keras_vit import _io, experiments
+    from keras_vit.experiments.runs import metric_of
+    from keras_vit.training import run_directory
+
+
+def main(argv: Sequence[str]) -> int:
+    as_json = flags.FLAGS.json
+    found = [describe(record, as_json) for record in experiments.read_runs(argv[1:] or ["runs"])]
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        return 0
+    columns = ("run", "state", "score", "last", "best", "updated")
+    sys.stdout.write(_io.markdown_table(columns, [[run[name] for name in columns] for run in found]) + "\n")
+    if commands := [run["resume"] for run in found if run["resume"]]:
+        sys.stdout.write("\n".join(["", "To resume:", *commands]) + "\n")
+    return 0
+
+
+def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
+    """Return what the table shows of a run, and the command that resumes it; None if it is finished or running."""
+    score = metric_of(record.recipe)
+    scores = [line[score.name] for line in record.lines if score.name in line]
+    last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)
+    metrics, config = (os.path.join(record.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))
+    written = datetime.datetime.fromtimestamp(os.path.getmtime(metrics if os.path.exists(metrics) else config))
+    resume = f"keras-vit train --config={shlex.quote(config)} --workdir={shlex.quote(record.path)}"
+    return {
+        "run": record.path,
+        "state": record.state,
+        "score": score.name,
+        "last": last if as_json else score.text(last),
+        "best": best if as_json else score.text(best),
+        "updated": f"{written:%Y-%m-%d %H:%M}",
+        "resume": resume if record.state.startswith("step") else None,
+    }
+
+
+if __name__ == "__main__":
+    program.run(main)
