@@ -7,12 +7,12 @@ would have seen. The batch does not depend on the number of workers: worker `i` 
 `i * batch_size / S`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import masks, mix, preprocess
+from keras_vit.data import errors, masks, mix, parse, preprocess
 from keras_vit.data.bad_images import Log, Reporter
 from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import Rows, Source
@@ -156,6 +156,26 @@ def eval_batches(
     # The last batch of a worker may be padding only.
     batches = batches.take(-(-(source.num_examples - rows.first) // batch_size))
     return _finish(batches, pp, may_be_empty=reporter.skips)
+
+
+def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None = None) -> Iterator[dict]:
+    """Yield images of any size, as the model takes them, and their masks as they are stored, as arrays.
+
+    The preprocessing is `other_pp`, or `pp` without what crops and resizes.
+    """
+    kept = (call.text for call in parse.parse(pp) if call.op.kind != parse.GEOMETRIC)
+    pp = other_pp or "|".join(kept)
+    on_host, to_model_range, log = preprocess.host_function(pp), preprocess.device_function(pp), Log()
+    for origin, item in source.items():
+        try:
+            example = source.load(item)
+            image = to_model_range(on_host({"image": example["image"]})["image"][None])[0]
+        except tf.errors.OpError as error:
+            if on_bad_image == "error":
+                raise errors.UnreadableImageError(origin, errors.describe(error)) from error
+            log.add(origin, errors.describe(error))
+            continue
+        yield {"image": image.numpy(), "mask": example["mask"].numpy()}
 
 
 def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> Rows:

@@ -75,7 +75,7 @@ def opener(
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None
         kind, classes, values = opened.label_kind, opened.class_names, opened.value_names
-        originals = functools.partial(_originals, opened, pp, on_bad_image) if kind == "mask" else None
+        originals = functools.partial(data.pipeline.originals, opened, pp, on_bad_image) if kind == "mask" else None
         return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, originals)
 
     return open_split
@@ -98,29 +98,6 @@ class _Batches:
                 return
             images = self.to_model_range(batch["image"]).numpy()
             yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
-
-
-def _originals(source: Any, pp: str, on_bad_image: str, other_pp: str | None) -> Iterator[dict]:
-    """Yield images of any size and their masks."""
-    import tensorflow as tf
-
-    from keras_vit import data
-    from keras_vit.data import bad_images, errors, parse
-
-    kept = (call.text for call in parse.parse(pp) if call.op.kind != parse.GEOMETRIC)
-    pp = other_pp or "|".join(kept)
-    on_host, to_model_range = data.preprocess.host_function(pp), data.preprocess.device_function(pp)
-    log = bad_images.Log()
-    for origin, item in source.items():
-        try:
-            example = source.load(item)
-            image = to_model_range(on_host({"image": example["image"]})["image"][None])[0]
-        except tf.errors.OpError as error:
-            if on_bad_image == "error":
-                raise data.UnreadableImageError(origin, errors.describe(error)) from error
-            log.add(origin, errors.describe(error))
-            continue
-        yield {"image": image.numpy(), "mask": example["mask"].numpy()}
 
 
 def renumber(numbers: np.ndarray, batch: dict) -> dict:

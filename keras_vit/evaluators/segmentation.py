@@ -53,15 +53,14 @@ class Segmentation(SplitEvaluator):
                 _checks.positive_int(name, getattr(self, name))
 
     def check(self, context: Context) -> None:
-        opened = self._open(context)
+        self._open(context)
         if self.stride is None:
             return
         if context.predictor.scores_are != "logits":
             raise NotMeasurable("Windows need the logits of the model, and this artifact returns masks.")
-        if opened.originals is None or None in self._window(context):
-            raise ValueError("The model takes images of any size: give the size of windows, such as crop=512.")
-        if self.stride > min(self._window(context)):
-            raise ValueError(f"Windows of {self._window(context)} must touch. Received: stride={self.stride}.")
+        window = self._window(context)
+        if self.stride > min(window):
+            raise ValueError(f"Windows of {window} pixels must touch. Received: stride={self.stride}.")
 
     def measure(self, context: Context) -> Result:
         self.check(context)
@@ -86,9 +85,11 @@ class Segmentation(SplitEvaluator):
             return getattr(task, "ignore", 255)
         return self.ignore
 
-    def _window(self, context: Context) -> tuple[int | None, int | None]:
-        height, width, _ = context.image_shape
-        return height or self.crop, width or self.crop
+    def _window(self, context: Context) -> tuple[int, int]:
+        height, width = (side or self.crop for side in context.image_shape[:2])
+        if height is None or width is None:
+            raise ValueError("The model takes images of any size: give the size of windows, such as crop=512.")
+        return height, width
 
     def _predictions(self, context: Context, opened: Split) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
         """Yield predicted and true classes, `[h, w]` each, and whether all scores are finite."""
@@ -100,6 +101,7 @@ class Segmentation(SplitEvaluator):
                 for index in np.flatnonzero(valid):
                     yield classes[index], batch["mask"][index], bool(np.isfinite(found[index]).all())
             return
+        assert opened.originals is not None  # of masks
         for example in opened.originals(self.pp):
             logits = slide(scores, example["image"], self._window(context), self.stride)
             yield to_classes(logits[None], example["mask"].shape)[0], example["mask"], bool(np.isfinite(logits).all())

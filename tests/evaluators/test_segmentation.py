@@ -174,5 +174,5 @@ def test_wrong_arguments():
         Suite(["segmentation"]).check(found)
     found = context()
     found.predictor.model = types.SimpleNamespace(input_shape=(None, None, None, 3))
-    with pytest.raises(ValueError, match="give crop="):
+    with pytest.raises(ValueError, match="crop=512"):
         Suite(["segmentation(stride=4)"]).check(found)

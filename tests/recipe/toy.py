@@ -135,7 +135,7 @@ def replace_readers(monkeypatch, folder):
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]
 
-    def read_files(location, label="label", masks=None, **_):
+    def read_files(location, label="label", masks=None, classes=None, label_offset=0):
         if masks is not None:
             images = np.stack([tf.io.decode_jpeg(tf.io.read_file(path)).numpy() for path in paths])
             of_pixels = np.tile(labels[:, None, None], (1, *images.shape[1:3]))
