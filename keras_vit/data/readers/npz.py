@@ -145,7 +145,7 @@ def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
         )
     are_masks = len(labels.shape) == 3 and labels.shape == shape[:3]
     if len(labels.shape) not in (1, 2) and not are_masks or labels.shape[0] != shape[0]:
-        raise ValueError(f"There must be one label, or one mask of the same size, per image, {shape[0]}. {received}")
+        raise ValueError(f"There must be one label per image, {shape[0]}, or one mask of the same size. {received}")
     if not are_masks and not 1 <= math.prod(columns) <= MAX_CLASSES:
         raise ValueError(f"Labels must have one column per class, at most {MAX_CLASSES:,}. {received}")
     # One-hot labels are often floats.
