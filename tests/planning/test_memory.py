@@ -46,6 +46,14 @@ def test_the_estimate_adds_weights_and_activations():
     assert plan.of_recipe(recipe(), 10, devices=4).peak_bytes == pytest.approx(whole.peak_bytes / 4)
 
 
+def test_the_logits_of_each_pixel_count():
+    small, large = (
+        plan.of_recipe(recipes.replace(recipe(batch_size=4), {"task": "segmentation"}), n) for n in (1, 151)
+    )
+    logits_and_gradients = 4 * 2 * 224**2 * 150 * 4  # images, both, pixels, classes more, bytes
+    assert large.activations_bytes - small.activations_bytes == pytest.approx(logits_and_gradients, rel=0.01)
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """Set total and free memory of the machine, in GB; return the warnings."""

@@ -1,7 +1,7 @@
 """Segmentation of your own images: a class for each pixel, learned from masks.
 
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --workdir=runs/pixels
-    keras-vit train --config=segmentation --data="folder:images#masks=masks" --model=ViT_S14 --weights=dinov2_small \
+    keras-vit train --config=segmentation --data="folder:images#masks=masks" --model=ViT_S14 --weights=dinov2 \
         --image_size=448 --adapt=head --config.optim.learning_rate=1e-3
     keras-vit train "folder:images#masks=masks"
 
