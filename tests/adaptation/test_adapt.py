@@ -6,6 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit.adaptation.adapt import lora_layers
+from keras_vit.exporting.inference_model import inference_model
 from tests import tiny
 
 HEAD = {"head/kernel", "head/bias"}
@@ -86,6 +87,9 @@ def test_a_merged_model_equals_the_adapted_model(mode, tmp_path):
         layer.lora_kernel_b.assign(np.random.default_rng(1).normal(scale=0.3, size=layer.lora_kernel_b.shape))
     expected = keras.ops.convert_to_numpy(model(images))
     assert np.abs(expected - plain).max() > 0.1
+    copy = inference_model(model)  # as exports have it: factors of integers stay
+    assert {layer.name for layer in lora_layers(copy)} == ({"query"} if mode else set())
+    np.testing.assert_allclose(copy(images), expected, rtol=1e-4, atol=0.05 if mode else 1e-4)
     if mode is None:  # a model without LoRA reads the sums
         model.save(tmp_path / "lora.keras")
         loaded = keras_vit.model_from_checkpoint(tmp_path / "lora.keras")
