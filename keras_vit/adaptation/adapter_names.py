@@ -48,7 +48,7 @@ def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[s
     factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
     others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]
     fewest, result = [*factors, *others], None
-    factors = factors if len(fewest) <= len(model.weights) else []  # an adapter has fewer modules than its base
+    factors = factors if len(fewest) <= 2 * len(model.weights) else []  # more than any adapter of the model has
     for family in families.FAMILIES:
         for layout in family.layouts:
             own = modules_of(model, family.rules(layout))
@@ -82,4 +82,5 @@ def written_rules(model: keras.Model, format: str | None, naming: str | None) ->
                 raise
     naming = naming or ("later" if "later" in writing.styles else None)
     layout = layout_of(model, family.name, writing, model.config.to_dict(), naming, None)
-    return family.rules(dataclasses.replace(layout, prefix=_PREFIX + layout.prefix, outer=_PREFIX + layout.outer))
+    own = layout.prefix if model.config.include_top or naming == "published" else ""  # towers have none in version 5
+    return family.rules(dataclasses.replace(layout, prefix=_PREFIX + own, outer=_PREFIX + layout.outer))

@@ -199,7 +199,7 @@ REFUSED_TENSORS = {
         {"classifier.weight": np.ones((6, 32), "float32"), "classifier.bias": np.ones(6, "float32")},
         "classes",
     ),
-    "many": ({f"layer.{index}.lora_A.weight": np.ones(1, "float32") for index in range(200)}, "factors"),
+    "many": ({f"layer.{index}.lora_A.weight": np.ones(1, "float32") for index in range(400)}, "factors"),
 }
 
 
