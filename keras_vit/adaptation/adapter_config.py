@@ -32,7 +32,7 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
-def _all(valid: Any, kind: type) -> Any:
+def _all(valid: Any, kind: Any) -> Any:
     return lambda values: isinstance(values, kind) and all(map(valid, values))
 
 

@@ -107,7 +107,7 @@ def save_adapter(
         model: A `VisionTransformer` with LoRA.
         folder: Directory to write `adapter_config.json` and `adapter_model.safetensors` to.
         format: `"huggingface"` or `"timm"`. None for the format that the model was read from, or the first that can
-            hold it.
+            hold it. A model that none can hold has an adapter that only `load_adapter` reads.
         naming: `"later"` (transformers from version 5 on) or `"published"` for `"huggingface"`. None for the first.
         base: Path of the base, or its name, such as `"hf:facebook/dinov2-small"`, for the readers of the adapter.
 
@@ -134,7 +134,8 @@ def save_adapter(
     trained = [
         v.path for v in model.trainable_variables if not (v.path.startswith(adapted) and "/lora_kernel" in v.path)
     ]
-    left_out = [path for path in trained if path not in head]
+    bindings, unknown = bind_variables(rules, head)
+    left_out = [*unknown, *(path for path in trained if path not in head)]
     if left_out or not modules:
         raise CheckpointError(
             "An adapter contains factors of LoRA, and the head. Received: a model "
@@ -145,7 +146,6 @@ def save_adapter(
     scales: dict[str, tuple[int, float]] = {}  # rank and alpha by module
     for name, parts in modules.items():
         arrays[f"{name}.lora_A.weight"], arrays[f"{name}.lora_B.weight"], scales[bare(name)] = _joined(parts)
-    bindings, _ = bind_variables(rules, head)
     for binding in bindings:
         values = tuple(ops.convert_to_numpy(variables[path]) for path in binding.variables)
         arrays |= zip(binding.stored, binding.transform.write(values), strict=True)

@@ -5,6 +5,7 @@ import itertools
 import re
 
 import keras
+from absl import logging
 
 from keras_vit import _checks
 from keras_vit.checkpoints import CheckpointError, families
@@ -14,6 +15,7 @@ from keras_vit.checkpoints.save import layout_of
 from keras_vit.layers import Dense, EinsumDense
 from keras_vit.models import layer_walk
 
+FORMATS = ("huggingface", "timm")
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
 
@@ -48,7 +50,7 @@ def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[s
     factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
     others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]
     fewest, result = [*factors, *others], None
-    factors = factors if len(fewest) <= len(model.weights) else []  # an adapter has fewer modules than its base
+    factors = factors if len(fewest) <= 2 * len(model.weights) else []  # more than any adapter of the model has
     for family in families.FAMILIES:
         for layout in family.layouts:
             own = modules_of(model, family.rules(layout))
@@ -70,16 +72,26 @@ def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[s
 
 def written_rules(model: keras.Model, format: str | None, naming: str | None) -> list[Rule]:  # noqa: A002
     """Return the rules of the format that a model is written in."""
-    read = getattr(getattr(model, "checkpoint_layout", None), "family", None)
-    formats = [format] if format else sorted(("huggingface", "timm"), key=lambda name: name != read)
-    for name in formats:
-        _checks.choice("format", name, ("huggingface", "timm"))
+    if format is not None:
+        _checks.choice("format", format, FORMATS)
+    config, read = model.config.to_dict(), getattr(getattr(model, "checkpoint_layout", None), "family", None)
+    reasons = []
+    for name in [format] if format else sorted(FORMATS, key=lambda name: name != read):
         try:
-            family, writing = families.writing_family(name, "vit", model.config.to_dict())
-            break
-        except CheckpointError:
-            if name == formats[-1]:
-                raise
-    naming = naming or ("later" if "later" in writing.styles else None)
-    layout = layout_of(model, family.name, writing, model.config.to_dict(), naming, None)
-    return family.rules(dataclasses.replace(layout, prefix=_PREFIX + layout.prefix, outer=_PREFIX + layout.outer))
+            family, writing = families.writing_family(name, "vit", config)
+        except CheckpointError as error:
+            reasons.append(error)
+            continue
+        naming = naming or ("later" if "later" in writing.styles else None)
+        layout = layout_of(model, name, writing, config, naming, None)
+        own = layout.prefix if config["include_top"] or naming == "published" else ""  # towers have none in version 5
+        return family.rules(dataclasses.replace(layout, prefix=_PREFIX + own, outer=_PREFIX + layout.outer))
+    if format:
+        raise reasons[0]
+    logging.warning("Only keras_vit.load_adapter can read the adapter: %s", reasons[-1])
+    schemes = (
+        family.rules(dataclasses.replace(layout, prefix=_PREFIX, outer=_PREFIX))
+        for family in families.FAMILIES
+        for layout in family.layouts
+    )
+    return max(schemes, key=lambda rules: sum(map(len, modules_of(model, rules).values())))

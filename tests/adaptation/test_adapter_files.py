@@ -16,6 +16,7 @@ from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
 from keras_vit.training import run_directory
 from tests import tiny
 from tests.checkpoints import files
+from tests.models.dense_head import DenseHead
 
 LORA = files.GOLDEN / "lora"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -199,7 +200,7 @@ REFUSED_TENSORS = {
         {"classifier.weight": np.ones((6, 32), "float32"), "classifier.bias": np.ones(6, "float32")},
         "classes",
     ),
-    "many": ({f"layer.{index}.lora_A.weight": np.ones(1, "float32") for index in range(200)}, "factors"),
+    "many": ({f"layer.{index}.lora_A.weight": np.ones(1, "float32") for index in range(400)}, "factors"),
 }
 
 
@@ -285,7 +286,25 @@ def test_a_run_has_its_adapter_beside_the_model(tmp_path, caplog):
     config = json.loads((tmp_path / "run" / "adapter" / CONFIG).read_text())
     assert (config["base_model_name_or_path"], config["revision"]) == ("google/vit", "main")
     assert load_file(tmp_path / "run" / "adapter" / WEIGHTS).keys() == load_file(LORA / "adapter" / WEIGHTS).keys()
-    other = tiny.model(position_embedding="sincos2d")  # neither timm nor transformers has it
-    keras_vit.adapt(other, "lora")
-    run_directory.save_model(other, str(tmp_path / "other"))
-    assert os.listdir(tmp_path / "other") == ["model.keras"] and "position_embedding" in caplog.text
+
+
+@pytest.mark.parametrize("arguments", [{"position_embedding": "sincos2d"}, {"qk_norm": True, "mlp": "swiglu"}])
+def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
+    model, images = tiny.model(**arguments), np.ones((1, tiny.SIZE, tiny.SIZE, 3), "float32")
+    keras_vit.adapt(model, "lora(rank=2, layers='.')")
+    for index, layer in enumerate(layers_with_lora(model)):
+        layer.lora_kernel_b.assign(np.random.default_rng(index).normal(size=layer.lora_kernel_b.shape))
+    run_directory.save_model(model, str(tmp_path))
+    assert next(iter(arguments)) in caplog.text
+    other = tiny.model(**arguments)
+    keras_vit.load_adapter(other, tmp_path / "adapter")
+    np.testing.assert_allclose(np.asarray(other(images)), np.asarray(model(images)), **TOLERANCE)
+    with pytest.raises(CheckpointError, match=next(iter(arguments))):
+        keras_vit.save_adapter(model, tmp_path, format="timm")
+
+
+def test_a_head_that_no_adapter_has(tmp_path, caplog):
+    model = tiny.model(head=DenseHead(3))
+    keras_vit.adapt(model, "lora")
+    run_directory.save_model(model, str(tmp_path))
+    assert os.listdir(tmp_path) == ["model.keras"] and "No adapter" in caplog.text

@@ -51,6 +51,12 @@ TRANSFORMERS = {
         {},
         {"target_modules": ["q_proj", "out_proj", "fc2"], "exclude_modules": ".*head.*", "layers_to_transform": [1]},
     ),
+    "siglip_tower": (
+        "SiglipVisionModel",
+        "SiglipVisionConfig",
+        {},
+        {"target_modules": r"encoder\..*(k_proj|fc1)", "modules_to_save": None},
+    ),
 }
 TIMM = {
     "qkv": ("vit_base_patch16_224", {}, {"target_modules": ["qkv"]}),
@@ -125,7 +131,7 @@ def test_transformers(case, transformers, torch, tmp_path):
     module_name, config_name, arguments, config = TRANSFORMERS[case]
     sizes = {**SIZES, **arguments}
     sizes = {"vision_config": sizes} if case == "siglip" else sizes
-    classes = {} if case == "dinov3" else {"num_labels": 5}
+    classes = {} if case in ("dinov3", "siglip_tower") else {"num_labels": 5}
     torch.manual_seed(0)
     module = getattr(transformers, module_name)(getattr(transformers, config_name)(**sizes, **classes))
     randomize(module, torch, "")

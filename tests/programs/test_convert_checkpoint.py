@@ -59,7 +59,7 @@ def test_an_adapter_is_merged(tmp_path):
     # Float32 sums in another order.
     np.testing.assert_allclose(np.asarray(model(golden["image"])), golden["merged_logits"], rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="classes"):  # the head of the adapter has five
-        convert(lora / "base", tmp_path / "other", adapter=lora / "adapter", classes=3)
+        convert(lora / "base", tmp_path / "other.npz", adapter=lora / "adapter", classes=3)
 
 
 def test_the_description_is_json(capsys):
