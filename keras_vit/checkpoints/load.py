@@ -207,9 +207,10 @@ def evaluated_size(path: Path) -> tuple[int, int] | None:
     patch size is not returned: such a model leaves out the last pixels.
     """
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
-        size, patch = checkpoint.resizing and checkpoint.resizing.size, checkpoint.arguments.get("patch_size") or 1
-        steps = _checks.size_pair("patch_size", patch)
-        return None if size is None or any(side % step for side, step in zip(size, steps, strict=True)) else size
+        if checkpoint.resizing is None:
+            return None
+        size, steps = checkpoint.resizing.size, _checks.size_pair("", checkpoint.arguments.get("patch_size") or 1)
+        return None if any(side % step for side, step in zip(size, steps, strict=True)) else size
 
 
 def _load(

@@ -31,7 +31,8 @@ def recipe_from_flags(arguments: Sequence[str] = ()) -> "Recipe":
     if data and not options.config and data in recipe_file.names() and not os.path.exists(data):
         raise ValueError(f"{data!r} is a recipe, not a data set: --config={data}")
     named = recipes.named_checkpoint(options.model, options.image_size) if options.model else {}
-    weights = options.weights or named.pop("weights", None)
+    own_weights = named.pop("weights", None)
+    weights = options.weights or own_weights
     chosen: dict[str, Any] = {name: options[name].value for name in ("model", "image_size", "adapt")}
     chosen = {"data": data, **chosen, **named}
     chosen = {name: value for name, value in chosen.items() if value is not None}

@@ -8,7 +8,7 @@ from typing import Any
 from keras_vit import models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.checkpoints.load import evaluated_size
-from keras_vit.models.registry import full_name
+from keras_vit.models.registry import constructor_name, full_name
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
 from keras_vit.zoo import hub
@@ -71,18 +71,19 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     >>> named_checkpoint("ViT_S16:augreg", image_size=224)
     {'model': 'ViT-S/16', 'weights': 'ViT_S16:augreg', 'image_size': 224}
     """
-    if not os.path.exists(model) and (model in models.list_models() or ":" not in model):
+    variants = models.list_models()
+    if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
         return {}
     entry = zoo.parse(model).entry
     if entry is not None and not hub.address_of(entry.path):  # whose directory states another size for evaluation
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     kind, found = architecture_of(model)
-    variants = models.VIT if kind == "vit" else models.BIT
-    same = [name for name, sizes in variants.items() if dataclasses.asdict(sizes).items() <= found.items()]
+    sizes_of = models.VIT if kind == "vit" else models.BIT
+    same = [name for name, sizes in sizes_of.items() if dataclasses.asdict(sizes).items() <= found.items()]
     height, width = evaluated_size(model) or (found.get("image_size"),) * 2
     size = {"image_size": image_size or height} if height == width and (image_size or height) else {}
     nearest = min(
-        variants, key=lambda name: abs(getattr(variants[name], "hidden_size", 0) - found.get("hidden_size", 0))
+        sizes_of, key=lambda name: abs(getattr(sizes_of[name], "hidden_size", 0) - found.get("hidden_size", 0))
     )
     return {"model": same[0] if same else nearest, "weights": model, **size}
 

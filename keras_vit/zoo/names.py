@@ -96,7 +96,7 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
     if colon and _is_model(own):
         raise _unknown(own, name)
     if model is None or weights.endswith(_FILE_SUFFIXES) or os.sep in weights:
-        raise FileNotFoundError(f"There is no checkpoint at {weights!r}.{_hint(weights)}")
+        raise FileNotFoundError(f"There is no checkpoint or model at {weights!r}.{_hint(weights)}")
     raise _unknown(model, weights)
 
 
