@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import sys
 from typing import Any
 
 from benchmarks import records, tables
@@ -42,4 +41,4 @@ def main(guide: pathlib.Path = GUIDE) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -91,10 +91,13 @@ class Loop:
             means = self._add_to_window(history)
             bar.update(progress.step, self._details(means, speed))
 
-            if self._is_due(self.recipe.log_every):
+            logged = self._is_due(self.recipe.log_every)
+            if logged:
                 bar.close()
                 self._log(writer, means, history, speed)
             results, best, last = self._evaluate(bar, writer)
+            if last and not logged:  # an early end
+                self._log(writer, means, history, speed)
             stopping = self.backend.mean(bool(stop)) > 0  # all processes, if one has to
             if best or stopping or last or self._is_due(self.recipe.checkpoint_every):
                 self._save(best)

@@ -6,6 +6,7 @@ from scipy import stats
 
 from keras_vit import _confidence
 from keras_vit.evaluators import ClassificationMetrics
+from keras_vit.training import run_summary
 
 
 @pytest.mark.parametrize(("correct", "examples"), [(0, 7), (5, 9), (206, 400), (9, 9)])
@@ -55,3 +56,11 @@ def test_several_classes_per_image():
     found = metrics.result()
     assert found["chance"] == pytest.approx(5 / 12)  # of twelve pairs of image and class, five are right
     assert found["largest_class"] == 0.75 and found["balanced_accuracy"] is None
+
+
+def test_the_report_of_a_run_has_them():
+    lines = run_summary.accuracy_lines(np.array([[90, 0], [10, 0]]))
+    assert lines[0] == "95% confidence interval 82.56% to 94.48%"  # Wilson's, of 90 of 100
+    assert lines[1] == "chance 50.00%, largest class 90.00%, balanced accuracy 50.00%, macro F1 47.37%"
+    assert lines[2].startswith("Not better") and len(lines) == 3
+    assert len(run_summary.accuracy_lines(np.diag([50, 50]))) == 2

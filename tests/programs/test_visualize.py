@@ -14,7 +14,7 @@ from PIL import Image
 
 from keras_vit import checkpoints, data, models
 from keras_vit.data import preprocess
-from keras_vit.evaluators import regression
+from keras_vit.evaluators import ClassificationMetrics, classification, regression
 from keras_vit.inference import outputs, sample_images
 from keras_vit.inspection import examples, report
 from tests import golden_data, programs, tiny
@@ -85,6 +85,19 @@ def test_a_model_of_values(tmp_path):
     ]
     assert "<h2>Predicted against true values</h2>" in html
     assert (tmp_path / "figures" / "predicted_against_true.svg").exists()
+
+
+def test_the_page_puts_the_accuracy_into_context(tmp_path):
+    """Nine of ten images are of the class that is always predicted."""
+    metrics = ClassificationMetrics(2)
+    metrics.update(np.eye(2)[np.zeros(20, int)], np.repeat([0, 1], [18, 2]))
+    results = classification.Classification().describe(classification.to_result(metrics.result()))
+    path = report.write_report(str(tmp_path), "Rare", [], None, ("often", "rare"), results=results, data="test split")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    assert "95% confidence interval 69.90% to 97.21%" in text  # Wilson's, of 18 of 20
+    assert "Not better than always predicting the largest class" in text
+    assert "balanced accuracy" in text and "50.00%" in text
 
 
 @pytest.mark.slow

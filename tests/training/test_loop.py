@@ -236,12 +236,13 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
 
 def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     """With a rate of zero only the first evaluation, after step 4, is the best. A stop on the way changes nothing."""
-    recipe = toy.recipe(total_steps=40, stop_after=2, checkpoint_every=3, optim={"learning_rate": 0.0})
+    recipe = toy.recipe(total_steps=40, stop_after=2, log_every=5, optim={"learning_rate": 0.0})
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = toy.World(tmp_path / "whole", recipe)
     whole.run()
     assert whole.state.progress.step == 12
+    assert [line["step"] for line in lines(tmp_path / "whole") if "loss" in line] == [5, 10, 12]
 
     parts = toy.World(tmp_path / "parts", recipe)
     parts.validation.evaluate = terminated(parts.validation.evaluate)
