@@ -85,7 +85,6 @@ EXTRAS["test"] = [
     "hypothesis>=6.130",
     "pytest>=9.2",
     "pytest-xdist>=3.8",
-    "safetensors>=0.5",  # the tests read our files with it
     "pillow>=11",  # the tests write images with it, and compare ours with it
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",

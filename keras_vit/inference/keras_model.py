@@ -74,7 +74,7 @@ class KerasPredictor(FunctionPredictor):
 
     def patch_features(self, images: np.ndarray) -> np.ndarray:
         """Return the patches after the last block and the model's final norm, float32 `[B, h, w, D]`."""
-        return np.asarray(self._patch_maps.predict_on_batch(images)["maps"][0], np.float32)
+        return np.asarray(self._patch_maps.predict_on_batch(self.prepared(images))["maps"][0], np.float32)
 
     @functools.cached_property
     def _patch_maps(self) -> keras.Model:
