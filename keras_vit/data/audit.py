@@ -76,7 +76,7 @@ def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
     """Return the share of the pixels of each class and, last, of ignored pixels; empty without masks."""
     counts = np.zeros(num_classes + 1)
     for report in reports:
-        counts[[*report.label, -1][: len(report.pixels)]] += report.pixels
+        counts[np.array([*report.label, -1], int)[: len(report.pixels)]] += report.pixels
     return (counts / counts.sum()).tolist() if counts.any() else []
 
 
@@ -137,5 +137,5 @@ def _label_text(source: Source, label: np.ndarray) -> str:
     if source.label_kind == "mask":
         numbers = label[label < source.num_classes]
     else:
-        numbers = np.flatnonzero(label) if label.ndim else [label]
+        numbers = np.flatnonzero(label) if label.ndim else label[None]
     return " + ".join(source.class_names[number] for number in numbers) or "-"

@@ -206,7 +206,7 @@ def test_folders_that_do_not_belong_together(tmp_path):
     (tmp_path / "masks/9.png").write_bytes(b"")
     assert any("9.png" in note for note in data.open_source(spec).notes)
     (tmp_path / "images/0.jpg").write_bytes(b"")
-    with pytest.raises(ValueError, match="'0'"):
+    with pytest.raises(ValueError, match=r"extension. Received: 0\."):
         data.open_source(spec)
     (tmp_path / "empty").mkdir()
     for images, drawn in (("empty", "masks"), ("images", "empty"), ("images", "images")):
