@@ -50,7 +50,8 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
     if getattr(layer, "lora_enabled", False):
         changes["lora"] = {"rank": layer.lora_rank, "lora_alpha": layer.lora_alpha}
     own = {weight.name: weight.trainable for weight in own_weights(layer)}
-    if other := {name: flag for name, flag in own.items() if flag != layer.trainable}:
+    other = {name: flag for name, flag in own.items() if flag != layer.trainable}
+    if other:
         changes["weights"] = other
     if isinstance(layer, CompositeLayer):
         found = {name: find_changes(sublayer, layer.trainable) for name, sublayer in _sublayers(layer).items()}
