@@ -88,11 +88,13 @@ WRITE = {  # the programs that write files, and the flag or argument that names 
     "train.vtab": ["--weights=augreg", "--workdir={}"],
     "train.sweep": ["--config=digits", "--grid=seed=0,1", "--workdir={}"],
     "train.embed": [f"--model={RUN}", "a.png", "--output={}.npz"],
+    "train.predict": [f"--model={RUN}", "a.png", "--output={}"],
     "train.visualize": [f"--model={RUN}", "--output={}"],
     "train.sample_data": ["--output={}"],
     "train.make_tfrecords": ["digits", "--output={}"],
     "train.check_data": ["digits", "--sheet={}.png"],
     "export.main": [f"--model={RUN}", "--output={}"],
+    "export.client": ["--name=pets", "a.png", "--output={}"],
     "export.convert_checkpoint": [str(RUN), "{}.npz"],
 }
 
