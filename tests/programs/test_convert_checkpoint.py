@@ -36,12 +36,12 @@ def test_conversion(name, format, target, tmp_path):
 
 
 def test_a_file_of_other_outputs_is_refused(tmp_path):
-    check, model = programs.load("export.convert_checkpoint").check, tiny.model()
+    program, model = programs.load("export.convert_checkpoint"), tiny.model()
     path = save_checkpoint(model, tmp_path / "vit.npz")
-    check(model, path, "float32")
+    program.check(program.outputs_of(model), path, "float32")
     model.get_layer("head").bias.assign_add([0.05] + [0.0] * (model.config.classes - 1))
     with pytest.raises(ValueError, match="they differ by 0.05"):
-        check(model, path, "float32")
+        program.check(program.outputs_of(model), path, "float32")
 
 
 def test_a_run_keeps_its_class_names(tmp_path):

@@ -102,12 +102,16 @@ def test_tables(run, capsys):
     code, text = evaluate(capsys, *arguments)
     assert code == 0
     assert [line.split()[0] for line in text.splitlines()] == [
-        "classification",
-        "top5",
-        "loss",
-        "ece",
-        "examples",
-        "knn",
+        *(
+            "classification",
+            "accuracy_low",
+            "accuracy_high",
+            "chance",
+            "largest_class",
+            "balanced_accuracy",
+            "macro_f1",
+        ),
+        *("top5", "loss", "ece", "examples", "knn"),
     ]
 
 
