@@ -201,7 +201,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
     >>> layer = EinsumDense("bnd,dhk->bnhk", output_shape=(None, 12, 64))
     >>> layer.build((None, None, 768))
     >>> layer.enable_lora(rank=8)
-    >>> layer.lora_kernel_a.shape, layer.lora_kernel_b.shape
+    >>> tuple(layer.lora_kernel_a.shape), tuple(layer.lora_kernel_b.shape)
     ((768, 8), (8, 768))
     """
 

@@ -89,12 +89,27 @@ def tower(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     return {"image": stored["image"], "hidden_states": hidden_states, **arrays}, meta
 
 
+def image_processors(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
+    """Pixels of each processor that the description states for each image, with Pillow."""
+    import transformers
+
+    stored, meta = remake.read(name)
+    arrays = {key: image for key, image in stored.items() if key.startswith("images/")}
+    for kind, document in meta["processors"].items():
+        process = getattr(transformers, f"{document['image_processor_type']}Pil")(**document)
+        for key, image in list(arrays.items()):
+            if key.startswith("images/"):
+                pixels = process(image, return_tensors="np")["pixel_values"][0]  # [channels, height, width]
+                arrays[f"{kind}/{key.removeprefix('images/')}"] = pixels.transpose(1, 2, 0)
+    return arrays, meta
+
+
 TOWERS = (
     *("hf_dinov2", "hf_dinov2_swiglu", "hf_dinov2_registers", "hf_dinov2_larger_grid"),
     *("hf_dinov2_registers_smaller_grid", "hf_dinov3", "hf_dinov3_wide", "hf_dinov3_gated"),
     *("hf_siglip", "hf_siglip_head72", "hf_siglip_classifier"),
 )
-FILES = {"hf_vit_io": vit, "hf_deit_io": deit, "hf_mae_io": masked_autoencoder}
+FILES = {"hf_vit_io": vit, "hf_deit_io": deit, "hf_mae_io": masked_autoencoder, "hf_image_processors": image_processors}
 FILES |= dict.fromkeys((f"{name}_io" for name in TOWERS), tower)
 
 if __name__ == "__main__":
