@@ -4,6 +4,7 @@ import collections
 import functools
 import posixpath
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -112,7 +113,7 @@ def of_pairs(
     names: Sequence[str],
     label_offset: int,
     indices: dict[str, np.ndarray],
-    **options,
+    **options: Any,
 ) -> DataSet:
     """Return a data set of files of images and masks; further options are those of `of_files`."""
     source = functools.partial(MaskFileSource, offset=label_offset)
