@@ -113,7 +113,10 @@ def test_wrong_values_and_names_are_found(tmp_path):
     renamed = card(values={**VALUES.to_dict(), "names": ["price", "year"]})
     moved = card(values={**VALUES.to_dict(), "mean": [1951.0, 2e6]})
     tolerance = verify.tolerance_of("float32", "values")
-    for description, problem in ((renamed, "does not name the values"), (moved, "1.00e-01 standard deviations")):
+    for description, problem in (
+        (renamed, "value_names does not name the outputs"),
+        (moved, "1.00e-01 standard deviations"),
+    ):
         reference = inference.KerasPredictor(model, description)
         _, problems = artifact_check.check(artifact, reference, tiny.images(2), tolerance)
         assert len(problems) == 3 and all(problem in text for text in problems)
