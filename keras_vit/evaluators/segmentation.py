@@ -13,7 +13,7 @@ from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.predictor import in_batches
-from keras_vit.training.tasks.segmentation import resized
+from keras_vit.models.dense_heads import resized
 
 _AT_A_TIME = 8  # windows
 

@@ -44,8 +44,11 @@ def to_answers(
     if output == "values":
         return Values.from_dict(values or {}).restore(raw)
     if output == "mask":
-        logits = keras.ops.image.resize(raw, size, interpolation="bilinear", data_format="channels_last")
-        best = keras.ops.top_k(logits, 1)[1][..., 0]  # Keras' argmax handles bits, which no converter supports
+        from keras_vit.models.dense_heads import resized
+
+        assert size is not None  # of masks
+        # Keras' argmax handles bits, which no converter supports.
+        best = keras.ops.top_k(resized(raw, size), 1)[1][..., 0]
         return keras.ops.cast(best, masks.dtype(raw.shape[-1]))
     return getattr(keras.ops, output)(raw) if output in CLASSIFICATION else raw
 

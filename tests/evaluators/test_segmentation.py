@@ -11,7 +11,7 @@ from keras_vit.data import sources
 from keras_vit.evaluators import Context, NotMeasurable, Suite, opener
 from keras_vit.evaluators.segmentation import slide, starts, to_classes
 from keras_vit.inference import FunctionPredictor, ModelCard
-from keras_vit.training.tasks.segmentation import resized
+from keras_vit.models.dense_heads import resized
 
 NAMES = ("ground", "sea", "sky")
 RNG = np.random.default_rng(0)

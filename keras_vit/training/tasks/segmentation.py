@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric, segmentation_scores
 from keras_vit._palette import overlay
+from keras_vit.models.dense_heads import resized
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import Shown, Task
 
@@ -97,10 +98,3 @@ class Segmentation(Task):
         logits = resized(ops.convert_to_tensor(batch["predictions"]), masks.shape[1:])
         predicted = ops.convert_to_numpy(ops.argmax(logits, axis=-1))
         return Shown({"image": images, "mask": overlay(images, masks), "prediction": overlay(images, predicted)})
-
-
-def resized(logits: Any, size: tuple[int, int]) -> Any:
-    """Resize logits `[b, height, width, classes]` bilinearly to (h, w), with corners half a pixel outside."""
-    if tuple(logits.shape[1:3]) == tuple(size):
-        return logits
-    return ops.image.resize(logits, size, interpolation="bilinear", data_format="channels_last")
