@@ -120,12 +120,12 @@ test-real: $(VENV)/.installed-test $(REAL)
 OLDEST := .venv-lower-bounds
 OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
 	tests/inspection/test_plots.py tests/exporting/test_onnx_openvino.py tests/recipe/test_wrong_arguments.py \
-	tests/tf_serving/test_server.py tests/tf_serving/test_rest.py tests/zoo tests/experiments
+	tests/tf_serving/test_server.py tests/tf_serving/test_rest.py tests/zoo tests/experiments tests/inference/test_tables.py
 test-lower-bounds: $(VENV)/.installed-test
 	$(BIN)/python -m venv --clear $(OLDEST)
 	$(BIN)/python tools/lower_bounds.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable \
-	  '.[cpu,jax,data,plots,hub,serving,sweep,onnx,openvino,litert,test]'
+	  '.[cpu,jax,data,plots,parquet,hub,serving,sweep,onnx,openvino,litert,test]'
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow and not exhaustive" $(OLDEST_TESTS)
 
 # The fast tests in one process, which takes a few minutes.

@@ -25,7 +25,7 @@ common_flags.define_output_flag("Folder for masks and overlays, of a model that 
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    from keras_vit import _io
+    from keras_vit import _image_files, _io
     from keras_vit.inference import masks, outputs
     from keras_vit.tf_serving import Client, RequestError
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.name:
         raise ValueError("--name is missing: the name of the model on the server.")
     paths, contents, failed = [], [], 0
-    for path in _io.find_files(argv[1:]):
+    for path in _image_files.find(argv[1:]):
         try:
             with open(path, "rb") as file:
                 contents.append(file.read())

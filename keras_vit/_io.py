@@ -164,24 +164,6 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
     return lines, damaged
 
 
-def find_files(patterns: Sequence[str]) -> list[str]:
-    """Expand file names and glob patterns, in order and without repetition; keep a pattern without a match.
-
-    A directory, a pattern of directories only, and patterns of which none has a match are errors.
-    """
-    paths = []
-    for pattern in patterns:
-        found = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
-        files = [path for path in found if not os.path.isdir(path)]
-        if found and not files:
-            advice = f"Give a pattern, in quotes, such as '{glob.escape(found[0])}/**/*.jpg'."
-            raise ValueError(f"Expected image files. Received: the directory {pattern!r}. {advice}")
-        paths.extend(files or [pattern])
-    if paths and not any(map(os.path.lexists, paths)):
-        raise FileNotFoundError(f"Expected image files. There is none at {', '.join(paths[:5])}.")
-    return list(dict.fromkeys(paths))
-
-
 def sha256(path: str | os.PathLike) -> str:
     """Return the SHA-256 of a file as 64 hexadecimal digits."""
     with open(path, "rb") as file:

@@ -9,6 +9,7 @@ ORDER = (
     "version",
     "_checks",
     "_io",
+    "_image_files",
     "_lock",
     "_numbers",
     "_metrics",

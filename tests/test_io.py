@@ -1,5 +1,6 @@
 """Atomic writes: old or new, never parts, and nothing left behind."""
 
+import io
 import os
 import pathlib
 import stat
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from keras_vit import _io
+from keras_vit import _image_files, _io
 from tests.lossy_disk import LossyDisk
 
 
@@ -126,13 +127,35 @@ def test_a_draft_is_removed_and_what_was_published_stays(tmp_path):
     assert (tmp_path / "used" / "file").read_text() == "theirs"
 
 
-def test_finding_files(tmp_path):
-    for name in ("b.png", "a.png", "c[1].jpg", "deep/d.png"):
+@pytest.fixture
+def images(tmp_path, monkeypatch):
+    """A working directory with images and other files."""
+    for name in ("b.png", "a.png", "c[1].jpg", "deep/d.PNG", "deep/deeper/e.webp", "deep/.f.png", "deep/notes.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = _io.find_files([f"{tmp_path}/*.png", f"{tmp_path}/b.png", f"{tmp_path}/c[1].jpg", "nowhere*.gif"])
-    assert [path.removeprefix(f"{tmp_path}/") for path in found] == ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]
-    assert _io.find_files([f"{tmp_path}/**/*.png"])[-1].endswith("deep/d.png")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "deep" / "loop").symlink_to(tmp_path / "deep")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["*.png", "b.png", "c[1].jpg", "nowhere*.gif"], ["a.png", "b.png", "c[1].jpg", "nowhere*.gif"]),
+        (["deep/notes.md"], ["deep/notes.md"]),
+        (["deep", "empty", "a.png"], ["deep/d.PNG", "deep/deeper/e.webp", "a.png"]),
+        (["deep/"], ["deep/d.PNG", "deep/deeper/e.webp"]),
+        (["d*p"], ["deep/d.PNG", "deep/deeper/e.webp"]),
+        (["list.txt"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
+        (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
+    ],
+)
+def test_finding_images(given, expected, images, monkeypatch):
+    """Lines of lists are no patterns; links back into a folder are not followed."""
+    text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png"
+    pathlib.Path("list.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert _image_files.find(given) == expected
 
 
 def test_an_address_is_not_written_to(tmp_path, monkeypatch):
@@ -164,16 +187,18 @@ def test_one_meaning_of_remote():
     assert [_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4
 
 
-@pytest.mark.parametrize("pattern", ["", "deep", "d*"])
-def test_a_directory_in_place_of_files(pattern, tmp_path):
-    (tmp_path / "deep").mkdir()
-    with pytest.raises(ValueError, match=r"directory.*\*\*/\*\.jpg"):
-        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/{pattern}"])
-
-
-def test_no_file_at_all(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a\.png.*b\*\.png"):
-        _io.find_files([f"{tmp_path}/a.png", f"{tmp_path}/b*.png"])
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (["0.png", "0*.png"], FileNotFoundError, r"0\.png, 0\*\.png"),
+        (["empty"], FileNotFoundError, r"empty.*\.jpg"),
+        (["list.txt"], ValueError, r"list\.txt.*no lines"),
+    ],
+)
+def test_no_image_at_all(given, error, message, images):
+    pathlib.Path("list.txt").write_text(" \n\n", encoding="utf-8")
+    with pytest.raises(error, match=message):
+        _image_files.find(given)
 
 
 def test_the_sha256_of_several_files(tmp_path):

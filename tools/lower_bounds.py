@@ -1,7 +1,7 @@
 """Print the oldest versions that `setup.py` allows, as constraints for pip.
 
 python tools/lower_bounds.py > constraints.txt
-pip install --constraint constraints.txt '.[cpu,jax,data,plots,hub,serving,sweep,onnx,openvino,litert,test]'
+pip install --constraint constraints.txt '.[cpu,jax,data,plots,parquet,hub,serving,sweep,onnx,openvino,litert,test]'
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 """Write the features of images, before the classification head, to a file.
 
-    keras-vit embed --model=runs/digits 'images/**/*.png' --output=features.npz
+    keras-vit embed --model=runs/digits images --output=features.npz
     keras-vit embed --model=hf:facebook/dinov2-small '*.jpg' --output=features.parquet
 
 The file has a row for each image: `names` and `features`, `[N, D]` in float32. It is a NumPy archive, or a Parquet
@@ -39,9 +39,9 @@ common_flags.define_on_bad_image_flag("error")
 with program.imports(__name__):
     import numpy as np
 
-    from keras_vit import _io, _lock
+    from keras_vit import _image_files, _io, _lock
     from keras_vit._progress import Progress
-    from keras_vit.inference import Predictor, open_predictor, preparation
+    from keras_vit.inference import Predictor, open_predictor, preparation, tables
     from keras_vit.version import __version__
 
 DESCRIPTION = "parts.json"
@@ -55,14 +55,14 @@ def main(argv: Sequence[str]) -> int:
     output = options.output or ""
     if not output.endswith((".npz", ".parquet")):
         raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")
-    paths = _io.find_files(argv[1:])
+    paths = _image_files.find(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'")
     if output.endswith(".parquet"):
         if options.dense:
             raise ValueError(f"--dense needs an --output that ends in .npz. Received: --output={output}.")
-        import_pyarrow()  # its error comes before the work
-        check_names(paths)
+        tables.import_pyarrow()  # its error comes before the work
+        tables.check_names(paths)
     folder, complete = f"{output}.parts", False
     with _lock.locked(folder, "--output"):
         try:
@@ -196,34 +196,16 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     return np.array(names, np.str_), np.concatenate(features) if features else np.zeros((0, 0), np.float32)
 
 
-def check_names(paths: Sequence[str]) -> None:
-    """Refuse names that a Parquet file cannot have."""
-    for path in paths:
-        try:
-            path.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"Names in a Parquet file are UTF-8. Rename {path!r}, or write an .npz file.") from error
-
-
 def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> None:
     """Write names and features in one step, in the format of the extension."""
     with _io.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
-            pyarrow = import_pyarrow()
+            pyarrow = tables.import_pyarrow()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
             pyarrow.parquet.write_table(pyarrow.table({"names": names.tolist(), "features": values}), temporary)
         else:
             with open(temporary, "wb") as file:
                 np.savez(file, names=names, features=features, **more)
-
-
-def import_pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        extra = "keras-vision-transformers[parquet]"
-        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
-    return pyarrow
 
 
 if __name__ == "__main__":

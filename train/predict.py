@@ -1,19 +1,39 @@
 """Predict the classes, the values or the masks of images.
 
-    keras-vit predict --model=runs/digits image.jpg more/*.png
-    keras-vit predict --model=runs/digits --json image.jpg
+    keras-vit predict --model=runs/digits image.jpg 'more/*.png'
+    keras-vit predict --model=runs/digits photos --output=predictions.csv --order=uncertain
+    keras-vit predict --model=runs/digits photos --sort=photos_by_class
+    find photos -newer yesterday | keras-vit predict --model=runs/digits --json -
     keras-vit predict --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' image.jpg
-    keras-vit predict --model=runs/shapes --output=masks image.jpg more/*.png
+    keras-vit predict --model=runs/shapes photos --output=masks
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. Of a model that predicts masks, --output gets NAME.png, the class of each pixel in the colors of a
-palette, and NAME_overlay.png, the image under these colors, both in the size of the image.
+OpenVINO file. Images are files, glob patterns, folders with the folders in them, text files (.txt) with a path per
+line, or `-` for the paths in the lines of standard input.
 
-An image that cannot be read is reported, the others get their predictions, and the exit code is 1, or 0 with
+Without --output, predictions are printed. An --output that ends in .csv, .jsonl or .parquet is a table with a row for
+each image. The same command continues it: images that have a row are not predicted again, and a table of another model
+is refused. Its columns are: path; label and probability, label_2 and probability_2 and so on (--top_k), and
+uncertainty, or the values, or the share of each class in the mask; error; and model, a key of weights, preprocessing
+and names. Uncertainty is 1 minus the margin between the two most probable classes. If an image may have several
+classes, it is 1 - |2p - 1| of the probability p next to 0.5. Parquet files need
+pip install 'keras-vision-transformers[parquet]'.
+
+Of a model that predicts masks, any other --output is a folder. It gets NAME.png, the class of each pixel in the colors
+of a palette, and NAME_overlay.png, the image under these colors, both in the size of the image. If two images have the
+same name, the files are in the folders of the images.
+
+--sort copies each image to the folder of its most probable class, where no file is overwritten. If an image may have
+several classes or none, it is copied to `none` below a probability of 0.5.
+
+Images that cannot be read are listed at the end, the others get their predictions, and the exit code is 1, or 0 with
 --on_bad_image=skip.
 """
 
+import contextlib
+import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -22,109 +42,189 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-BATCH_SIZE = 16
+MANY = 1600  # images that are worth some seconds of preparation
+NONE = "none"  # folder of --sort for images with none of several classes
+LISTED = 20  # unreadable images in the log
 
 common_flags.define_model_flags()
 flags.DEFINE_integer("top_k", 5, "Number of labels per image, of a model with classes.", 1)
-common_flags.define_output_flag("Folder for masks and overlays, of a model that predicts masks.")
+common_flags.define_output_flag("Table (.csv, .jsonl, .parquet), or folder for masks and overlays.")
+flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: the most uncertain first.")
+common_flags.define_written_flag("sort", "Folder to copy the images to, by class.")
 common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    import numpy as np
+    from keras_vit import _image_files, _io
+    from keras_vit._progress import Progress
+    from keras_vit.inference import (
+        ModelCard,
+        Prediction,
+        Predictor,
+        image_inputs,
+        masks,
+        open_predictor,
+        outputs,
+        sorted_copies,
+        tables,
+    )
 
-    from keras_vit import _io
-    from keras_vit.inference import ModelCard, masks, open_predictor, outputs, preparation
+Write = Callable[[Prediction], None]
 
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
-    paths = _io.find_files(argv[1:])
+    paths = find_images(argv[1:])
+    check_flags(paths)
+    is_table = tables.is_table(options.output)
+    with tables.opened(options.output) if is_table else contextlib.nullcontext() as table:
+        predictor = open_predictor(options.model, **common_flags.model_options())
+        card = predictor.card
+        check_model(card)
+        done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
+
+        # What becomes of a prediction
+        writers: list[Write] = []
+        printed_last: list[Prediction] = []
+        if table:
+            writers.append(table.add)
+        elif options.order == "uncertain":
+            writers.append(lambda found: printed_last.append(dataclasses.replace(found, answer=None)))
+        else:
+            writers.append(lambda found: show(found, card.output_name))
+        if options.output and not table:
+            writers.append(mask_writer(card, paths))
+
+        if options.sort:
+            copy = copier(card)
+            for path, row in done.items():
+                copy(path, row["label"], row["probability"])
+            writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
+        if done:
+            logging.info("%d of %d images have a row in %s.", len(done), len(paths), options.output)
+        unreadable = predict(predictor, [path for path in paths if path not in done], writers)
+    for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
+        show(found, card.output_name)
+    if table:
+        sys.stdout.write(f"{options.output}\n")
+    return report(unreadable, len(paths))
+
+
+def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]) -> list[str]:
+    """Predict images, give each prediction to the writers, and return which images cannot be read, and why."""
+    options, unreadable = flags.FLAGS, []
+    if len(paths) > MANY:
+        predictor.prepare_for_many()
+    is_read_along = not tables.is_table(options.output) and options.order == "given" and sys.stdout.isatty()
+    progress = Progress("Predictions", len(paths), enabled=not is_read_along)
+    for found in predictor.predict_each(image_inputs.of_files(paths), top_k=options.top_k):
+        for write in writers:
+            write(found)
+        if found.error:
+            unreadable.append(f"{found.name}: {found.error}")
+        progress.add(1)
+    progress.close()
+    return unreadable
+
+
+def find_images(arguments: Sequence[str]) -> list[str]:
+    """Return the images of the command line. Those in the folder of --sort are its own copies."""
+    paths = _image_files.find(arguments)
+    if flags.FLAGS.sort:
+        own = os.path.join(os.path.realpath(flags.FLAGS.sort), "")
+        paths = [path for path in paths if not os.path.realpath(path).startswith(own)]
     if not paths:
-        raise ValueError("Name at least one image: keras-vit predict --model=DIR image.jpg ...")
-    predictor = open_predictor(options.model, **common_flags.model_options())
-    card, kind = predictor.card, predictor.card.output_name
+        raise ValueError("Name at least one image or folder: keras-vit predict --model=DIR photos")
+    return paths
+
+
+def check_flags(paths: Sequence[str]) -> None:
+    """Refuse, before the model is opened, flags that fit no model."""
+    options = flags.FLAGS
+    is_table, output, folder = tables.is_table(options.output), options.output or "", options.sort or ""
+    if tables.is_table(folder) or os.path.isfile(folder):
+        raise ValueError(f"--sort must be a folder. Received: --sort={folder}.")
+    if os.path.isdir(output) if is_table else os.path.isfile(output):
+        raise ValueError(
+            f"--output must be a file that ends in {', '.join(tables.EXTENSIONS)}, or a folder for masks. Received: "
+            f"--output={output}, a {'folder' if is_table else 'file'}."
+        )
+    if not is_table:
+        return
+    if options.json:
+        raise ValueError(f"--json prints predictions. Leave it out, or --output. Received: --json --output={output}.")
+    if output.endswith(".parquet"):
+        tables.import_pyarrow()
+    tables.check_names(paths)
+
+
+def check_model(card: ModelCard) -> None:
+    """Refuse flags that do not fit the model."""
+    options, kind = flags.FLAGS, card.output_name
     if not card.names:
         raise ValueError(f"--model must have classes or values. Received: --model={options.model}, which has none.")
-    if options["top_k"].present and kind != "probabilities":
+    given = [f"--{name}" for name in ("top_k", "order", "sort") if options[name].present]
+    if given and kind != "probabilities":
         raise ValueError(
-            f"--top_k is a number of classes. Received: --top_k, and a model of {kind}: {', '.join(card.names)}. Leave "
-            "it out."
+            f"Only a model with probabilities of classes takes {', '.join(given)}. Received: a model of {kind}: "
+            f"{', '.join(card.names)}."
         )
-    files = mask_files(card, paths) if options.output else {}
-    prepare = preparation.image_function(card.preprocess)
-    write = write_json if options.json else write_table
-
-    failed = 0
-    for start in range(0, len(paths), BATCH_SIZE):
-        batch = paths[start : start + BATCH_SIZE]
-        images, errors = read_all(batch, prepare)
-        answers = iter(predictor.predict(np.stack(images)) if images else ())
-        for path, error in zip(batch, errors, strict=True):
-            answer = None if error else next(answers)
-            parts = () if answer is None else outputs.parts(answer, card.names, kind, options.top_k)
-            if files and answer is not None:
-                write_masks(path, answer, card.preprocess, files[path])
-            write(path, parts, kind, error)
-        failed += sum(error is not None for error in errors)
-    if failed:
-        logging.warning("%d of %d images could not be read", failed, len(paths))
-    return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
+    if options.output and not tables.is_table(options.output) and kind != "mask":
+        raise ValueError(
+            f"--output must end in {', '.join(tables.EXTENSIONS)}; only a model that predicts masks writes to a "
+            f"folder. Received: --output={options.output} and a model of {kind}."
+        )
 
 
-def mask_files(card: ModelCard, paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return the names of mask and overlay of each image, after making their folder."""
+def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
+    """Return the function that writes the mask of an image at its own size, and the overlay."""
     folder = flags.FLAGS.output
-    if card.output != "mask":
-        raise ValueError(f"--output is for a model that predicts masks. Received: a model of {card.output_name}.")
     masks.check_preprocess(card.preprocess)
-    names = masks.file_names(folder, paths)
+    names = dict(zip(paths, masks.file_names(folder, paths), strict=True))
     _io.make_directory(folder)
-    return dict(zip(paths, names, strict=True))
+
+    def write(found: Prediction) -> None:
+        if found.answer is None:
+            return
+        with open(found.name, "rb") as file:
+            pixels = masks.read_pixels(file.read(), card.preprocess)
+        masks.write_files(names[found.name], masks.resized(found.answer, pixels.shape[:2]), pixels)
+
+    return write
 
 
-def write_masks(path: str, mask: np.ndarray, pp: str, names: tuple[str, str]) -> None:
-    """Write the mask of an image at its own size, and the overlay."""
-    with open(path, "rb") as file:
-        pixels = masks.read_pixels(file.read(), pp)
-    masks.write_files(names, masks.resized(mask, pixels.shape[:2]), pixels)
+def copier(card: ModelCard) -> Callable[[str, str, float], None]:
+    """Return the function that copies an image to the folder of its most probable class."""
+    needs_half = card.has_independent_classes  # otherwise none of them is meant
+    names = sorted_copies.folder_names(card.class_names, reserved=NONE if needs_half else "")
+
+    def copy(path: str, label: str, probability: float) -> None:
+        name = NONE if needs_half and probability < 0.5 else names[label]
+        sorted_copies.copy_to(path, os.path.join(flags.FLAGS.sort, name))
+
+    return copy
 
 
-def read_all(paths: Sequence[str], prepare: Callable[[bytes], np.ndarray]) -> tuple[list[np.ndarray], list[str | None]]:
-    """Return the preprocessed images of the readable files, and per file its error or None."""
-    images: list[np.ndarray] = []
-    errors: list[str | None] = []
-    for path in paths:
-        try:
-            with open(path, "rb") as file:
-                images.append(prepare(file.read()))
-            errors.append(None)
-        except OSError as error:
-            errors.append(error.strerror or str(error))
-        except Exception as error:
-            reason = preparation.unreadable(error)
-            if reason is None:
-                raise
-            errors.append(reason)
-    return images, errors
-
-
-def write_table(path: str, parts: outputs.Parts, kind: str, error: str | None) -> None:
-    if error:
-        logging.error("%s: %s", path, error)
-        return
-    sys.stdout.write(f"{path}\n{outputs.as_text(parts, kind)}")
+def show(found: Prediction, kind: str) -> None:
+    """Print a prediction, as a line of JSON or as a table."""
+    if flags.FLAGS.json:
+        answer = {"error": found.error} if found.error else outputs.as_json(found.parts, kind)
+        sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")
+    elif not found.error:
+        sys.stdout.write(f"{found.name}\n{outputs.as_text(found.parts, kind)}")
     sys.stdout.flush()
 
 
-def write_json(path: str, parts: outputs.Parts, kind: str, error: str | None) -> None:
-    if error:
-        logging.error("%s: %s", path, error)
-    answer = {"error": error} if error else outputs.as_json(parts, kind)
-    sys.stdout.write(json.dumps({"path": path, **answer}, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+def report(unreadable: Sequence[str], total: int) -> int:
+    """Log the images that cannot be read, and return the exit code."""
+    for line in unreadable[:LISTED]:
+        logging.error("%s", line)
+    if unreadable:
+        more = f", {len(unreadable) - LISTED} more than are listed" if len(unreadable) > LISTED else ""
+        logging.warning("%d of %d images could not be read%s", len(unreadable), total, more)
+    return 1 if unreadable and flags.FLAGS.on_bad_image == "error" else 0
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ with program.imports(__name__):
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.keras_model import UnknownPreprocessError
-    from keras_vit.inference.outputs import is_correct
+    from keras_vit.inference.outputs import as_number, is_correct
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
     outputs = np.concatenate([predictor.predict(image[None]) for image in prepared]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
-    if predict is None and not is_mask:
+    if not measured:
         found = found._replace(labels=None)  # there are no names of classes
 
     # The page
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     path = report.write_report(
         options.output,
         options.title or title_of(options.model, predictor.card),
-        [load_example(predictor, found, index, pp, outputs if is_mask else None) for index in chosen],
+        [load_example(predictor, found, index, pp, None if predict else outputs) for index in chosen],
         predict,
         predictor.class_names,
         model=getattr(predictor, "model", None),
@@ -179,19 +179,30 @@ def image_scores(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) 
 
 
 def load_example(
-    predictor: Any, found: sample_images.SampleImages, index: int, pp: str, masks: np.ndarray | None = None
+    predictor: Any, found: sample_images.SampleImages, index: int, pp: str, outputs: np.ndarray | None = None
 ) -> examples.Example:
-    """Return an image as people and as the model see it, with the masks or attention that the model returns."""
+    """Return an image as people and as the model see it, with the mask, values or attention that the model returns."""
     contents, label = found.contents[index], None if found.labels is None else found.labels[index]
-    if masks is None:
+    if outputs is None:
         example = examples.load(contents, found.names[index], pp, label)
+    elif predictor.card.output == "mask":
+        example = examples.load(contents, found.names[index], pp)
+        example = dataclasses.replace(example, mask=label, predicted=outputs[index])
     else:
         example = examples.load(contents, found.names[index], pp)
-        example = dataclasses.replace(example, mask=label, predicted=masks[index])
+        example = dataclasses.replace(example, values=values_of(predictor.card, outputs[index], label))
     if "attention" not in getattr(predictor, "signatures", ()):
         return example
     attention = predictor.run("attention", {"image_bytes": [contents]})["attention"][0]
     return dataclasses.replace(example, attention=attention)
+
+
+def values_of(card: ModelCard, predicted: np.ndarray, true: np.ndarray | None) -> list[tuple[str, str]]:
+    """Return the name of each value with its predicted number, and the true one if it is known."""
+    texts = [as_number(float(value)) for value in predicted]
+    if true is not None:
+        texts = [f"{text}, true {as_number(float(value))}" for text, value in zip(texts, true, strict=True)]
+    return list(zip(card.names, texts, strict=True))
 
 
 def reconstruct(predictor: Predictor, images: Any, pp: str) -> Any:

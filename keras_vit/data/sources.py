@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks
-from keras_vit.data import masks, seeds
+from keras_vit.data import errors, masks, seeds
 
 LABEL_KINDS = ("class", "classes", "values", "mask")
 
@@ -252,7 +252,13 @@ class MaskFileSource(FileSource):
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
         path = example["mask"]
-        return {**example, "mask": masks.decode(tf.io.read_file(path), self.num_classes, self._offset, path)}
+        try:
+            return {**example, "mask": masks.decode(tf.io.read_file(path), self.num_classes, self._offset, path)}
+        except tf.errors.OpError as error:  # raised outside of graphs, where messages are made
+            reason, name = errors.describe(error), path.numpy().decode()
+            if name in reason:
+                raise
+            raise tf.errors.InvalidArgumentError(None, None, f"the mask {name}: {reason}") from error
 
     def labels(self) -> np.ndarray:
         return Source.labels(self)

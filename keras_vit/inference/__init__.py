@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.opening import open_predictor
-from keras_vit.inference.predictor import FunctionPredictor, Predictor
+from keras_vit.inference.predictor import FunctionPredictor, Prediction, Predictor
 
 if TYPE_CHECKING:
     from keras_vit.inference.keras_model import KerasPredictor
 
-__all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "open_predictor"]
+__all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "Prediction", "open_predictor"]
 
 
 def __getattr__(name: str) -> Any:

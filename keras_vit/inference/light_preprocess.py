@@ -1,28 +1,17 @@
 """Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
 
-It covers the usual files and operations: JPEG and PNG of 8 bits, and what the recipes of evaluations do with them. The
-pixels are those of `keras_vit.data`, bit for bit: simplejpeg has the decoder of TensorFlow, with the same approximate
-cosine transform, and each formula here adds in the order of TensorFlow's kernel. Everything else is left to TensorFlow.
+It covers the usual files (`light_decode`) and operations: what the recipes of evaluations do with them. The pixels are
+those of `keras_vit.data`, bit for bit: each formula here adds in the order of TensorFlow's kernel. Everything else is
+left to TensorFlow.
 """
 
-import io
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit import _checks, _spec
-
-MAX_PIXELS = 178_956_970  # as `keras_vit.data.images`
-# TensorFlow takes less time and memory for larger images. Its import takes as long as resizing one of this size.
-LARGE = 20_000_000
-# Bit depth, colors, compression, filters and interlacing in the header -> channels.
-PNG_CHANNELS = {b"\x08\0\0\0\0": 1, b"\x08\2\0\0\0": 3, b"\x08\6\0\0\0": 4}
-
-
-class NotCovered(Exception):
-    """TensorFlow must prepare this image, or report what is wrong with it."""
+from keras_vit.inference.light_decode import NotCovered, decode, import_pillow
 
 
 def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
@@ -45,99 +34,6 @@ def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
         return image.astype(np.float32)
 
     return apply
-
-
-def decode(
-    channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = MAX_PIXELS
-) -> Callable[[bytes], np.ndarray]:
-    """Decode a file to uint8 `[H, W, channels]`."""
-    if channels not in (1, 3):
-        raise NotCovered
-
-    def apply(encoded: bytes) -> np.ndarray:
-        if encoded.startswith(b"\x89PNG"):
-            return _decode_png(encoded, channels, min(max_pixels, LARGE))
-        image = _decode_jpeg(encoded, channels, precise, min(max_pixels, LARGE))
-        return _upright(image, encoded) if exif else image
-
-    return apply
-
-
-def _decode_jpeg(encoded: bytes, channels: int, precise: bool, max_pixels: int) -> np.ndarray:
-    try:
-        import simplejpeg
-    except ImportError as error:
-        raise NotCovered from error
-    try:
-        height, width, colors, _ = simplejpeg.decode_jpeg_header(encoded)
-        if height * width > max_pixels or colors not in ("YCbCr", "Gray"):
-            raise NotCovered
-        return simplejpeg.decode_jpeg(encoded, "RGB" if channels == 3 else "Gray", fastdct=not precise, strict=True)
-    except ValueError as error:  # damaged, or no JPEG
-        raise NotCovered from error
-
-
-def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise NotCovered from error
-    height, width = int.from_bytes(encoded[20:24], "big"), int.from_bytes(encoded[16:20], "big")
-    stored = PNG_CHANNELS.get(encoded[24:29], 0)
-    if not stored or channels == 1 < stored or height * width > max_pixels:
-        raise NotCovered
-    try:
-        # Pillow reads files that TensorFlow refuses, and leaves missing rows black.
-        inflate, size = zlib.decompressobj(), height * (1 + width * stored)
-        if len(inflate.decompress(_png_data(encoded), size + 1)) != size or not inflate.eof:
-            raise NotCovered
-        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB" if channels == 3 else "L"))
-    except (OSError, ValueError, SyntaxError, zlib.error) as error:
-        raise NotCovered from error
-    return pixels if channels == 3 else pixels[:, :, None]
-
-
-def _png_data(encoded: bytes) -> bytes:
-    """Return the compressed rows of a PNG file whose checksums are right."""
-    data, start = [], 8
-    while (name := encoded[start + 4 : start + 8]) != b"IEND":
-        end = start + 8 + int.from_bytes(encoded[start : start + 4], "big")
-        if zlib.crc32(encoded[start + 4 : end]) != int.from_bytes(encoded[end : end + 4], "big"):
-            raise NotCovered
-        if name == b"IDAT":
-            data.append(encoded[start + 8 : end])
-        elif start > 8 and not (name.isalpha() and name[0] > 90) or name in (b"acTL", b"eXIf"):
-            raise NotCovered  # a chunk that must not be ignored
-        start = end + 4
-    return b"".join(data)
-
-
-def _upright(image: np.ndarray, encoded: bytes) -> np.ndarray:
-    """Turn and mirror an image as its Exif orientation says, see `keras_vit.data.images.upright`."""
-    start = 20 if encoded[4:6] == b"\0\x10" else 2  # after JFIF's segment
-    found = encoded[start : start + 2] + encoded[start + 4 : start + 10] == b"\xff\xe1Exif\0\0"
-    if not found and b"Exif\0\0" in encoded:
-        raise NotCovered
-    orientation = _orientation(encoded[start + 10 : start + 10 + 65536 + 2 + 12 * 512]) if found else 1
-    if orientation >= 5:
-        image = image.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return image[:, ::-1] if orientation in (2, 3, 6, 7) else image
-
-
-def _orientation(block: bytes) -> int:
-    """Read the orientation, 1 to 8, from a TIFF structure. It is 1 if there is none."""
-    block += bytes(2 + 12 * 512)
-    order: Any = "little" if block[:1] == b"I" else "big"
-
-    def number(place: int) -> int:
-        return int.from_bytes(block[place : place + 2], order)
-
-    offset = number(4 if order == "little" else 6)
-    entries = range(offset + 2, offset + 2 + 12 * min(number(offset), 512), 12)
-    found = max((number(entry + 8) for entry in entries if number(entry) == 0x0112), default=0)
-    return found if 1 <= found <= 8 else 1
 
 
 def grayscale_to_rgb() -> Callable[[np.ndarray], np.ndarray]:
@@ -196,10 +92,7 @@ def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bo
 
 def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> np.ndarray:
     """Resize one axis after the other, in the order that `keras_vit.data.pillow` has on all versions of Pillow."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise NotCovered from error
+    Image = import_pillow()
     old_height, old_width = image.shape[:2]
     is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
     between = (old_width, height) if is_height_first else (width, old_height)

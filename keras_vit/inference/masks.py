@@ -75,9 +75,10 @@ def from_runs(runs: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def to_png(pixels: np.ndarray) -> bytes:
-    """Return a mask, integers `[H, W]`, as a PNG file of class numbers, or an image, uint8 `[H, W, 3]`, as one of RGB.
+    """Return a mask, integers `[H, W]`, as a PNG file of class numbers, or an image, uint8 `[H, W, C]`, as it is.
 
-    A mask of numbers up to 255 has the colors of `palette`; one of larger numbers is gray and has 16 bits.
+    A mask of numbers up to 255 has the colors of `palette`; one of larger numbers is gray and has 16 bits. An image has
+    1, 3 or 4 channels.
 
     Example:
     >>> from_png(to_png(np.array([[0, 1], [2, 255]]))).tolist()
@@ -85,7 +86,7 @@ def to_png(pixels: np.ndarray) -> bytes:
     """
     height, width = pixels.shape[:2]
     is_deep = pixels.ndim == 2 and bool(pixels.max(initial=0) > 255)
-    depth, colors = (8, 2) if pixels.ndim == 3 else (16, 0) if is_deep else (8, 3)
+    depth, colors = (16, 0) if is_deep else (8, 3 if pixels.ndim == 2 else {1: 0, 3: 2, 4: 6}[pixels.shape[2]])
     rows = np.ascontiguousarray(pixels, ">u2" if is_deep else np.uint8).view(np.uint8).reshape(height, -1)
     # Each row begins with its filter: 2, the difference to the row above.
     filtered = np.concatenate([np.full((height, 1), 2, np.uint8), np.diff(rows, axis=0, prepend=np.uint8(0))], axis=1)
@@ -116,10 +117,16 @@ def from_png(content: bytes) -> np.ndarray:
 def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
     """Return the names of mask and overlay in a folder for each image file, `NAME.png` and `NAME_overlay.png`.
 
+    If two images have the same name, the names include the folders of the images, below the folder of all.
+
     Raises:
         ValueError: If two of them are equal, or one is an image itself.
     """
-    stems = [os.path.join(folder, os.path.splitext(os.path.basename(path))[0]) for path in paths]
+    stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    if len(set(stems)) < len(stems):
+        whole = [os.path.splitext(os.path.abspath(path))[0] for path in paths]
+        stems = [os.path.relpath(path, os.path.commonpath(map(os.path.dirname, whole))) for path in whole]
+    stems = [os.path.join(folder, stem) for stem in stems]
     names = [(f"{stem}.png", f"{stem}_overlay.png") for stem in stems]
     taken = collections.Counter(os.path.realpath(name) for pair in names for name in pair)
     taken.update(map(os.path.realpath, paths))

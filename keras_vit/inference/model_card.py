@@ -91,6 +91,11 @@ class ModelCard:
         return self.class_names or tuple(self.values.get("names", ()))
 
     @property
+    def has_independent_classes(self) -> bool:
+        """Whether each class is a decision of its own: there is only one, or an image has any number of them."""
+        return len(self.class_names) == 1 or self.data.get("label_kind") == "classes"
+
+    @property
     def sha256(self) -> str:
         """SHA-256 of what was opened: of the names and SHA-256s of an artifact's files, else of the model."""
         listed = repr(sorted(self.files.items())).encode()

@@ -24,8 +24,8 @@ class SingleOutputPredictor(Predictor):
         "files of this format return a single output; use the directory of the run, or a SavedModel exported from it"
     )
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        images = np.ascontiguousarray(self.prepared(images), np.float32)
+    def _predict(self, images: np.ndarray) -> np.ndarray:
+        images = np.ascontiguousarray(images, np.float32)
         return in_batches(self._run, images, self.batch_size or len(images))
 
     def _run(self, batch: np.ndarray) -> np.ndarray:

@@ -40,10 +40,9 @@ def open_predictor(
 
     Example:
     >>> predictor = open_predictor("runs/digits")
-    >>> with open("images/cat.png", "rb") as file:
-    ...     images = predictor.preprocess([file.read()])
-    >>> predictor.predict(images).shape
-    (1, 10)
+    >>> probabilities = predictor.predict("images/cat.png")  # or a folder, a list of paths, pixels
+    >>> probabilities.shape, predictor.class_names[probabilities[0].argmax()] in set("0123456789")
+    ((1, 10), True)
     """
     path = os.fspath(path)
     found = formats.find(path)

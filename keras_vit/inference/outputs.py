@@ -60,6 +60,22 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return predicted == np.asarray(labels)
 
 
+def uncertainty(probabilities: np.ndarray, independent: bool) -> float:
+    """Return the uncertainty of probabilities `[k]`, from 0 to 1.
+
+    It is 1 minus the margin between the two most probable classes. If each class is a decision of its own, it is the
+    largest `1 - |2p - 1|`, of the class next to a probability of one half.
+
+    Example:
+    >>> float(uncertainty(np.array([0.5, 0.25, 0.25]), False)), float(uncertainty(np.array([0.0, 0.75]), True))
+    (0.75, 0.5)
+    """
+    if independent:
+        return float(1 - np.abs(2 * probabilities - 1).min())
+    second, first = np.partition(probabilities, -2)[-2:]
+    return float(1 - (first - second))
+
+
 def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities", top_k: int = TOP_K) -> Parts:
     """Return the answer for one image, of `[k]` or `[H, W]`, as pairs of name and number.
 
@@ -80,13 +96,13 @@ def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities",
 
 def as_text(answer: Parts, kind: str = "probabilities") -> str:
     """Return an answer as lines of a table, one per class or value."""
-    numbers = [_number(number) if kind == "values" else f"{number:8.3%}" for _, number in answer]
+    numbers = [as_number(number) if kind == "values" else f"{number:8.3%}" for _, number in answer]
     name_width, width = max(len(name) for name, _ in answer), max(map(len, numbers))
     pairs = zip(answer, numbers, strict=True)
     return "".join(f"  {name:<{name_width}}  {number:>{width}}\n" for (name, _), number in pairs)
 
 
-def _number(value: float) -> str:
+def as_number(value: float) -> str:
     """Return a number with five significant digits, and its whole part in full: 1953.4, 128250, 0.031250."""
     return f"{value:.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
 

@@ -1,11 +1,40 @@
 """Base classes of everything that predicts."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_vit.inference import image_inputs, outputs, preparation
 from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
+
+BATCH_SIZE = 16  # of images that are read and prepared together
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Prediction for one image.
+
+    Attributes:
+        name: Path of the image, or its number.
+        answer: Probabilities or values, `[k]`, or the mask, `[H, W]`; None if the image cannot be read.
+        parts: The answer as pairs of a name and a number: the most probable classes, best first; all values; or the
+            classes of a mask with their shares of the pixels, the largest first.
+        uncertainty: From 0 to 1, of an answer with probabilities, see `outputs.uncertainty`; 0 of others.
+        error: Why the image cannot be read; empty if it can.
+
+    Example:
+    >>> predictor = keras_vit.open_predictor("runs/digits")
+    >>> found = next(predictor.predict_each("images/cat.png"))
+    >>> label, probability = found.parts[0]
+    """
+
+    name: str
+    answer: np.ndarray | None
+    parts: outputs.Parts = ()
+    uncertainty: float = 0.0
+    error: str = ""
 
 
 class Predictor:
@@ -67,17 +96,69 @@ class Predictor:
         """Prepare encoded images: `[B, H, W, C]`."""
         return self.card.prepare(contents)
 
-    def prepared(self, images: np.ndarray | Sequence[bytes]) -> np.ndarray:
-        """Return the images, `[B, H, W, C]`; encoded images are prepared first."""
-        is_encoded = isinstance(images, (list, tuple)) and bool(images) and isinstance(images[0], bytes)
-        return self.preprocess(images) if is_encoded else np.asarray(images)  # type: ignore[arg-type]
+    def prepared(self, images: Any) -> np.ndarray:
+        """Return images of any form that `predict` takes as the model's input, `[B, H, W, C]`."""
+        if image_inputs.are_prepared(images, self.card):
+            return np.asarray(images)
+        return self.preprocess([image.read() for image in image_inputs.of_any(images)])
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`, or for encoded images: float32 `[B, k]`, or masks.
+    def predict(self, images: Any) -> np.ndarray:
+        """Return the answers for images: float32 `[B, k]`, or masks.
 
         By the `output` of the card they are probabilities, values in the unit of the data, scores, features or masks,
         integers. Scores and features of patches are `[B, h, w, k]`.
+
+        Args:
+            images: One or a list of: paths of images, folders, glob patterns and `.txt` lists of paths; contents of
+                image files; PIL images; pixels, uint8 `[H, W, C]` or `[B, H, W, C]`. Or the preprocessed images, floats
+                `[B, H, W, C]`.
+
+        Raises:
+            FileNotFoundError: If there is no file.
+            ValueError: If an image cannot be read. `predict_each` goes on with the next one.
         """
+        if image_inputs.are_prepared(images, self.card):
+            return self._predict(np.asarray(images))
+        answers = []
+        for found in self.predict_each(images):
+            if found.answer is None:
+                raise ValueError(f"Expected images that can be read. Received: {found.name}: {found.error}")
+            answers.append(found.answer)
+        return np.stack(answers)
+
+    def predict_each(
+        self, images: Any, batch_size: int = BATCH_SIZE, top_k: int = outputs.TOP_K
+    ) -> Iterator[Prediction]:
+        """Yield the prediction for each image, in order, also for images that cannot be read.
+
+        Args:
+            images: Images as of `predict` that are not preprocessed.
+            batch_size: Number of images that are read and predicted together.
+            top_k: Number of classes in `parts`, if they have probabilities.
+
+        Example:
+        >>> predictor = keras_vit.open_predictor("runs/digits")
+        >>> [(found.name, found.error, len(found.parts)) for found in predictor.predict_each("images/cat.png")]
+        [('images/cat.png', '', 5)]
+        """
+        prepare = preparation.image_function(self.card.preprocess)
+        given = image_inputs.of_any(images)
+        for start in range(0, len(given), batch_size):
+            batch = given[start : start + batch_size]
+            prepared = [_prepare(image, prepare) for image in batch]
+            readable = [image for image in prepared if not isinstance(image, str)]
+            answers = iter(self.predict(np.stack(readable)) if readable else ())
+            for (name, _), image in zip(batch, prepared, strict=True):
+                if isinstance(image, str):
+                    yield Prediction(name, None, error=image)
+                    continue
+                answer, names, kind, doubt = next(answers), self.card.names, self.card.output_name, 0.0
+                if kind == "probabilities":
+                    doubt = outputs.uncertainty(answer, self.card.has_independent_classes)
+                yield Prediction(name, answer, outputs.parts(answer, names, kind, top_k) if names else (), doubt)
+
+    def _predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the answers for preprocessed images `[B, H, W, C]`."""
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
@@ -87,7 +168,7 @@ class Predictor:
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`; of two heads, the mean of their inputs.
 
-        The images are preprocessed, `[B, H, W, C]`, or a list of encoded images.
+        The images are as those of `predict`.
 
         Raises:
             ValueError: If the predictor does not compute features; see `features_unavailable`.
@@ -138,8 +219,7 @@ class FunctionPredictor(Predictor):
         """Return the input of the classification head, float32 `[B, D]`."""
         return np.asarray(self._function(self.prepared(images))[0], np.float32)
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`, see `Predictor`."""
+    def _predict(self, images: np.ndarray) -> np.ndarray:
         return self.answers(self.scores(images))
 
     def answers(self, scores: np.ndarray) -> np.ndarray:
@@ -151,6 +231,19 @@ class FunctionPredictor(Predictor):
         # Masks one by one: enlarged logits take four bytes for each pixel and class.
         parts = np.split(scores, len(scores)) if self.card.output == "mask" and len(scores) else [scores]
         return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
+
+
+def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarray]) -> np.ndarray | str:
+    """Return a preprocessed image, `[H, W, C]`, or why it cannot be read."""
+    try:
+        return prepare(image.read())
+    except OSError as error:
+        return error.strerror or str(error)
+    except Exception as error:
+        reason = preparation.unreadable(error)
+        if reason is None:
+            raise
+        return reason
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:

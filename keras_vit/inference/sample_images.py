@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks, _io, data
+from keras_vit import _checks, _image_files, data
 from keras_vit.data import errors as data_errors
 from keras_vit.data import headers, sources
-from keras_vit.inference import model_card
+from keras_vit.inference import image_inputs, model_card
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.training import data_record
 
@@ -34,14 +34,13 @@ class SampleImages(NamedTuple):
 
 
 def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: str = "error") -> SampleImages:
-    """Read up to `limit` image files by names or glob patterns; `"skip"` leaves out links that lead to nowhere.
+    """Read up to `limit` image files by names, folders or patterns; `"skip"` leaves out links that lead to nowhere.
 
     Raises:
         FileNotFoundError: If a file does not exist, or no pattern matches.
-        ValueError: If a name is that of a directory.
         UnreadableImageError: If a link leads to nowhere and `on_bad_image` is `"error"`.
     """
-    paths = _io.find_files(patterns)[:limit]
+    paths = _image_files.find(patterns)[:limit]
     if not paths:
         raise FileNotFoundError(f"Expected images. No file matches {list(patterns)}.")
     contents, names = [], []
@@ -90,32 +89,18 @@ def of_any(images: Any) -> SampleImages:
     """Take images in any form that Keras users have.
 
     Args:
-        images: One or several file names or patterns, contents of image files, or arrays of pixels from 0 to 255,
-            `[N, H, W, C]` or `[H, W, C]`, of any type.
+        images: One or several file names, folders or patterns, contents of image files, or arrays of pixels from 0 to
+            255, `[N, H, W, C]` or `[H, W, C]`, of any type.
 
     Raises:
         FileNotFoundError: If a file does not exist.
         ValueError: If there are none, or an array does not contain pixels.
         TypeError: If they are something else.
     """
-    contents: list[bytes] = []
-    names: list[str] = []
-    for item in images if isinstance(images, (list, tuple)) else [images]:
-        if isinstance(item, (str, os.PathLike)):
-            found = from_files([os.fspath(item)])
-            contents += found.contents
-            names += found.names
-            continue
-        if not isinstance(item, bytes) and not hasattr(item, "shape"):
-            raise TypeError(
-                "`images` must be file names, patterns, contents of image files or arrays of pixels. "
-                f"Received: {type(item).__name__}."
-            )
-        contents += [item] if isinstance(item, bytes) else _encode(np.asarray(item))
-        names += [f"image {number}" for number in range(len(names), len(contents))]
-    if not contents:
+    found = image_inputs.of_any(images)
+    if not found:
         raise ValueError("`images` must have at least one real image to verify with. Received: none.")
-    return SampleImages(contents, None, names)
+    return SampleImages([image.read() for image in found], None, [image.name for image in found])
 
 
 def _stacked(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
@@ -126,23 +111,6 @@ def _stacked(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
     for index, mask in enumerate(labels):
         found[index] = mask
     return found
-
-
-def _encode(pixels: np.ndarray) -> list[bytes]:
-    """Return an array of pixels, `[N, H, W, C]` or `[H, W, C]`, as PNG files."""
-    pixels = pixels[None] if pixels.ndim == 3 else pixels
-    if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3, 4) or not pixels.size or pixels.dtype.kind not in "biuf":
-        raise ValueError(
-            "`images` must be arrays of pixels [N, H, W, C] with 1, 3 or 4 channels. Received: shape "
-            f"{pixels.shape}, dtype {pixels.dtype}."
-        )
-    low, high = float(pixels.min()), float(pixels.max())
-    if pixels.dtype != np.uint8 and not (low >= 0 and 1 < high <= 255):
-        raise ValueError(
-            "`images` must be pixels from 0 to 255, before the preprocessing, which is part of the artifact. Received: "
-            f"dtype {pixels.dtype}, values from {low:g} to {high:g}."
-        )
-    return [tf.io.encode_png(image).numpy() for image in np.round(pixels).astype(np.uint8)]
 
 
 def for_model(

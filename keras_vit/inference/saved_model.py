@@ -64,8 +64,8 @@ class SavedModelPredictor(Predictor):
         fetches = {name: info.name for name, info in definition.outputs.items()}
         return self._session.run(fetches, {definition.inputs[name].name: value for name, value in inputs.items()})
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
-        return self.run("serve_tensor", {"images": self.prepared(images)})[self.card.output_name]
+    def _predict(self, images: np.ndarray) -> np.ndarray:
+        return self.run("serve_tensor", {"images": images})[self.card.output_name]
 
     def features(self, images: np.ndarray) -> np.ndarray:
         """Return the input of the classification head, float32 `[B, D]`."""

@@ -53,7 +53,7 @@ class TFLitePredictor(Predictor):
             return "int8"
         return "dynamic_int8" if "INT8" in stored else "float16" if "FLOAT16" in stored else "float32"
 
-    def predict(self, images: np.ndarray) -> np.ndarray:
+    def _predict(self, images: np.ndarray) -> np.ndarray:
         return self._run(self._answers, self.card.output_name, images)
 
     def features(self, images: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ class Example:
     attention: np.ndarray | None = None  # [layers, h, w] from an exported model that returns it
     mask: np.ndarray | None = None  # true class of each pixel, integers [h, w]
     predicted: np.ndarray | None = None  # predicted class of each pixel, integers [h, w]
+    values: Sequence[tuple[str, str]] = ()  # names of predicted values, each with its number as text
 
 
 def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:

@@ -91,7 +91,7 @@ def write_report(
         _tiles(results, data, model, class_names),
         [
             *filter(None, [found.get("remark")]),
-            *_notes(model, with_attention, bool(predict or results or any(e.predicted is not None for e in examples))),
+            *_notes(model, with_attention, bool(predict or results or any(map(_has_answer, examples)))),
         ],
         cards,
         views,
@@ -107,6 +107,10 @@ def write_report(
     path = os.path.join(directory, "report.html")
     _io.write_text(path, page.render(content))
     return path
+
+
+def _has_answer(example: Example) -> bool:
+    return example.predicted is not None or bool(example.values)
 
 
 def _classes(found: Mapping[str, Any], class_names: Sequence[str]) -> page.Classes | None:

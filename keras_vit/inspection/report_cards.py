@@ -47,7 +47,7 @@ def image_cards(
         elif predict is not None and best is not None:
             maps, views = _prediction_maps(predict, example, best)
         truth, correct = _truth(example.label, best, class_names)
-        card = page.ImageCard(example.name, example.pixels, predictions, maps, truth, correct)
+        card = page.ImageCard(example.name, example.pixels, predictions, maps, truth, correct, values=example.values)
         cards.append(dataclasses.replace(card, **_mask_fields(example, class_names)))
     return cards, views
 

@@ -75,7 +75,7 @@ def define_preprocess_flag(when: str) -> None:
 def define_images_flag(purpose: str) -> None:
     """Define `--images`."""
     flags.DEFINE_multi_string(
-        "images", [], f"Image file or pattern {purpose}, may be repeated; the evaluation data if not given."
+        "images", [], f"Image file, folder or pattern {purpose}, may be repeated; the evaluation data if not given."
     )
 
 

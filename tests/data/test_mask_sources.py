@@ -273,6 +273,14 @@ def test_records(tmp_path, classes):
         writer.write_tfrecords(source, str(tmp_path / "bad"), "all", num_shards=2)
 
 
+def test_a_mask_that_is_cut_off_is_named(tmp_path):
+    source = data.open_source(write(tmp_path), "all")
+    path = pathlib.Path(source.mask_paths[0])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"the mask {path}: "):
+        source.fetch(tf.constant(0, tf.int64))
+
+
 def test_arrays(tmp_path):
     drawn = RNG.integers(0, 4, (10, 12, 20)).astype(np.uint8)
     drawn[0, 0, 0] = 3

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.data import parse, preprocess
-from keras_vit.inference import light_preprocess, preparation
+from keras_vit.inference import light_decode, light_preprocess, preparation
 from tests import tiny
 from tests.data import pictures
 
@@ -119,9 +119,9 @@ def test_png_that_only_pillow_reads_are_left_to_tensorflow(content):
 def test_images_of_more_than_20_million_pixels_are_left_to_tensorflow(kind, monkeypatch):
     content = encoded(kind)
     width, height = Image.open(io.BytesIO(content)).size
-    assert light_preprocess.LARGE == 20_000_000
+    assert light_decode.LARGE == 20_000_000
     for limit in (width * height, width * height - 1):
-        monkeypatch.setattr(light_preprocess, "LARGE", limit)
+        monkeypatch.setattr(light_decode, "LARGE", limit)
         function = light_preprocess.function_of(STRINGS[0])
         if limit == width * height:
             function(content)

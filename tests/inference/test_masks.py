@@ -82,7 +82,9 @@ def test_colors_differ():
 
 def test_names_of_files(tmp_path):
     assert masks.file_names("out", ["a/x.jpg", "b/y.png"])[1] == ("out/y.png", "out/y_overlay.png")
-    for paths in (["a/x.jpg", "b/x.png"], ["x.jpg", "x_overlay.jpg"], ["out/x.png"]):
+    same = masks.file_names("out", ["in/a/x.jpg", "in/b/c/x.png", "in/y.png"])
+    assert [mask for mask, _ in same] == ["out/a/x.png", "out/b/c/x.png", "out/y.png"]
+    for paths in (["a/x.jpg", "a/x.png"], ["x.jpg", "x_overlay.jpg"], ["out/x.png"]):
         with pytest.raises(ValueError, match="--output=out"):
             masks.file_names("out", paths)
 

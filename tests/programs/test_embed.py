@@ -231,7 +231,7 @@ def test_names_that_are_not_utf8(run, images, tmp_path):
     assert embed(run, tmp_path / "a.npz", images[1], path) == 0
     assert rows(tmp_path / "a.npz")[0] == [str(images[1]), path]
     pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
-    with pytest.raises(ValueError, match=r"UTF-8.*\.npz"):
+    with pytest.raises(ValueError, match="UTF-8"):
         embed(run, tmp_path / "a.parquet", images[1], path)
 
 

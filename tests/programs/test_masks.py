@@ -69,14 +69,29 @@ def test_predict(model, images, tmp_path, capsys):
 
 def test_flags_that_do_not_fit(model, images, tmp_path):
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}")
-    with pytest.raises(ValueError, match="--top_k"):
-        call("train.predict", *arguments, "--top_k=2", *images)
+    for flag in ("--top_k=2", "--order=uncertain", f"--sort={tmp_path}/sorted"):
+        with pytest.raises(ValueError, match=flag.partition("=")[0]):
+            call("train.predict", *arguments, flag, *images)
     with pytest.raises(ValueError, match="--output"):
         call("train.predict", *arguments, f"--output={images[0].parent}", *images)
     tiny.model().save(tmp_path / "classes.keras")
     with pytest.raises(ValueError, match="--output"):
         classes = f"--model={tmp_path / 'classes.keras'}"
         call("train.predict", classes, "--preprocess=value_range(-1, 1)", f"--output={tmp_path}/masks", *images)
+
+
+def test_images_of_the_same_name(model, images, tmp_path):
+    """Their masks are in the folders of the images; the table has the share of each class."""
+    deep = images[0].parent / "deep"
+    deep.mkdir()
+    images[0].rename(deep / "b.png")
+    arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", images[0].parent)
+    assert call("train.predict", *arguments, f"--output={tmp_path / 'masks'}") == 0
+    written = {path.relative_to(tmp_path / "masks").as_posix() for path in (tmp_path / "masks").rglob("*.png")}
+    assert written == {"b.png", "b_overlay.png", "deep/b.png", "deep/b_overlay.png"}
+    assert call("train.predict", *arguments, f"--output={tmp_path / 'shares.jsonl'}") == 0
+    rows = [json.loads(line) for line in (tmp_path / "shares.jsonl").read_text().splitlines()]
+    assert [sum(row[name] for name in NAMES) for row in rows] == pytest.approx([1.0, 1.0])
 
 
 def test_client(model, images, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The programs on a finished run, from its directory to the artifacts and back through evaluation and prediction."""
 
+import csv
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from keras_vit import inference
 from tests import golden_data, selection, tiny
@@ -94,12 +96,93 @@ def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path
     assert "No such file" in answers[str(missing)]["error"]
 
 
-@pytest.mark.parametrize("name", ["", "missing.jpg"])
-def test_wrong_paths_are_refused_before_the_model_is_loaded(name, run, digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: pytest.fail("the model was opened"))
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.jpg"], r"missing\.jpg"),
+        (["empty"], "empty"),
+        ([], "Name at least one image"),
+        ([".", "--output=a.csv", "--json"], "--json"),
+        ([".", "--output=folder.csv"], "--output.*a folder"),
+        ([".", "--output=prices.csv"], r"prices\.csv.*table of predictions"),
+        ([".", "--output=digit_0.png"], "--output.*a file"),
+        ([".", "--sort=digit_0.png"], "--sort"),
+        ([".", "--sort=gs://bucket"], "gs://bucket"),
+    ],
+)
+def test_wrong_paths_and_flags_are_refused_before_the_model_is_opened(
+    arguments, message, run, digits, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     tiny.digit_files(tmp_path, digits.source, 1)
-    with pytest.raises((ValueError, FileNotFoundError), match="Expected image files"):
-        call("train.predict", f"--model={run}", tmp_path / name)
+    for folder in ("empty", "folder.csv"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "prices.csv").write_text("name,price\nscrew,1\n")
+    monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: pytest.fail("the model was opened"))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises((ValueError, OSError, flags.Error), match=message):
+        call("train.predict", f"--model={run}", *arguments)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def photos(digits, tmp_path):
+    """A folder with folders, in which images have the same names, and one cannot be read."""
+    for number, folder in enumerate(("a", "a/b", "c")):
+        (tmp_path / "photos" / folder).mkdir(parents=True)
+        image = tf.io.encode_png(digits.source.images[number]).numpy()
+        (tmp_path / "photos" / folder / "1.png").write_bytes(image)
+    (tmp_path / "photos" / "c" / "bad.jpg").write_bytes(b"no image")
+    return tmp_path / "photos"
+
+
+def test_a_folder_becomes_a_table_that_a_second_call_continues(run, digits, photos, tmp_path, monkeypatch, capsys):
+    logits = digits.logits[:3]
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    output, seen = tmp_path / "predictions.csv", []
+    predict = inference.KerasPredictor.predict
+    monkeypatch.setattr(
+        inference.KerasPredictor, "predict", lambda self, images: seen.append(len(images)) or predict(self, images)
+    )
+    arguments = (f"--model={run}", f"--output={output}", "--order=uncertain", "--top_k=2")
+    listed = tmp_path / "first.txt"
+    listed.write_text(f"{photos}/c/1.png\n")
+    assert call("train.predict", *arguments, listed) == 0
+    assert call("train.predict", *arguments, photos) == 1
+    assert call("train.predict", *arguments, "--on_bad_image=skip", photos) == 0
+    assert seen == [1, 2]
+    assert capsys.readouterr().out.split() == [str(output)] * 3
+    with open(output, encoding="utf-8", newline="") as file:
+        *rows, bad = csv.DictReader(file)
+    assert bad["path"].endswith("bad.jpg") and "not a readable image" in bad["error"]
+    doubts = [float(row["uncertainty"]) for row in rows]
+    assert doubts == sorted(doubts, reverse=True)
+    by_path = {row["path"]: row for row in rows}
+    for path, row in zip(("a/1.png", "a/b/1.png", "c/1.png"), probabilities, strict=True):
+        entry, (second, first) = by_path[f"{photos}/{path}"], np.argsort(row)[-2:]
+        assert [entry["label"], entry["label_2"]] == [str(first), str(second)]
+        numbers = [float(entry[name]) for name in ("probability", "probability_2", "uncertainty")]
+        np.testing.assert_allclose(numbers, [row[first], row[second], 1 - row[first] + row[second]], atol=1e-5)
+
+
+def test_uncertain_images_are_printed_first(run, photos, capsys):
+    assert call("train.predict", f"--model={run}", "--json", "--order=uncertain", photos) == 1
+    *answers, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    margins = [answer["predictions"][0]["probability"] - answer["predictions"][1]["probability"] for answer in answers]
+    assert margins == sorted(margins) and len(margins) == 3 and "error" in bad
+
+
+def test_images_are_sorted_by_class(run, digits, photos, tmp_path, capsys):
+    """Also those that a table has already, and not the copies themselves."""
+    target, output = photos / "sorted", tmp_path / "table.jsonl"
+    assert call("train.predict", f"--model={run}", f"--output={output}", photos / "a") == 0
+    for _ in range(2):
+        assert call("train.predict", f"--model={run}", f"--output={output}", f"--sort={target}", photos) == 1
+    contents = {path.relative_to(photos): path.read_bytes() for path in photos.rglob("1*.png")}
+    copies = sorted((str(path.parent.name), data) for path, data in contents.items() if path.parts[0] == "sorted")
+    labels = digits.logits[:3].argmax(-1)
+    originals = [contents[pathlib.Path(name)] for name in ("a/1.png", "a/b/1.png", "c/1.png")]
+    assert copies == sorted((str(label), data) for label, data in zip(labels, originals, strict=True))
 
 
 def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit import checkpoints, data, models
+from keras_vit import checkpoints, data, inference, models
+from keras_vit._values import Values
 from keras_vit.data import preprocess
 from keras_vit.evaluators import ClassificationMetrics, classification, regression
 from keras_vit.inference import outputs, sample_images
@@ -85,6 +86,23 @@ def test_a_model_of_values(tmp_path):
     ]
     assert "<h2>Predicted against true values</h2>" in html
     assert (tmp_path / "figures" / "predicted_against_true.svg").exists()
+
+
+@pytest.mark.slow
+def test_the_values_of_an_image_are_under_it(tmp_path):
+    values = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
+    tiny.regression(values).save(tmp_path / "model.keras")
+    (tmp_path / "one.png").write_bytes(tiny.images(1).contents[0])
+    model, pp = tmp_path / "model.keras", "value_range(-1, 1)"
+    (expected,) = inference.open_predictor(model, preprocess=pp).predict(tmp_path / "one.png").tolist()
+    html, _ = visualize(tmp_path, f"--model={model}", f"--preprocess={pp}", f"--images={tmp_path}/one.png")
+    assert re.findall(r'<span title="[^"]*">(age|height)</span><b>([^<]*)</b>', html) == [
+        (name, f"{value:.5g}") for name, value in zip(values.names, expected, strict=True)
+    ]
+    assert "has no head" not in html
+    card = inference.ModelCard((), "", "values", (8, 8, 3), values=values.to_dict())
+    shown = programs.load("train.visualize").values_of(card, [1.5, 2], [3, 4])
+    assert shown == [("age", "1.5, true 3"), ("height", "2, true 4")]
 
 
 def test_the_page_puts_the_accuracy_into_context(tmp_path):

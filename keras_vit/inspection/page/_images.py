@@ -51,6 +51,7 @@ class ImageCard:
     colors: Sequence[Sequence[int]] = ()  # of the predictions, in overlays
     overlays: Sequence[tuple[str, np.ndarray]] = ()  # further images, uint8 [H, W, 3], with their titles
     note: str = ""
+    values: Sequence[tuple[str, str]] = ()  # names, each with a number as text
 
 
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
@@ -124,6 +125,9 @@ def _chips(image: ImageCard) -> str:
             f'<li class="chip{kind}"><span title="{label}: {probability:.2%}">{mark}{label}</span>'
             f"<b>{100 * probability:.0f} %</b></li>"
         )
+    for name, text in image.values:
+        name, text = html.escape(name), html.escape(text)
+        chips.append(f'<li class="chip"><span title="{name}: {text}">{name}</span><b>{text}</b></li>')
     if image.truth is not None and not image.correct:
         truth = html.escape(image.truth)
         chips.append(f'<li class="chip truth"><span title="{truth}">true class: {truth}</span></li>')

@@ -1,0 +1,145 @@
+"""Image files of folders, patterns and lists."""
+
+import glob
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from keras_vit import _io
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
+MAX_DEPTH = 100
+# Folders that file servers and operating systems add, in lower case
+SYSTEM = (
+    *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
+    *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found", "__pycache__"),
+    *("network trash folder", "temporary items", "thevolumesettingsfolder"),
+)
+
+
+def find(given: Sequence[str]) -> list[str]:
+    """Return the image files that a command line or a caller names, in order and without repetition.
+
+    A folder stands for the images in it and below it, a glob pattern for its matches, a text file (`.txt`) for the
+    paths in its lines, and `-` for the paths in the lines of standard input. A name without a file is kept.
+
+    Raises:
+        FileNotFoundError: If there is no image.
+        ValueError: If a list has no paths.
+    """
+    paths: list[str] = []
+    for name in given:
+        if name == "-" or name.lower().endswith(".txt") and os.path.isfile(name):
+            for line in _lines(name):
+                paths += _images_below(line) if os.path.isdir(line) else [line]
+        elif os.path.exists(name) or not (matches := sorted(glob.glob(name, recursive=True))):
+            paths += _images_below(name) if os.path.isdir(name) else [name]
+        else:
+            files = [path for path in matches if not os.path.isdir(path)]
+            paths += files or [path for folder in matches for path in _images_below(folder)]
+    if given and not any(map(os.path.lexists, paths)):
+        raise FileNotFoundError(
+            f"Expected image files. There is none at {', '.join((paths or given)[:5])}. Images in folders end in "
+            f"{', '.join(EXTENSIONS)}."
+        )
+    return list(dict.fromkeys(paths))
+
+
+def _lines(name: str) -> list[str]:
+    """Return the lines of a list of paths, a file or `-`, without empty ones."""
+    if name == "-":
+        lines = sys.stdin.read().splitlines()
+    else:
+        with open(name, "rb") as file:
+            lines = _io.decode_text(file.read(), name).splitlines()
+    paths = [line for line in lines if line.strip()]
+    if not paths:
+        raise ValueError(f"Expected the path of an image in each line of {name!r}. Received: no lines.")
+    return paths
+
+
+def _images_below(folder: str) -> list[str]:
+    tree = Tree(folder)
+    found = (path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
+    return [os.path.join(folder, path) for path in sorted(found)]
+
+
+class Tree:
+    """The visible files and folders below a root: regular files, and no image twice.
+
+    `skipped` are links into the tree, to a folder around the link or the tree, or to a top-level folder such as
+    `/usr`, and files that are not regular: pipes etc. `system` are the names of the folders of `SYSTEM` that are there.
+    """
+
+    def __init__(self, root: str):
+        self.root = root.removeprefix("file://").rstrip("/") or "/"
+        self.skipped: dict[str, None] = {}
+        self.system: dict[str, None] = {}
+        self._real = os.path.realpath(self.root)
+
+    def files(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        return self._list(folder)[0]
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        return self._list(folder)[1]
+
+    def below(self, start: str) -> list[str]:
+        """Return the relative paths of the files in a folder and below it."""
+        found: list[str] = []
+        waiting, linked = [""], set[str]()
+        while waiting:
+            inner = waiting.pop()
+            folder = f"{start}/{inner}".rstrip("/")
+            if folder != self.root and not _io.is_remote(folder) and os.path.islink(folder):
+                real = os.path.realpath(folder)
+                shared = os.path.commonpath([real, self._real])
+                around = os.path.commonpath([real, os.path.realpath(os.path.dirname(folder))])
+                if real in linked or shared in (real, self._real) or around == real or real.count(os.sep) < 2:
+                    self.skipped[folder] = None
+                    continue
+                linked.add(real)
+            if inner.count("/") > MAX_DEPTH:
+                raise ValueError(
+                    f"Folders may nest {MAX_DEPTH} levels deep. Received: more below {start}/{inner[:60]}... Move the "
+                    "images up."
+                )
+            files, inside = self._list(folder)
+            found += [inner + name for name in files]
+            waiting += [f"{inner}{name}/" for name in inside]
+        return found
+
+    def entries(self, folder: str) -> Iterable[tuple[str, str]]:
+        """Yield the names in a folder, each with its kind: "file", "folder" or "special"."""
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    entry.name.encode()
+                except UnicodeEncodeError:
+                    name = os.fsencode(entry.name)
+                    raise ValueError(
+                        f"Names must be UTF-8. Received: {name!r} in {folder!r}. Rename the file."
+                    ) from None
+                yield entry.name, _kind(entry)
+
+    def _list(self, folder: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the folders in a folder."""
+        found: dict[str, list[str]] = {"file": [], "folder": [], "special": []}
+        for name, kind in sorted(self.entries(folder)):
+            if name.lower() in SYSTEM and kind == "folder":
+                self.system[name] = None
+            elif not name.startswith(".") and name != "__MACOSX":  # which archives made on a Mac contain
+                found[kind].append(name)
+        self.skipped |= dict.fromkeys(f"{folder}/{name}" for name in found["special"])
+        return found["file"], found["folder"]
+
+
+def _kind(entry: os.DirEntry) -> str:
+    try:
+        if entry.is_dir():
+            return "folder"
+        # A link to nowhere, or in a circle, is a file that cannot be read, as the input pipeline will report.
+        return "file" if entry.is_file() or not os.path.exists(entry.path) else "special"
+    except OSError:
+        return "file"

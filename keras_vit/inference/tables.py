@@ -1,0 +1,188 @@
+"""Tables of predictions, one row per image, in files that a later call continues."""
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit import _io, _lock
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.predictor import Prediction
+
+EXTENSIONS = (".csv", ".jsonl", ".parquet")
+Row = dict[str, Any]  # column -> text, number or None
+_WRITE_EVERY = 30.0  # seconds, or 20 times as long as a write takes
+
+
+class PredictionTable:
+    """Rows in memory and in a file, which is replaced every half minute; see `opened`.
+
+    Attributes:
+        rows: Row of each image by its path, without those of images that could not be read by an earlier call.
+    """
+
+    def __init__(self, path: str):
+        self.path, self.rows, self._columns = path, dict[str, Row](), dict[str, type]()
+        self._found = _read(path) if os.path.exists(path) else []
+        if not all({"path", "error", "model"} <= row.keys() for row in self._found):
+            raise _foreign(path, "a row without path, error and model")
+
+    def begin(
+        self, card: ModelCard, top_k: int, paths: Sequence[str] = (), uncertain_first: bool = False
+    ) -> dict[str, Row]:
+        """Continue with the predictions of a model, and return the rows that some of the `paths` have.
+
+        Rows of another model or with other columns are refused. The file has the order of `paths`, after other rows, or
+        the uncertain images first.
+        """
+        columns, self._model = columns_of(card, top_k), model_key(card)
+        self._is_ranked, self._uncertain_first = card.output_name == "probabilities", uncertain_first
+        self._places, self._next_write = {path: place for place, path in enumerate(paths)}, 0.0
+        for row in self._found:
+            if row["model"] != self._model:
+                raise _foreign(self.path, f"predictions of another model or preprocessing (model={row['model']})")
+            if list(row) != list(columns):
+                names = sorted(map(str, row.keys() ^ columns.keys()))
+                raise _foreign(self.path, f"other columns ({', '.join(names[:5]) or 'in another order'})")
+            if not row["error"]:
+                values = ((name, kind, row[name]) for name, kind in columns.items())
+                self.rows[row["path"]] = {n: None if value in (None, "") else kind(value) for n, kind, value in values}
+        self._columns = columns
+        return {path: self.rows[path] for path in paths if path in self.rows}
+
+    def add(self, found: Prediction) -> None:
+        """Add the row of a prediction."""
+        row: Row = dict.fromkeys(self._columns)
+        row |= {"path": found.name, "error": found.error or None, "model": self._model}
+        parts = [(name, _shortest(number)) for name, number in found.parts]
+        if self._is_ranked and parts:
+            numbers = [*(entry for pair in parts for entry in pair), _shortest(found.uncertainty)]
+            row |= dict(zip(list(row)[1:-2], numbers, strict=True))
+        elif parts:
+            row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask does not have all classes
+        self.rows[found.name] = row
+        if time.monotonic() > self._next_write:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file in one step, unless the table has not begun."""
+        if not self._columns:
+            return
+        start = time.monotonic()
+        rows = sorted(self.rows.values(), key=lambda row: self._places.get(row["path"], -1))
+        if self._uncertain_first:
+            rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
+        with _io.atomic_file(self.path) as temporary:
+            _write(temporary, os.path.splitext(self.path)[1], self._columns, rows)
+        end = time.monotonic()
+        self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
+
+
+@contextlib.contextmanager
+def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
+    """Open a table for this process only, and write it at the end, also after an error. `flag` chooses it."""
+    lock = f"{path}.lock"
+    with _lock.locked(lock, flag):
+        try:
+            table = PredictionTable(path)
+            try:
+                yield table
+            finally:
+                table.write()
+        finally:
+            shutil.rmtree(lock, ignore_errors=True)
+
+
+def is_table(path: str | None) -> bool:
+    """Return whether a path has the ending of a table."""
+    return (path or "").endswith(EXTENSIONS)
+
+
+def columns_of(card: ModelCard, top_k: int) -> dict[str, type]:
+    """Return the names of the columns, each with the type of its entries."""
+    numbers: dict[str, type] = dict.fromkeys(card.names, float)
+    if card.output_name == "probabilities":
+        ranks = ("", *(f"_{rank}" for rank in range(2, min(top_k, len(card.names)) + 1)))
+        numbers = {f"{name}{rank}": kind for rank in ranks for name, kind in (("label", str), ("probability", float))}
+        numbers["uncertainty"] = float
+    elif len(numbers) < len(card.names) or {"path", "error", "model"} & numbers.keys():
+        raise ValueError(
+            "The names in a table must differ from each other and from 'path', 'error' and 'model'. Received: "
+            f"{', '.join(card.names)}. Print JSON with --json instead."
+        )
+    return {"path": str, **numbers, "error": str, "model": str}
+
+
+def model_key(card: ModelCard) -> str:
+    """Return a key of everything that decides on predictions: weights, preprocessing and names."""
+    about = (card.sha256, card.preprocess, card.output, card.names, card.image_shape)
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+
+
+def check_names(paths: Iterable[str]) -> None:
+    """Refuse names that a table cannot have."""
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"Names in a table are UTF-8. Received: {path!r}. Rename the file.") from error
+
+
+def import_pyarrow() -> Any:
+    """Import PyArrow, which Parquet files need."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        extra = "keras-vision-transformers[parquet]"
+        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
+    return pyarrow
+
+
+def _read(path: str) -> list[Row]:
+    try:
+        if path.endswith(".parquet"):
+            return import_pyarrow().parquet.read_table(path).to_pylist()
+        if path.endswith(".csv"):
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                return list(csv.DictReader(file, strict=True))
+        rows, damaged = _io.read_json_lines(path)
+    except (ValueError, csv.Error) as error:
+        raise _foreign(path, f"a file that cannot be read ({_io.one_line(error)})") from error
+    if damaged:
+        raise _foreign(path, f"{damaged} lines that are not JSON objects")
+    return rows
+
+
+def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
+    if extension == ".parquet":
+        pyarrow = import_pyarrow()
+        kinds = {str: pyarrow.string(), float: pyarrow.float64()}
+        schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
+        return
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        if extension == ".jsonl":
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            return
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _shortest(number: float) -> float:
+    """Return the shortest decimal number of a float32."""
+    return float(str(np.float32(number)))
+
+
+def _foreign(path: str, received: str) -> ValueError:
+    return ValueError(
+        f"{path!r} must be a table of predictions of the same model. Received: {received}. Give another --output, or "
+        "remove the file."
+    )

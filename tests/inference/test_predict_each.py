@@ -1,0 +1,113 @@
+"""Images in every form that users have, predicted by one predictor."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import inference
+from keras_vit.inference import image_inputs, outputs
+from tests import tiny
+
+CARD = tiny.card()
+
+
+class Means(inference.Predictor):
+    """A predictor whose probabilities are those of the mean pixel, and that notes the sizes of its batches."""
+
+    def __init__(self, card=CARD):
+        super().__init__("", card)
+        self.batches = []
+
+    def _predict(self, images):
+        self.batches.append(len(images))
+        means = np.concatenate([images.mean((1, 2)), images.std((1, 2)), images.max((1, 2))[:, :1]], -1)
+        return np.exp(means) / np.exp(means).sum(-1, keepdims=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number, content in enumerate(tiny.images(5).contents):
+        (tmp_path / f"{number}.png").write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda folder: folder,
+        lambda folder: str(folder),
+        lambda folder: f"{folder}/*.png",
+        lambda folder: sorted(folder.iterdir()),
+        lambda folder: tiny.images(5).contents,
+        lambda folder: tiny.arrays(5),
+        lambda folder: list(tiny.arrays(5)),
+        lambda folder: [Image.fromarray(array) for array in tiny.arrays(5)],
+        lambda folder: [folder / "0.png", tiny.images(5).contents[1], *tiny.arrays(5)[2:4], str(folder / "4.png")],
+    ],
+)
+def test_forms(form, folder):
+    predictor = Means()
+    images = predictor.preprocess(tiny.images(5).contents)
+    expected = predictor.predict(images)
+    np.testing.assert_array_equal(predictor.predict(form(folder)), expected)
+    np.testing.assert_array_equal(predictor.prepared(form(folder)), images)
+    for each, row in zip(predictor.predict_each(form(folder), top_k=2), expected, strict=True):
+        best = np.argsort(-row)[:2]
+        assert each.parts == [(tiny.CLASS_NAMES[index], row[index]) for index in best]
+        assert each.uncertainty == pytest.approx(1 - (row[best[0]] - row[best[1]]))
+        assert not each.error
+
+
+def test_one_image(folder):
+    predictor = Means()
+    expected = predictor.predict(folder)[:1]
+    for image in (folder / "0.png", tiny.images(1).contents[0], tiny.arrays(1)[0], Image.open(folder / "0.png")):
+        np.testing.assert_array_equal(predictor.predict(image), expected)
+
+
+def test_pixels_of_a_model_that_takes_pixels():
+    """Those of its size are its input, and not prepared again."""
+    predictor = Means(tiny.card(input="uint8"))
+    pixels = tiny.arrays(2, tiny.SIZE, tiny.SIZE)
+    assert predictor.prepared(pixels) is pixels
+    assert predictor.prepared(tiny.arrays(2)).dtype == np.float32
+
+
+def test_an_image_that_cannot_be_read(folder):
+    (folder / "2.png").write_bytes(b"no image")
+    (folder / "3.png").unlink()
+    paths = [str(folder / f"{number}.png") for number in range(5)]
+    predictor = Means()
+    found = list(predictor.predict_each(paths, batch_size=2))
+    assert [each.name for each in found] == paths
+    assert [bool(each.error) for each in found] == [False, False, True, True, False]
+    assert predictor.batches == [2, 1]
+    assert "not a readable image" in found[2].error and "No such file" in found[3].error
+    with pytest.raises(ValueError, match=r"2\.png.*not a readable image"):
+        predictor.predict(paths)
+    with pytest.raises(FileNotFoundError, match=r"3\.png"):
+        predictor.predict(folder / "3.png")
+
+
+@pytest.mark.parametrize("images", [[b"", None], [tiny.arrays(1)[0], 5.0]])
+def test_other_things_are_refused(images):
+    with pytest.raises(TypeError, match="images"):
+        Means().predict(images)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_pixels_become_files_without_loss(channels):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, channels), np.uint8)
+    for image, expected in zip(image_inputs.of_any(pixels), pixels, strict=True):
+        found = np.asarray(Image.open(io.BytesIO(image.read())))
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+
+
+def test_uncertainty_of_independent_classes():
+    """The class next to one half decides, however certain the others are."""
+    assert outputs.uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
+    assert outputs.uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
+    assert tiny.card(data={"label_kind": "classes"}).has_independent_classes
+    assert not tiny.card(data={"label_kind": "class"}).has_independent_classes
