@@ -17,15 +17,15 @@ def make(folder: str | os.PathLike, width: int, count: int) -> Path:
     Returns:
         The folder, with half of the images in `a/` and half in `b/`.
     """
-    folder, height, rng = Path(folder), width * 3 // 4, np.random.default_rng(0)
+    folder, height = Path(folder), width * 3 // 4
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
     scale = (frequency**-1.1).astype(np.float32)
     for number in range(count):
-        parts = rng.standard_normal((2, 3, *scale.shape), np.float32)
         path = folder / "ab"[number % 2] / f"{number}.jpg"
         if path.exists():
             continue
         logging.log_every_n_seconds(logging.INFO, "Making image %d of %d, %d x %d", 2, number + 1, count, width, height)
+        parts = np.random.default_rng(number).standard_normal((2, 3, *scale.shape), np.float32)
         planes = np.fft.irfft2((parts[0] + 1j * parts[1]) * scale, (height, width))
         planes = planes[:1] + 0.3 * planes  # correlated channels
         pixels = np.clip(128 + 48 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
