@@ -1,6 +1,6 @@
-"""Input pipelines: JPEG files to float32 batches of 224 x 224 pixels for training, with a random crop and flip.
+"""Input pipelines: JPEG files to batches of 224 x 224 pixels for training, with a random crop and flip.
 
-A step takes `batch` images from a new iterator and ends with it, so that no pipeline works ahead while another one is
+The pixels are in 0..255, because each system normalizes them on the device that trains. A step takes `batch` images from a new iterator and ends with it, so that no pipeline works ahead while another one is
 measured.
 """
 
@@ -12,14 +12,13 @@ SIZE = 224
 
 
 def keras_vit(work: Work) -> Step:
-    """Batches for `model.fit`, normalized."""
+    """The batches of `keras-vit train`; with `as_tuples`, normalized ones for `model.fit`."""
     from keras_vit import data
 
     source = data.open_source(f"folder:{work.folder}#test_fraction=0")
-    scaled = work.arguments.get("scaled", False)
+    scaled, as_tuples = (work.arguments.get(name, False) for name in ("scaled", "as_tuples"))
     pp = f"decode_jpeg_and_inception_crop({SIZE}, scaled={scaled})|flip_lr|value_range(-1, 1)"
-    batches = data.train_batches(source, pp, work.arguments["batch_size"], as_tuples=True)
-    return _epoch(work, batches)
+    return _epoch(work, data.train_batches(source, pp, work.arguments["batch_size"], as_tuples=as_tuples))
 
 
 def keras_directory(work: Work) -> Step:
@@ -76,11 +75,8 @@ def timm(work: Work) -> Step:
         part.transform = images.transform
 
     def step():
-        done = 0
-        for pixels, _ in loader:
-            done += len(pixels)
-            if done >= work.batch:
-                break
+        for pixels, _ in loader.loader:  # without the wrapper that normalizes on the device
+            assert pixels.shape[1:] == (3, SIZE, SIZE), pixels.shape
 
     return step
 
@@ -90,7 +86,8 @@ def _epoch(work: Work, batches) -> Step:
     batches = batches.take(work.batch // work.arguments["batch_size"])
 
     def step():
-        for images, _ in batches:
+        for batch in batches:
+            images = batch["image"] if isinstance(batch, dict) else batch[0]
             assert images.shape[1:] == (SIZE, SIZE, 3), images.shape
 
     return step
