@@ -225,13 +225,14 @@ def _input() -> Iterator[Row]:
     """Epochs of training input."""
     for width, megapixels, count, batch_size, batches in ((500, 0.2, 256, 64, 16), (4000, 12, 16, 8, 4)):
         arguments = {"batch_size": batch_size}
-        further = {"scaled": "scaled", "normalized": "as_tuples"}
         yield Row(
             f"input-{width}",
             f"Training batches of 224 x 224 from JPEG files of {width} x {width * 3 // 4} ({megapixels} megapixels)",
             {"batch": batch_size * batches, "arguments": arguments},
             peers=("keras_directory", "keras_hub_guide", "timm"),
-            variants={f"keras_vit {name}": {"arguments": {**arguments, key: True}} for name, key in further.items()},
+            variants={
+                f"keras_vit {name}": {"arguments": {**arguments, name: True}} for name in ("scaled", "as_tuples")
+            },
             worker="input.py",
             files=(width, count),
         )
