@@ -230,9 +230,7 @@ def _input() -> Iterator[Row]:
             f"Training batches of 224 x 224 from JPEG files of {width} x {width * 3 // 4} ({megapixels} megapixels)",
             {"batch": batch_size * batches, "arguments": arguments},
             peers=("keras_directory", "keras_hub_guide", "timm"),
-            variants={
-                f"keras_vit {name}": {"arguments": {**arguments, name: True}} for name in ("scaled", "as_tuples")
-            },
+            variants={f"keras_vit {key}": {"arguments": {**arguments, key: True}} for key in ("scaled", "as_tuples")},
             worker="input.py",
             files=(width, count),
         )

@@ -1,7 +1,7 @@
 """Input pipelines: JPEG files to batches of 224 x 224 pixels for training, with a random crop and flip.
 
-The pixels are in 0..255, because each system normalizes them on the device that trains. A step takes `batch` images from
-a new iterator and ends with it, so that no pipeline works ahead while another one is measured.
+The pixels are in 0..255, because each system normalizes them on the device that trains. A step takes `batch` images
+from a new iterator and ends with it, so that no pipeline works ahead while another one is measured.
 """
 
 import os
