@@ -43,16 +43,8 @@ def refuses(work):
 worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses), warm_up=0)
 """
 
-FIELDS = {
-    "task",
-    "model",
-    "batch",
-    "precision",
-    "image_size",
-    "arguments",
-    "without",
-    "folder",
-}  # of `Work` in worker.py
+# Of `Work` in worker.py.
+FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without", "folder"}
 
 # Another one, which is given its answers.
 CLOCK = """
