@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._values import Values
-from keras_vit.layers import Dense, kernels
+from keras_vit.layers import kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models import normalization
 from keras_vit.models.config import Config
@@ -286,28 +286,3 @@ def normalized(config: Config, images: keras.KerasTensor) -> keras.KerasTensor:
         return images
     scale, offset = normalization.scale_and_offset(normalization.SYMMETRIC, config.input_range)
     return keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")(images)
-
-
-def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") -> keras.layers.Layer:
-    """Return the classification layer: zero kernel and constant bias, as the reference initializes it."""
-    return Dense(
-        config.classes,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias),
-        dtype=policy,
-        name=name,
-    )
-
-
-def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
-    """Return a batch norm without scale and offset, with PyTorch's momentum and MAE's epsilon."""
-    return keras.layers.BatchNormalization(
-        momentum=0.9, epsilon=1e-6, center=False, scale=False, dtype=policy, name=name
-    )
-
-
-def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the output of a model: logits, or the activation of the classifier, computed in float32."""
-    if config.classifier_activation is None:
-        return logits
-    return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)

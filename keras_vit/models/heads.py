@@ -7,7 +7,7 @@ import keras
 
 from keras_vit.layers import Dense, MAPHead, PatchMeanPooling, SelfAttention, TokenPooling, UnflattenGrid
 from keras_vit.models import parts
-from keras_vit.models.base import batch_norm, head_layer, predictions
+from keras_vit.models.classifier import batch_norm, head_layer, predictions
 from keras_vit.models.vit_config import ViTConfig
 
 _LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # of `Head`, with weights

@@ -13,14 +13,14 @@ from keras_vit.recipe.model import model_arguments as model_arguments
 from keras_vit.recipe.model import model_arguments_for as model_arguments_for
 from keras_vit.recipe.model import resolve as resolve
 from keras_vit.recipe.model import weights_path as weights_path
-from keras_vit.recipe.task import (
+from keras_vit.recipe.task import Task
+from keras_vit.recipe.tasks import (
     MAE,
     Classification,
     Distillation,
     MaskedPatch,
     Regression,
     Segmentation,
-    Task,
     parse_task,
 )
 

@@ -11,7 +11,8 @@ from typing import Any
 from keras_vit.optim.config import Optim
 from keras_vit.optim.optimizers import OPTIMIZERS
 from keras_vit.optim.schedules import DECAYS
-from keras_vit.recipe.task import Classification, Task, parse_task
+from keras_vit.recipe.task import Task
+from keras_vit.recipe.tasks import Classification, parse_task
 
 
 class TaskField:

@@ -1,0 +1,245 @@
+"""The tasks of a recipe, written like `"mae(mask_ratio=0.75)"` in files and on the command line."""
+
+import dataclasses
+import os
+from typing import Any, ClassVar
+
+import keras
+
+from keras_vit import _checks, _spec, models
+from keras_vit._metrics import Metric
+from keras_vit.recipe.task import Task
+
+_LOSS = Metric("loss", larger_is_better=False)
+_NATS = Metric("loss", larger_is_better=False, unit="nats")
+_ACCURACY = Metric("accuracy", unit="%")
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification(Task):
+    """Classification of labeled images.
+
+    Example:
+    >>> parse_task("classification").score.name
+    'accuracy'
+    """
+
+    name: ClassVar[str] = "classification"
+    labels: ClassVar[str | None] = "classes"
+    metrics: ClassVar[tuple[Metric, ...]] = (_NATS, _ACCURACY)
+    evaluator: ClassVar[str] = "classification"
+
+    def output(self, recipe: Any) -> str:
+        """Return the loss of the recipe, which says how logits become probabilities."""
+        return recipe.loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation(Classification):
+    """Classification of images as a trained model, the teacher, classifies them.
+
+    The teacher sees the same augmented images as the model. The labels are read for the accuracy alone.
+
+    Attributes:
+        teacher: Directory of a finished run with the same classes. The images are resized to its model's size.
+        temperature: Divisor of all logits before the softmax.
+
+    Example:
+    >>> parse_task("distillation('runs/bit')").teacher
+    'runs/bit'
+    """
+
+    name: ClassVar[str] = "distillation"
+    teacher: str
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "teacher", os.fspath(self.teacher))
+        if not self.temperature > 0:
+            raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
+
+    def check(self, recipe: Any) -> None:
+        """Refuse another loss than that of the teacher's probabilities."""
+        super().check(recipe)
+        if recipe.loss != "softmax" or recipe.label_smoothing:
+            raise ValueError(
+                "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
+                f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(Task):
+    """Prediction of one or several numbers per image.
+
+    The model learns them standardized by mean and standard deviation of the training split, and everything that it
+    predicts is in the unit of the data.
+
+    Attributes:
+        loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is squared below one
+            standard deviation and linear above.
+
+    Example:
+    >>> parse_task("regression('huber')").score.name
+    'mae'
+    """
+
+    loss: str = "mse"
+    name: ClassVar[str] = "regression"
+    labels: ClassVar[str | None] = "values"
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("mae", larger_is_better=False))
+    evaluator: ClassVar[str] = "regression"
+
+    def __post_init__(self):
+        _checks.choice("loss", self.loss, ("mse", "mae", "huber"))
+
+    def output(self, recipe: Any) -> str:
+        """Return `"values"`."""
+        return "values"
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmentation(Task):
+    """Prediction of a class for each pixel.
+
+    The score is the mean over the classes of the intersection over union, of all pixels of a data set together. A class
+    that neither the masks nor the predictions contain does not count.
+
+    Attributes:
+        classes: Number of classes, which the data must have; None for that of the data.
+        ignore: Number of a class whose pixels do not count, beside those that a mask leaves out; 255 for none.
+        head: `"linear"` or `"upsample"`, see `keras_vit.models.LinearSegmenter` and `UpsampleSegmenter`.
+        blocks: Numbers of the blocks that the head reads, negative ones from the end; None for the last block.
+        class_weights: Factor of the loss of each class; None for 1.
+        dropout_rate: Probability of dropping a whole channel of an image before the head.
+
+    References:
+        - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4, for the head `"linear"` on frozen features
+
+    Example:
+    >>> str(parse_task("segmentation(head='upsample', blocks=(2, 5, 8, 11))"))
+    "segmentation(head='upsample', blocks=(2, 5, 8, 11))"
+    """
+
+    classes: int | None = None
+    ignore: int = 255
+    head: str = "linear"
+    blocks: tuple[int, ...] | None = None
+    class_weights: tuple[float, ...] | None = None
+    dropout_rate: float = 0.0
+    name: ClassVar[str] = "segmentation"
+    labels: ClassVar[str | None] = "masks"
+    metrics: ClassVar[tuple[Metric, ...]] = (_NATS, Metric("miou", unit="%"), Metric("pixel_accuracy", unit="%"))
+    evaluator: ClassVar[str] = "segmentation"
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.choice("head", self.head, tuple(models.dense_heads.HEADS))
+        for name in ("blocks", "class_weights"):
+            if getattr(self, name) is not None:
+                values = tuple(_checks.sequence(name, getattr(self, name), "numbers, one or several"))
+                object.__setattr__(self, name, values)
+        _checks.rate("dropout_rate", self.dropout_rate)
+
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """Loss and accuracy: a mean over steps of the intersection over union would be another number."""
+        return (self.metrics[0], self.metrics[2])
+
+    def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer:
+        """Return the layer that classifies the patches."""
+        kind = models.dense_heads.HEADS[self.head]
+        return kind(outputs, blocks=self.blocks, dropout_rate=self.dropout_rate, dtype=dtype)
+
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return the logits at the size of the masks, and their gradient."""
+        return 2 * outputs * recipe.model.image_size**2
+
+    def output(self, recipe: Any) -> str:
+        """Return `"mask"`."""
+        return "mask"
+
+    def check(self, recipe: Any) -> None:
+        """Refuse the loss of several classes per pixel."""
+        super().check(recipe)
+        if recipe.loss != "softmax":
+            raise ValueError(f"A segmentation has one class per pixel: loss='softmax'. Received: loss={recipe.loss!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPatch(Task):
+    """Masked patch prediction, as in the ViT paper. Labels are not read.
+
+    Attributes:
+        mask_ratio: Fraction of the patches that is corrupted and predicted.
+        target: `"mean_color"`, `"colors_4x4"` or `"pixels"`.
+
+    Example:
+    >>> MaskedPatch(target="pixels").arguments()
+    {'mask_ratio': 0.5, 'target': 'pixels'}
+    """
+
+    mask_ratio: float = 0.5
+    target: str = "mean_color"
+    name: ClassVar[str] = "masked_patch"
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, _ACCURACY)
+    model: ClassVar[type | None] = models.MaskedPatchPredictor
+    config: ClassVar[type | None] = models.MaskedPatchConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class MAE(Task):
+    """Masked autoencoder. Labels are not read.
+
+    Attributes:
+        mask_ratio: Fraction of the patches that the encoder does not see.
+        normalize_pixels: Whether each patch is predicted with mean 0 and variance 1.
+        decoder_hidden_size: Width of the decoder's tokens.
+        decoder_num_layers: Number of blocks of the decoder.
+        decoder_num_heads: Number of attention heads per block of the decoder.
+
+    Example:
+    >>> MAE(normalize_pixels=False).arguments()["mask_ratio"]
+    0.75
+    """
+
+    mask_ratio: float = 0.75
+    normalize_pixels: bool = True
+    decoder_hidden_size: int = 512
+    decoder_num_layers: int = 8
+    decoder_num_heads: int = 16
+    name: ClassVar[str] = "mae"
+    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("explained", unit="%"))
+    model: ClassVar[type | None] = models.MaskedAutoencoder
+    config: ClassVar[type | None] = models.MAEConfig
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the model that belong to the task."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "normalize_pixels"}
+
+
+TASKS: dict[str, Any] = {
+    task.name: task for task in (Classification, Distillation, Regression, Segmentation, MaskedPatch, MAE)
+}
+
+
+def parse_task(text: str | Task) -> Task:
+    """Read a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is its text.
+
+    Raises:
+        ValueError: If there is no such task, or it has no such argument. The message points at the place.
+
+    Example:
+    >>> parse_task("mae(mask_ratio=0.5)")
+    MAE(mask_ratio=0.5, normalize_pixels=True, decoder_hidden_size=512, decoder_num_layers=8, decoder_num_heads=16)
+    >>> str(parse_task("mae(mask_ratio=0.5, normalize_pixels=True)"))
+    'mae(mask_ratio=0.5)'
+    """
+    if isinstance(text, Task):
+        return text
+    calls = _spec.parse(text, "task", "mae(mask_ratio=0.75)")
+    if len(calls) != 1:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, with its arguments. Received: task={text!r}")
+    task, _ = calls[0].create(calls[0].function(TASKS, "task"))
+    return task
