@@ -142,6 +142,8 @@ def _input(measured: Measured) -> str:
                 rate = "failed" if result["error"] else _per_core(row, record, result["seconds"])
                 ratio = None if result["error"] or result is record["results"][0] else f"{result['ratio']:.2f}"
                 lines.append([row.title, processor, result["system"], rate, ratio])
+    if not lines:
+        return "Not measured yet: `make benchmark ROWS=input`."
     return _io.markdown_table(["row", "processor", "system", "images/s and core:", "time relative to first:"], lines)
 
 
