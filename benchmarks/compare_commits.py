@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
             directories[f"{side} ({extract(commit, Path(folder) / side)})"] = Path(folder) / side
         for row in program.choose(options.rows or DEFAULT):
             logging.info("%s", row.name)
-            for pair in pairs(row, directories, python_of):
+            for pair in pairs(row.with_files(python_of.directory), directories, python_of):
                 first, second = interleaved.run(pair, options.rounds or row.rounds)
                 worse = regression(first, second, options.tolerance)
                 name = f"{row.name}: {first.system.split(' at ')[0]}"

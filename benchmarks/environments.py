@@ -51,7 +51,8 @@ ENVIRONMENTS = {
     "transformers": Environment(packages=(_TORCH, "transformers==5.23.0")),
     "peft": Environment(packages=(_TORCH, "transformers==5.23.0", "peft==0.21.2")),
 }
-SAME = {"timm_compiled": "timm"}  # systems that share an environment
+# Systems that share an environment. Those of Keras need nothing else.
+SAME = {"timm_compiled": "timm", "keras_directory": "keras_vit", "keras_hub_guide": "keras_vit"}
 
 
 def ensure(system: str, directory: Path) -> str:

@@ -2,7 +2,10 @@
 
 import os
 import platform
+import re
 import time
+
+_EXTENSIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX512", "avx2": "AVX2"}  # widest first
 
 
 def describe() -> str:
@@ -20,8 +23,17 @@ def processor() -> str:
             lines = [line.partition(":") for line in file.read().split("\n\n")[0].splitlines()]
         values = {key.strip(): value.strip() for key, _, value in lines}
         name, flags = values.get("model name", name), values.get("flags", "").split()
-        extensions = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+        extensions = [flag for flag in reversed(_EXTENSIONS) if flag in flags]
     return f"{name} ({', '.join(extensions)})" if extensions else name
+
+
+def kind(machine: str) -> str:
+    """Return the processor of a machine that `describe` described, with its widest extension: `"AMD EPYC, AVX2"`."""
+    found = re.fullmatch(r"\d+ cores of (.*?)(?: \(([a-z0-9_, ]+)\))?, [\d.]+ GiB, .*", machine)
+    if found is None:
+        return machine
+    extensions = (found[2] or "").split(", ")
+    return ", ".join([found[1], *[name for flag, name in _EXTENSIONS.items() if flag in extensions][:1]])
 
 
 class OtherPrograms:

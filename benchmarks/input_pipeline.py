@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
+from benchmarks import jpeg_files
 from keras_vit import data, program
 
 flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic ones by default.")
@@ -42,7 +42,10 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     threads = options.threads or os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
-        name = options.source or make_images(folder, options.width)
+        name = options.source
+        if not name:
+            count = max(16, min(256, 128_000 // options.width))
+            name = f"folder:{jpeg_files.make(folder, options.width, count)}#test_fraction=0"
         source = data.open_source(name, split=options.split or "train")
         if not isinstance(source, data.IndexedSource):
             raise ValueError(f"--source must have its images in files of their own. Received: {name!r}.")
@@ -67,23 +70,6 @@ def main(argv: Sequence[str]) -> int:
 
 Stage = tuple[tf.data.Dataset, int]  # a dataset, and the number of images per element
 Stages = dict[str, Stage]
-
-
-def make_images(folder: str, width: int = 500) -> str:
-    """Write JPEG files, of about 110 kB if 500 pixels wide: noise whose power decreases with the frequency."""
-    height, count = width * 3 // 4, max(16, min(256, 128_000 // width))
-    rng = np.random.default_rng(0)
-    os.makedirs(os.path.join(folder, "images"))
-    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]) + 1 / width
-    for number in range(count):
-        spectrum = rng.normal(size=(3, *frequency.shape)) * np.exp(2j * np.pi * rng.random((3, *frequency.shape)))
-        planes = np.fft.irfft2(spectrum / frequency**1.1, (height, width))
-        planes = planes[:1] + 0.3 * planes  # correlated channels
-        pixels = np.clip(128 + 48 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-        path = os.path.join(folder, "images", f"{number}.jpg")
-        with open(path, "wb") as file:
-            file.write(tf.io.encode_jpeg(pixels, quality=94).numpy())
-    return f"images:{folder}/images#test_fraction=0"
 
 
 def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmentations: Sequence[str]) -> Stages:

@@ -69,6 +69,7 @@ class Environments:
 
 def measure(row: Row, python_of: Environments, rounds: int) -> dict:
     """Measure a row and return its record."""
+    row = row.with_files(python_of.directory)
     systems, machine = row.systems(python_of), row.machine(python_of)
     with host.OtherPrograms() as others:
         if row.together:

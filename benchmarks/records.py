@@ -92,14 +92,31 @@ def is_measured(row: Row, records: Sequence[dict]) -> bool:
 
 
 def write_tables(records: Sequence[dict], guide: Path = GUIDE, notes: Path = NOTES) -> None:
-    """Write the newest record of each row in one line into the guide, and in full, with the history, into the notes."""
-    newest = {record["row"]: record for record in records}
+    """Write the tables of the newest record of each row on each processor.
+
+    The guide gets a table per processor, with a line per row. The notes get the records in full, and the history.
+    """
+    newest: dict[str, dict[str, dict]] = {}  # by row, then by processor
+    for record in records:
+        newest.setdefault(record["row"], {})[host.kind(record["machine"])] = record
     measured = [(row, newest[name]) for name, row in ROWS.items() if name in newest]
-    header = ["row", "keras_vit:", "others", "memory:", "memory of others"]
-    lines = [_summary(row, record) for row, record in measured if row.peers]
-    tables.write_between(guide, "summary", _io.markdown_table(header, lines))
-    tables.write_between(notes, "rows", "\n\n".join(_section(row, record) for row, record in measured))
+    tables.write_between(guide, "summary", _summaries([(row, found) for row, found in measured if not row.files]))
+    tables.write_between(guide, "input", _input([(row, found) for row, found in measured if row.files]))
+    tables.write_between(notes, "rows", "\n\n".join(_section(row, list(found.values())) for row, found in measured))
     tables.write_between(notes, "history", _history(records))
+
+
+Measured = Sequence[tuple[Row, Mapping[str, dict]]]  # rows, and their records by processor
+
+
+def _summaries(measured: Measured) -> str:
+    header = ["row", "keras_vit:", "others", "memory:", "memory of others"]
+    parts = []
+    for processor in sorted({name for _, found in measured for name in found}):
+        lines = [_summary(row, found[processor]) for row, found in measured if row.peers and processor in found]
+        if lines:
+            parts.append(f"### {processor}\n\n{_io.markdown_table(header, lines)}")
+    return "\n\n".join(parts)
 
 
 def _summary(row: Row, record: dict) -> list[str]:
@@ -116,11 +133,34 @@ def _summary(row: Row, record: dict) -> list[str]:
     ]
 
 
+def _input(measured: Measured) -> str:
+    """Return images per second and core of input pipelines."""
+    lines = []
+    for row, found in measured:
+        for processor, record in sorted(found.items()):
+            for result in record["results"]:
+                rate = "failed" if result["error"] else _per_core(row, record, result["seconds"])
+                ratio = None if result["error"] or result is record["results"][0] else f"{result['ratio']:.2f}"
+                lines.append([row.title, processor, result["system"], rate, ratio])
+    if not lines:
+        return "Not measured yet: `make benchmark ROWS=input`."
+    return _io.markdown_table(["row", "processor", "system", "images/s and core:", "time relative to first:"], lines)
+
+
+def _per_core(row: Row, record: dict, seconds: float) -> str:
+    return f"{row.work['batch'] / seconds / int(record['machine'].split()[0]):.3g}"
+
+
 def _gigabytes(result: dict) -> str:
     return "" if result["error"] or result["peak_bytes"] is None else f"{result['peak_bytes'] / 1e9:.2f} GB"
 
 
-def _section(row: Row, record: dict) -> str:
+def _section(row: Row, records: Sequence[dict]) -> str:
+    """Return all results of a row, processor by processor."""
+    return "\n\n".join([f'<a id="{row.name}"></a>\n### {row.title}', *(_results(row, record) for record in records)])
+
+
+def _results(row: Row, record: dict) -> str:
     first = record["results"][0]
     rates = record.get("rates") or {}
     lines = [_line(row, result, first, rates) for result in record["results"]]
@@ -129,8 +169,7 @@ def _section(row: Row, record: dict) -> str:
     busy = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
     measured = f"{record['rounds']} rounds at `{record['commit']}`, {record['time']} UTC; {record['machine']}"
     header = ["system", "step:", "images/s:", "time relative to first:", "peak memory:", ""]
-    table = _io.markdown_table(header, lines)
-    return f'<a id="{row.name}"></a>\n### {row.title}\n\n{table}\n\n{measured}; {versions}.{busy}{_limits(rates)}'
+    return f"{_io.markdown_table(header, lines)}\n\n{measured}; {versions}.{busy}{_limits(rates)}"
 
 
 def _limits(rates: Mapping[str, float]) -> str:
@@ -188,6 +227,7 @@ def _history(records: Sequence[dict]) -> str:
             if result["error"] or (ROWS[record["row"]].together and result["ratio"] is not None)
         ]
         seconds = "failed" if first["error"] else f"{first['seconds']:.3g} s"
-        lines.append([record["time"], f"`{record['commit']}`", record["row"] + busy, seconds, ", ".join(others)])
-    header = ["time (UTC)", "commit", "row", "step of the first system:", "time relative to it"]
+        where = [record["time"], f"`{record['commit']}`", host.kind(record["machine"])]
+        lines.append([*where, record["row"] + busy, seconds, ", ".join(others)])
+    header = ["time (UTC)", "commit", "processor", "row", "step of the first system:", "time relative to it"]
     return _io.markdown_table(header, lines)

@@ -29,6 +29,7 @@ class Row:
         environment: Variables of the processes.
         system: This package's function in the worker; None if only variants run.
         home: Name of the environment that this package runs in.
+        files: Width and number of the JPEG files that the row reads (see `with_files`).
     """
 
     name: str
@@ -42,6 +43,17 @@ class Row:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     system: str | None = PACKAGE
     home: str = PACKAGE
+    files: tuple[int, int] | None = None
+
+    def with_files(self, directory: Path) -> "Row":
+        """Return the row with its JPEG files, which are made in `directory` if they are missing."""
+        if self.files is None:
+            return self
+        from benchmarks import jpeg_files
+
+        width, count = self.files
+        folder = jpeg_files.make(directory / f"jpeg_{width}", width, count)
+        return dataclasses.replace(self, work={**self.work, "folder": str(folder)})
 
     def systems(self, python_of: Callable[[str], str], root: Path = interleaved.ROOT) -> list[interleaved.System]:
         """Return the systems to run.
@@ -209,6 +221,21 @@ def _one_image() -> Iterator[Row]:
             )
 
 
+def _input() -> Iterator[Row]:
+    """Epochs of training input."""
+    for width, megapixels, count, batch_size, batches in ((500, 0.2, 256, 64, 16), (4000, 12, 16, 8, 4)):
+        arguments = {"batch_size": batch_size}
+        yield Row(
+            f"input-{width}",
+            f"Training batches of 224 x 224 from JPEG files of {width} x {width * 3 // 4} ({megapixels} megapixels)",
+            {"batch": batch_size * batches, "arguments": arguments},
+            peers=("keras_directory", "keras_hub_guide", "timm"),
+            variants={f"keras_vit {key}": {"arguments": {**arguments, key: True}} for key in ("scaled", "as_tuples")},
+            worker="input.py",
+            files=(width, count),
+        )
+
+
 def _startup() -> Iterator[Row]:
     """Fresh processes."""
     for backend in ("tensorflow", "jax"):
@@ -268,6 +295,6 @@ def _curves() -> Iterator[Row]:
 
 ROWS = {
     row.name: row
-    for group in (_models, _adaptation, _kernels, _artifacts, _one_image, _startup, _curves)
+    for group in (_models, _adaptation, _kernels, _artifacts, _one_image, _input, _startup, _curves)
     for row in group()
 }

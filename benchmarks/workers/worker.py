@@ -18,13 +18,15 @@ Step = Callable[[], Any]  # a step returns nothing, or a dictionary with its "se
 CLASSES = 1000
 PACKAGES = (
     *("keras", "tensorflow", "tensorflow-cpu", "jax", "numpy", "ai-edge-litert"),
-    *("keras-hub", "vit-keras", "torch", "timm", "transformers", "peft"),
+    *("keras-hub", "vit-keras", "torch", "torchvision", "pillow", "timm", "transformers", "peft"),
 )
 # Libraries that are loaded first, so that their memory can be told from that of the work.
 IMPORTS = {
     "keras_vit": ("tensorflow", "keras_vit"),
     "keras_vit_tasks": ("tensorflow", "keras_vit"),
     "keras_hub": ("tensorflow", "keras_hub"),
+    "keras_directory": ("tensorflow", "keras"),
+    "keras_hub_guide": ("tensorflow", "keras"),
     "vit_keras": ("tensorflow", "vit_keras"),
     "timm": ("timm",),
     "timm_compiled": ("timm",),
@@ -51,6 +53,7 @@ class Work:
         image_size: Height and width of the images.
         arguments: Further arguments of this package's model.
         without: Name of the kernel of this package whose plain formula takes its place in training.
+        folder: Directory of image files, with a folder per class.
     """
 
     task: str = "inference"
@@ -60,6 +63,7 @@ class Work:
     image_size: int = 224
     arguments: dict = dataclasses.field(default_factory=dict)
     without: str | None = None
+    folder: str = ""
 
 
 def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> None:

@@ -43,7 +43,8 @@ def refuses(work):
 worker.serve(dict(steady=steady, dies=dies, vanishes=vanishes, refuses=refuses), warm_up=0)
 """
 
-FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without"}  # of `Work` in worker.py
+# Of `Work` in worker.py.
+FIELDS = {"task", "model", "batch", "precision", "image_size", "arguments", "without", "folder"}
 
 # Another one, which is given its answers.
 CLOCK = """
@@ -137,7 +138,7 @@ def test_rows_are_chosen_by_the_beginning_of_their_names():
 def documents(folder):
     """Makes a guide and notes with empty marks."""
     guide, notes = folder / "benchmarks.md", folder / "cpu.md"
-    for path, names in ((guide, ("summary",)), (notes, ("rows", "history"))):
+    for path, names in ((guide, ("summary", "input")), (notes, ("rows", "history"))):
         path.write_text("".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\nkept {name}\n" for name in names))
     return guide, notes
 
@@ -240,6 +241,72 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert history.count("inference-16-float32") == 2 and history.index("| 2 s |") < history.index("| 4 s |")
     records.write_tables(entries, guide, path)
     assert path.read_text() == text and guide.read_text() == summary
+
+
+EPYC, XEON = "AMD EPYC (avx2, avx512f, avx512_bf16)", "Intel(R) Xeon(R) Processor (avx2, avx512f, amx_bf16)"
+
+
+def on(processor, entry, cores=2):
+    return entry | {"machine": f"{cores} cores of {processor}, 24 GiB, Linux, Python 3.11.7"}
+
+
+def test_each_processor_has_its_table(tmp_path):
+    """A measurement on one processor replaces no line of another, and later ones on the same replace it."""
+    guide, notes = documents(tmp_path)
+    entries = [
+        on(EPYC, a_record("inference-16-float32", seconds=4.0)),
+        on(EPYC, a_record("training-float32", seconds=7.0)),
+        on(XEON, a_record("inference-16-float32", seconds=3.0)),
+        on(EPYC, a_record("inference-16-float32", seconds=2.0), cores=4),
+    ]
+    records.write_tables(entries, guide, notes)
+    first, second = guide.read_text().split("\n### ")[1:]
+    assert first.startswith("AMD EPYC, AVX512-BF16\n") and second.startswith("Intel(R) Xeon(R) Processor, AMX\n")
+    assert "batch 16, float32 | 2 s |" in first and "batch 8, float32 | 7 s |" in first and "4 s" not in first
+    assert "batch 16, float32 | 3 s |" in second and "training" not in second
+    section = notes.read_text().split("<a id=")[1]
+    assert section.index("| keras_vit | 2 s ") < section.index("4 cores of AMD") < section.index("| keras_vit | 3 s ")
+    assert "| AMD EPYC, AVX512-BF16 | training-float32 | 7 s |" in notes.read_text()
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        ("2 cores of AMD EPYC (avx2), 24 GiB, Linux, Python 3.11.7", "AMD EPYC, AVX2"),
+        ("8 cores of Intel Core i7 (avx2, avx512f), 8 GiB, Linux, Python 3.12.1", "Intel Core i7, AVX512"),
+        ("10 cores of arm, 16 GiB, Darwin, Python 3.12.1", "arm"),
+    ],
+)
+def test_kinds_of_processors(machine, kind):
+    assert host.kind(machine) == kind
+
+
+def test_this_machine_has_a_kind():
+    assert " cores of " not in host.kind(host.describe())
+
+
+def test_input_pipelines_are_compared_by_images_per_second_and_core(tmp_path):
+    """1024 images in 2 s on 4 cores."""
+    guide, notes = documents(tmp_path)
+    row = rows.ROWS["input-500"]
+    records.write_tables([on(XEON, a_record(row.name, seconds=2.0), cores=4)], guide, notes)
+    text = guide.read_text()
+    assert f"| {row.title} | Intel(R) Xeon(R) Processor, AMX | keras_vit | 128 | – |" in text
+    assert "| keras_hub | 107 | 1.20 |" in text and "###" not in text
+
+
+def test_files_of_a_row_are_made_once(tmp_path):
+    row = dataclasses.replace(rows.ROWS["input-500"], files=(32, 3))
+    folder = tmp_path / "jpeg_32"
+    assert row.with_files(tmp_path).work["folder"] == str(folder)
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+    assert list(contents) == ["a/0.jpg", "a/2.jpg", "b/1.jpg"] and len(set(contents.values())) == 3
+    (folder / "b/1.jpg").unlink()
+    (folder / "a/0.jpg").write_bytes(b"kept")
+    row.with_files(tmp_path)
+    assert (folder / "b/1.jpg").read_bytes() == contents["b/1.jpg"]
+    assert (folder / "a/0.jpg").read_bytes() == b"kept"
+    assert rows.ROWS["build"].with_files(tmp_path) is rows.ROWS["build"]
 
 
 @pytest.mark.slow
