@@ -40,6 +40,9 @@ def copied(served, tmp_path):
     return tmp_path / "1"
 
 
+SIGNATURES = {"classify_bytes": "serving_default", "classify_images": "serve_images", "classify_tensor": "serve_tensor"}
+
+
 def exchange_labels(path, signature):
     """Exchange two labels in the graph of one signature."""
     content = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
@@ -76,22 +79,18 @@ def test_other_probabilities_of_any_signature_are_found(served, served_artifact,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signature", ["classify_bytes", "classify_images", "classify_tensor"])
-def test_exchanged_labels_of_any_signature_are_found(served, copied, signature):
-    exchange_labels(copied, signature)
+def test_exchanged_labels_of_any_signature_are_found(served, copied):
+    for function in SIGNATURES:
+        exchange_labels(copied, function)
     edit_card(copied)
-    names = {
-        "classify_bytes": "serving_default",
-        "classify_images": "serve_images",
-        "classify_tensor": "serve_tensor",
-    }
     _, problems = check(open_artifact(str(copied)), served[0])
-    assert problems == [f"{names[signature]}: top_k_classes does not name the classes of the largest probabilities"]
+    wrong = "top_k_classes does not name the classes of the largest probabilities"
+    assert sorted(problems) == sorted(f"{signature}: {wrong}" for signature in SIGNATURES.values())
 
 
 def noisy(scale):
     """The model with noise on its weights, relative to their deviation."""
-    model, rng = tiny.model(), np.random.default_rng(0)
+    model, rng = tiny.model(num_layers=1), np.random.default_rng(0)
     for weight in model.trainable_variables:
         weight.assign_add(rng.normal(size=weight.shape) * scale * float(np.std(weight)))
     return model
@@ -110,7 +109,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     edit_card(path, precision="int8")
     artifact = open_artifact(path)
     assert artifact.stored_precision == "float32"
-    comparison, problems = check(artifact, tiny.model())
+    comparison, problems = check(artifact, tiny.model(num_layers=1))
     assert verify.failures(comparison, verify.TOLERANCES["int8"]) == []
     assert any("the largest difference of a probability" in problem for problem in problems)
 

@@ -46,7 +46,7 @@ def options_of(name, kind):
     ("name", "kind"),
     selection.cases(
         [(name, kind) for name in MODELS for kind in FILES],
-        lambda name, kind: kind == "saved_model" or name == "dinov3",
+        lambda name, kind: kind == ("saved_model" if name in WITH_ATTENTION else "tflite") or name == "dinov3",
         selection.EXHAUSTIVE,
     ),
 )
