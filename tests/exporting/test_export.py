@@ -275,7 +275,9 @@ def test_functional_models(kind, extension, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", selection.cases(["float16", "dynamic_int8", "int8"], ["int8"], selection.EXHAUSTIVE))
+@pytest.mark.parametrize(
+    "precision", selection.cases(["float16", "dynamic_int8", "int8"], ["int8"], selection.EXHAUSTIVE)
+)
 def test_features_of_every_precision(precision, tmp_path):
     images = tiny.arrays(4)
     options = {"calibration": tiny.images()} if precision == "int8" else {}

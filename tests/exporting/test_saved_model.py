@@ -186,8 +186,10 @@ def test_the_next_version_is_free_none_is_overwritten_and_two_classes_are_named(
     model = tiny.model(num_layers=1)
     path, _ = export(model, tmp_path, top_k=2)
     assert path == str(tmp_path / "8")
-    answer = SavedModelPredictor(path).run("serving_default", {"image_bytes": tiny.images(3).contents})
+    artifact = SavedModelPredictor(path)
+    answer = artifact.run("serving_default", {"image_bytes": tiny.images(3).contents})
     assert answer["top_k_classes"].shape == (3, 2)
+    assert all(text in artifact.features_unavailable for text in ("'features_tensor'", "--signature=features"))
     np.testing.assert_allclose(answer["top_k_scores"], -np.sort(-answer["probabilities"])[:, :2])
     with pytest.raises(FileExistsError, match="Version 8 exists .* never overwritten"):
         export(model, tmp_path, version=8)
