@@ -10,6 +10,7 @@ from keras_vit import data
 from keras_vit.data import writer
 from keras_vit.data.readers import tfrecord
 from tests.data import pictures
+from tests.lossy_disk import LossyDisk
 
 
 def example(image, label, keys=("image/encoded", "image/class/label")):
@@ -223,6 +224,14 @@ def test_an_interrupted_call_goes_on(tmp_path):
             assert file.read() == other.read()
 
 
+def test_written_files_outlive_a_loss_of_power(tmp_path, monkeypatch):
+    """A file that is empty would stay so: a repeated call keeps those that the description names."""
+    disk = LossyDisk(monkeypatch, tmp_path)
+    writer.write_tfrecords(data.open_source("digits", "test[:8]"), f"file://{tmp_path}", "test", 2)
+    disk.lose_power()
+    assert len(list(data.open_source(f"tfrecord:{tmp_path}", "test").examples())) == 8
+
+
 def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
     """The numbers of images are equal."""
     folder = pictures.folder(tmp_path / "p")
@@ -263,8 +272,13 @@ def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
 
 def test_a_folder_holds_one_data_set(tmp_path):
     writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
-    with pytest.raises(ValueError, match="split 'test' of other data"):
-        writer.write_tfrecords(data.open_source("digits", "test[:29]"), str(tmp_path), "test", 3)
+    for split, files, seed in (("test[:29]", 3, 0), ("test[1:31]", 3, 0), ("test[:30]", 2, 0), ("test[:30]", 3, 1)):
+        with pytest.raises(ValueError, match="split 'test' of other data"):
+            writer.write_tfrecords(data.open_source("digits", split), str(tmp_path), "test", files, seed)
+    first = tmp_path / "test-00000-of-00003"
+    first.unlink()
+    writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
+    assert first.exists()
     pairs = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     with pytest.raises(ValueError, match="other classes"):
         writer.write_tfrecords(pairs, str(tmp_path), "train", 3)
