@@ -177,6 +177,10 @@ def test_written_files_hold_the_source(tmp_path):
     paths = writer.write_tfrecords(folder, str(tmp_path / "out"), "train", 4, on_progress=progress.append)
     assert [tfrecord.count_records(path) for path in paths] == [8, 8, 8, 9]  # balanced
     assert progress[-1] == 33 and progress == sorted(progress)
+    record = next(iter(tf.data.TFRecordDataset(paths[0]))).numpy()
+    features = tf.train.Example.FromString(record).features.feature  # what other readers of ImageNet's layout show
+    path, name = (features[key].bytes_list.value[0].decode() for key in ("image/filename", "image/class/text"))
+    assert path in folder.paths and f"/{name}/" in path
     written = data.open_source(f"tfrecord:{tmp_path}/out")
     assert written.class_names == folder.class_names and written.num_examples == 33
     stored = {(e["image"].numpy(), int(e["label"])) for e in folder.examples()}
