@@ -90,7 +90,7 @@ def test_exchanged_labels_of_any_signature_are_found(served, copied):
 
 def noisy(scale):
     """The model with noise on its weights, relative to their deviation."""
-    model, rng = tiny.model(num_layers=1), np.random.default_rng(0)
+    model, rng = tiny.model(), np.random.default_rng(0)
     for weight in model.trainable_variables:
         weight.assign_add(rng.normal(size=weight.shape) * scale * float(np.std(weight)))
     return model
@@ -109,7 +109,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     edit_card(path, precision="int8")
     artifact = open_artifact(path)
     assert artifact.stored_precision == "float32"
-    comparison, problems = check(artifact, tiny.model(num_layers=1))
+    comparison, problems = check(artifact, tiny.model())
     assert verify.failures(comparison, verify.TOLERANCES["int8"]) == []
     assert any("the largest difference of a probability" in problem for problem in problems)
 

@@ -86,14 +86,15 @@ def test_other_labels_of_the_same_files_are_refused(tmp_path):
     """The fingerprint of record files has their names and sizes."""
     writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path / "a"), "train", 1)
     source, run = f"tfrecord:{tmp_path / 'a'}", str(tmp_path / "run")
-    run_directory.write_config(run, recipe_of(source), {})
+    about = {"class_names": ["a"]}
+    run_directory.write_config(run, recipe_of(source), about)
     (tmp_path / "run" / "model.keras").write_bytes(b"")
     files = data_record.describe(source, data.open_source(source))
     data_record.write(run, files)
     for other in (f"{source}/train-*", f"{source}#num_examples=8"):
-        run_fields.check(run, recipe_of(other), {}, files=files)
+        run_fields.check(run, recipe_of(other), about, files=files)
     with pytest.raises(ValueError, match="data.source"):
-        run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), {}, files=files)
+        run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), about, files=files)
 
 
 def test_another_recipe_is_not_called_other_data(run):

@@ -102,7 +102,7 @@ def test_evaluate_finds_the_same_scores(run, source):
 @pytest.mark.slow
 def test_of_a_frozen_encoder_the_head_learns_with_its_batch_norm_and_resuming_is_exact(source, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    fields = {**FIELDS, "data__source": source, "adapt": "head", "keep_checkpoints": 4}
+    fields = {**FIELDS, "data__source": source, "adapt": "head", "keep_checkpoints": 9}
     worlds.train(whole, **fields)
     readers = [tf.train.load_checkpoint(str(whole / "checkpoints" / f"ckpt-{step}")) for step in (3, 12)]
     weights = [name for name in readers[0].get_variable_to_shape_map() if name.startswith("model/")]
