@@ -150,14 +150,6 @@ def test_gelu_is_one_operator_and_weights_are_standardised_beforehand(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigmoid_outputs(tmp_path):
-    model = small()
-    export(model, tmp_path / "model.tflite", output="sigmoid")
-    answer = open_artifact(str(tmp_path / "model.tflite")).predict(prepared())
-    np.testing.assert_allclose(answer, tf.sigmoid(model(prepared(), training=False)), atol=1e-5)
-
-
-@pytest.mark.slow
 def test_an_artifact_that_takes_pixels(tmp_path):
     path = tmp_path / "model.tflite"
     model = small()

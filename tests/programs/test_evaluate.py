@@ -243,22 +243,6 @@ def test_artifacts_measure_as_the_model(of_the_run, saved_model, tflite_file, ca
         assert result["loss"] == pytest.approx(of_the_run.plain["loss"], rel=1e-4)  # float32 in another order
 
 
-@pytest.mark.slow
-def test_the_table_names_the_numbers(run, capsys):
-    assert call("train.evaluate", f"--model={run}") == 0
-    table = capsys.readouterr().out
-    for text in (
-        "examples",
-        "360",
-        "top5",
-        "loss",
-        "ece",
-        "Accuracy per class",
-        "Confusion",
-    ):
-        assert text in table
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_model_of_values(as_json, monkeypatch, capsys):
     true = np.array([[1.0, 40.0], [2.0, 60.0], [4.0, 50.0]])
