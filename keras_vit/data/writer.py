@@ -94,7 +94,15 @@ def _write_info(folder: str, info: dict) -> None:
     path = f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}"
     with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
         file.write(json.dumps(info, indent=1, ensure_ascii=False) + "\n")
-    tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
+    _publish(f"{path}.tmp", path)
+
+
+def _publish(draft: str, path: str) -> None:
+    """Give a finished file its name; on this machine, after its content has reached the disk."""
+    if _io.is_remote(path):
+        tf.io.gfile.rename(draft, path, overwrite=True)
+    else:
+        _io.publish_file(draft.removeprefix("file://"), path.removeprefix("file://"))
 
 
 def _write_file(
@@ -113,7 +121,7 @@ def _write_file(
             else:
                 log.add(origin, problem)
             on_progress(done)
-    tf.io.gfile.rename(temporary, path, overwrite=True)
+    _publish(temporary, path)
     return count
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit.data import fingerprint
+from keras_vit.data import fingerprint, readers
 from keras_vit.training import data_record, run_directory
 
 # Fields that may change while a run is interrupted: they decide what is reported and how the work is divided, not what
@@ -43,7 +43,7 @@ def check(
     path, found = os.path.join(directory, run_directory.CONFIG), differences(config, recipe, data)
     before, now = (record.get("splits", {}) for record in (data_record.read(directory), files or {}))
     changed = fingerprint.changes(before, now)
-    if before and now and not changed:
+    if before and now and not changed and readers.read_alike(*found.get("data.source", ("", ""))):
         found.pop("data.source", None)  # another path of the same data
     listed = [f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items()]
     serious = [

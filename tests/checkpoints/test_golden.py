@@ -93,6 +93,10 @@ def test_stacked_blocks_and_namings_on_request(tmp_path):
     model = files.golden_model("vit_token_linen")
     legacy = np.load(save_checkpoint(model, tmp_path / "legacy.npz", naming="legacy"))
     assert "Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel" in legacy.files
+    hybrid = files.golden_model("hybrid_blocks")
+    for naming, dimensions in (("legacy", 4), ("linen", 1)):  # of the group norms of each version of Flax
+        written = np.load(save_checkpoint(hybrid, tmp_path / f"hybrid_{naming}.npz", naming=naming))
+        assert written["gn_root/scale"].ndim == dimensions
     model = files.golden_model("hf_vit")
     published = load_file(
         os.path.join(

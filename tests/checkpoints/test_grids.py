@@ -110,6 +110,15 @@ def test_the_class_token_of_a_published_name_has_its_entry(tmp_path):
     assert model_from_checkpoint(path, grid=(4, 6)).get_config()["image_size"] == [16, 24]
 
 
+def test_a_table_of_timm_that_can_be_read_in_two_ways_is_refused(tmp_path):
+    # Neither 30 patches nor 31, without an entry of the class token, form a square.
+    write(make((5, 6), activation="gelu"), tmp_path, "timm")
+    path = files.write_directory(tmp_path / "foreign", load_file(tmp_path / "x" / "model.safetensors"))
+    with pytest.raises(CheckpointError, match="31 position embeddings with 1 prefix tokens can be read in two ways"):
+        model_from_checkpoint(path, num_heads=2)
+    assert model_from_checkpoint(path, num_heads=2, grid=(5, 6)).get_config()["image_size"] == [20, 24]
+
+
 def test_equal_counts_are_taken_as_they_are(tmp_path):
     # 16 patches of a 2 x 8 model were resized from a guessed 4 x 4.
     path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((2, 8)), tmp_path, "google"))))

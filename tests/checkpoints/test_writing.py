@@ -10,10 +10,12 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors import safe_open
 
 import keras_vit
 from keras_vit.checkpoints import model_from_checkpoint, save, save_checkpoint
+from tests import tiny
 from tests.checkpoints import files
 
 A, B = [f"a{index}" for index in range(6)], [f"b{index}" for index in range(6)]
@@ -48,6 +50,23 @@ def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_
     old = np.array_equal(read.get_layer("head").bias, model.get_layer("head").bias)
     assert read.class_names == tuple(A if old else B)
     assert not any(name.startswith(".writing-") for name in os.listdir(tmp_path))
+
+
+def test_what_other_programs_read_beside_the_weights(tmp_path):
+    """Our reader does without these."""
+    names = ("ape", "bee", "cat")
+    model = tiny.model(num_layers=1, image_size=(16, 24), classes=3, activation="gelu")
+    path = save_checkpoint(model, tmp_path / "x", format="huggingface", class_names=names)
+    config, preprocessor = (
+        json.loads((tmp_path / "x" / f"{name}.json").read_text()) for name in ("config", "preprocessor_config")
+    )
+    assert config["label2id"] == {name: index for index, name in enumerate(names)}
+    assert (config["hidden_act"], config["architectures"]) == ("gelu", ["ViTForImageClassification"])
+    assert preprocessor["size"] == {"height": 16, "width": 24}
+    assert preprocessor["rescale_factor"] == pytest.approx(1 / 255)
+    assert preprocessor["resample"] == Image.Resampling.BILINEAR
+    with safe_open(os.path.join(path, "model.safetensors"), "numpy") as file:
+        assert file.metadata()["format"] == "pt"  # transformers refuses files without it
 
 
 def test_a_configuration_that_was_edited_is_noticed(model, tmp_path, caplog):

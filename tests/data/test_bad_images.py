@@ -16,6 +16,7 @@ DAMAGE = {
     "text": lambda content: b"this is no picture",
     "missing": None,
 }
+REASONS = {"zero bytes": "Input is empty", "truncated": "", "text": "Expected a JPEG", "missing": "No such file"}
 
 
 @pytest.fixture(params=["folder", "tfrecord"])
@@ -36,12 +37,13 @@ def damaged(request, tmp_path):
     return source, [f"record {i % 11} of {tmp_path}/all-{i // 11:05d}-of-00003" for i in places]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "training"),
     selection.cases(
         [(kind, training) for kind in DAMAGE for training in (True, False)],
-        [],
-        lambda kind, training: pytest.mark.slow if training or kind == "truncated" else selection.EXHAUSTIVE,
+        [("missing", True), ("truncated", False)],
+        selection.EXHAUSTIVE,
     ),
 )
 def test_an_error_names_the_file(tmp_path, kind, training):
@@ -58,12 +60,25 @@ def test_an_error_names_the_file(tmp_path, kind, training):
     text = data.explain(error.value)
     assert text.startswith(f"unreadable image {path}: ")
     assert "{{" not in text and "Op:" not in text and "\n" not in text
-    reason = {"zero bytes": "Input is empty", "text": "Expected a JPEG", "missing": "No such file"}
-    assert reason.get(kind, "") in text
+    assert REASONS[kind] in text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [0, 8, 32])
+def test_the_reason_of_every_kind(tmp_path):
+    """In one pass, because a pipeline takes a second to be built."""
+    source, log = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all"), data.Log()
+    paths = {kind: tmp_path / "p" / "dog" / f"{number}.png" for number, kind in zip((1, 3, 5, 7), DAMAGE, strict=True)}
+    for kind, path in paths.items():
+        path.write_bytes(DAMAGE[kind](path.read_bytes())) if DAMAGE[kind] else path.unlink()
+    list(data.eval_batches(source, EVAL, 8, on_bad_image=log))
+    assert set(log.reasons) == set(map(str, paths.values()))
+    for kind, path in paths.items():
+        reason = log.reasons[str(path)]
+        assert REASONS[kind] in reason and "{{" not in reason and "Op:" not in reason and "\n" not in reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 32])
 def test_also_the_first_and_the_last_are_found(tmp_path, place):
     source = data.open_source(f"folder:{pictures.folder(tmp_path / 'p')}", "all")
     with open(source.paths[place], "wb"):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import fingerprint, readers, writer
-from keras_vit.data.sources import ArraySource, FileSource
+from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource
 
 
 @pytest.fixture
@@ -79,6 +79,30 @@ def test_a_manifest_with_another_label(tmp_path):
     ]
 
 
+def test_values_and_masks_belong_to_it(tmp_path):
+    found = []
+    for age in (31, 32):
+        (tmp_path / "ages.csv").write_text(f"path,age\n1.jpg,{age}\n2.jpg,40\n3.jpg,50\n")
+        source = data.open_source(f"manifest:{tmp_path}/ages.csv#values=age", "all")
+        found.append(fingerprint.fingerprint(source)["digest"])
+        (tmp_path / "1.png").write_bytes(b"x" * age)
+        masks = np.array([str(tmp_path / "1.png")])
+        source = MaskFileSource("folder:x", "all", ["1.jpg"], masks, ["a", "b"])
+        found.append(fingerprint.fingerprint(source)["digest"])
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(("number", "more"), [(5, ""), (7, " and 2 more")])
+def test_five_classes_are_named(number, more):
+    before, now = (
+        {"train": {"digest": text, "classes": dict.fromkeys("abcdefg"[:number], text), "counts": {"a": count}}}
+        for text, count in (("x", 1), ("y", 2))
+    )
+    (text,) = fingerprint.changes(before, now)
+    named = [f"{name} (0 -> 0 files)" for name in "bcde"]
+    assert text.partition(": ")[2] == ", ".join(["a (1 -> 2 files)", *named]) + more
+
+
 def test_arrays_are_compared_by_content():
     """Files of arrays keep their size when labels are exchanged."""
     images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1], np.int32)
@@ -96,6 +120,8 @@ def test_arrays_are_compared_by_content():
 def test_record_files(tmp_path):
     paths = writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path), "train", 2)
     spec = f"tfrecord:{tmp_path}"
+    first, second = (fingerprint.fingerprint(data.open_source(spec, f"train[{part}]")) for part in (":2", "2:4"))
+    assert first["digest"] != second["digest"]  # of the same file
     before = {"train": fingerprint.fingerprint(data.open_source(spec))}
     assert fingerprint.changes(before, {"train": fingerprint.fingerprint(data.open_source(spec))}) == []
     (tmp_path / "dataset_info.json").unlink()

@@ -12,6 +12,7 @@ import pytest
 
 from keras_vit import data
 from keras_vit.data import holdout
+from keras_vit.data.readers import walk
 from tests.data import pictures
 from tests.programs import call
 
@@ -287,6 +288,20 @@ def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
     source = data.open_source(f"folder:{divided}")
     np.testing.assert_array_equal(np.bincount(source.labels()), [9, 5, 4, 5])
     assert not [note for note in source.notes if "Links" in note]
+
+
+def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
+    deep = tmp_path.joinpath(*["a"] * walk.MAX_DEPTH)
+    deep.mkdir(parents=True)
+    (deep / "1.png").write_bytes(b"")
+    assert walk.Tree(str(tmp_path)).below(str(tmp_path)) == [f"{'a/' * 100}1.png"]
+    (deep / "a").mkdir()
+    with pytest.raises(ValueError, match="nest 100 levels deep"):
+        walk.Tree(str(tmp_path)).below(str(tmp_path))
+
+
+def test_five_names_are_listed():
+    assert walk.listed(list("abcde")) == "a, b, c, d, e" and walk.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 @pytest.mark.parametrize("target", ["/usr", "/etc", "/proc"])

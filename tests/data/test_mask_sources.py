@@ -52,7 +52,7 @@ def test_ignored_pixels_are_never_the_index_of_a_class(bits, classes, expected):
     assert decoded.dtype == tf.int32 and decoded.numpy().tolist() == [list(expected.values())]
 
 
-@pytest.mark.parametrize("classes", [7, 255, 300])
+@pytest.mark.parametrize("classes", [7, 255, 256, 300])
 def test_an_encoded_mask_is_read_back(classes):
     mask = RNG.integers(0, classes, (9, 5))
     mask[0, 0] = masks.ignored(classes)

@@ -15,6 +15,8 @@ from tests.data import pictures
 from tests.data.test_tfrecord import write_numbered
 
 PRIME = 97  # examples; no batch size divides it
+# Files differ from arrays in what decodes them, not in the order of the items.
+BOTH_ORDERS = ("array", "tfrecord")
 
 
 def numbered(count=PRIME, side=4):
@@ -52,6 +54,7 @@ def train(source, batch_size, steps, pp="decode(channels=1)|resize(4)", **argume
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", selection.cases(SOURCES, BOTH_ORDERS, selection.EXHAUSTIVE), indirect=True)
 def test_every_epoch_has_every_example_once_in_a_new_order(source):
     seen = [number for batch in train(source, 10, 20) for number in numbers(batch)]
     first, second = seen[:PRIME], seen[PRIME : 2 * PRIME]
@@ -67,6 +70,7 @@ def test_labels_belong_to_their_images(source):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", selection.cases(SOURCES, BOTH_ORDERS, selection.EXHAUSTIVE), indirect=True)
 def test_a_batch_depends_on_seed_and_step_only(source):
     pp = "decode|resize(6)|random_crop(4)|color_jitter(0.3)|flip_lr"
     whole = train(source, 12, 20, pp, seed=5, mixup=0.2)
@@ -104,6 +108,9 @@ def test_the_batch_does_not_depend_on_the_number_of_workers(source, shards):
     selection.cases(
         [(kind, *sizes) for kind in SOURCES for sizes in [(10, 1), (12, 3), (97, 1), (128, 2)]],
         lambda kind, batch_size, shards: kind == "array" or (kind, batch_size) == ("tfrecord", 10),
+        lambda kind, batch_size, shards: (
+            pytest.mark.slow if (kind, shards) in (("folder", 1), ("tfrecord", 3)) else selection.EXHAUSTIVE
+        ),
     ),
     indirect=["source"],
 )

@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit import data
 from keras_vit.data import sources
 from keras_vit.evaluators import Context, NotMeasurable, Suite, opener
-from keras_vit.evaluators.segmentation import slide, starts, to_classes
+from keras_vit.evaluators.segmentation import count, slide, starts, to_classes
 from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.models.dense_heads import resized
 
@@ -115,6 +115,10 @@ def test_values_that_are_not_finite_are_reported():
     assert measure(function=broken).metrics["non_finite"] == 5
 
 
+def test_numbers_beyond_the_classes_do_not_count():
+    assert count(np.array([-1, 0, 2, 3, 255]), np.zeros(5, int), 3).tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
+
+
 def test_nothing_counts():
     with pytest.raises(ValueError, match="no pixel"):
         measure(masks=np.full_like(MASKS, 255))
@@ -134,14 +138,14 @@ def slide_inference(function, image, crop, stride):
     return total / times
 
 
-@pytest.mark.parametrize(("shape", "stride"), [((20, 31), 5), ((8, 8), 3), ((9, 50), 8), ((16, 24), 8)])
+@pytest.mark.parametrize(("shape", "stride"), [((20, 31), 5), ((8, 12), 3), ((9, 50), 8), ((16, 24), 8)])
 def test_windows_are_those_of_mmsegmentation(shape, stride):
     image = RNG.normal(size=(*shape, 3)).astype(np.float32)
     function = lambda windows: logits(windows)[1] ** 2  # noqa: E731
-    expected = slide_inference(function, image, (8, 8), stride)
-    np.testing.assert_allclose(slide(function, image, (8, 8), stride), expected, rtol=1e-5, atol=1e-6)
-    places = starts(shape[1], 8, stride)
-    assert places[0] == 0 and places[-1] == shape[1] - 8
+    expected = slide_inference(function, image, (8, 12), stride)
+    np.testing.assert_allclose(slide(function, image, (8, 12), stride), expected, rtol=1e-5, atol=1e-6)
+    places = starts(shape[1], 12, stride)
+    assert places[0] == 0 and places[-1] == shape[1] - 12
 
 
 def test_images_that_are_smaller_than_a_window():

@@ -60,10 +60,10 @@ def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path)
 
     path = tmp_path / "real.json"
     path.write_text(json.dumps(sets))
-    names = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1)]
+    names = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1, 5)]
     labels = evaluators.real.read_labels(str(path))
     assert labels == sets
-    assert evaluators.real.select(labels, names, "real.json") == [[2], [0, 2]]
+    assert evaluators.real.select(labels, names, "real.json") == [[2], [0, 2], sets[-1]]
     with pytest.raises(ValueError, match="must be named ILSVRC2012_val_00000001.JPEG"):
         evaluators.real.select(labels, ["cat.jpg"], "real.json")
     with pytest.raises(ValueError, match="labels of 5 images. Received: an image of number 6"):

@@ -40,6 +40,9 @@ def copied(served, tmp_path):
     return tmp_path / "1"
 
 
+SIGNATURES = {"classify_bytes": "serving_default", "classify_images": "serve_images", "classify_tensor": "serve_tensor"}
+
+
 def exchange_labels(path, signature):
     """Exchange two labels in the graph of one signature."""
     content = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
@@ -76,17 +79,13 @@ def test_other_probabilities_of_any_signature_are_found(served, served_artifact,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signature", ["classify_bytes", "classify_images", "classify_tensor"])
-def test_exchanged_labels_of_any_signature_are_found(served, copied, signature):
-    exchange_labels(copied, signature)
+def test_exchanged_labels_of_any_signature_are_found(served, copied):
+    for function in SIGNATURES:
+        exchange_labels(copied, function)
     edit_card(copied)
-    names = {
-        "classify_bytes": "serving_default",
-        "classify_images": "serve_images",
-        "classify_tensor": "serve_tensor",
-    }
     _, problems = check(open_artifact(str(copied)), served[0])
-    assert problems == [f"{names[signature]}: top_k_classes does not name the classes of the largest probabilities"]
+    wrong = "top_k_classes does not name the classes of the largest probabilities"
+    assert sorted(problems) == sorted(f"{signature}: {wrong}" for signature in SIGNATURES.values())
 
 
 def noisy(scale):

@@ -49,6 +49,8 @@ def test_files_card_and_answers(kind, tmp_path):
     assert comparison.top1_agreement == 1.0
     artifact = open_artifact(str(tmp_path))
     assert artifact.kind == kind
+    if kind == "onnx":
+        pytest.importorskip("onnx").checker.check_model(str(tmp_path / file), full_check=True)
     assert artifact.card.precision == "float32"
     size = sum(os.path.getsize(tmp_path / name) for name in expected)
     assert artifact.card.bytes == model_card.size_of(artifact.path) == size

@@ -10,7 +10,7 @@ from keras_vit.data import headers
 from keras_vit.exporting import saved_model, verify
 from keras_vit.inference import KerasPredictor, model_card
 from keras_vit.inference.saved_model import SavedModelPredictor
-from tests import forked, tiny
+from tests import forked, selection, tiny
 
 
 def export(model, base, output="softmax", **options):
@@ -150,7 +150,7 @@ def test_features_of_prepared_images_are_the_models(exported):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("pooling", selection.cases(["token", "gap", "map"], ["token", "map"], selection.EXHAUSTIVE))
 def test_attention_maps_are_those_of_inspection(pooling, tmp_path):
     model = tiny.model(pooling=pooling, num_registers=2)
     path, _ = export(model, tmp_path, extra_signatures=("attention",))
@@ -181,11 +181,16 @@ def test_unknown_signatures_and_inputs_are_refused(exported):
 
 
 @pytest.mark.slow
-def test_the_next_version_is_free_and_none_is_overwritten(tmp_path):
+def test_the_next_version_is_free_none_is_overwritten_and_two_classes_are_named(tmp_path):
     (tmp_path / "7").mkdir()
     model = tiny.model(num_layers=1)
-    path, _ = export(model, tmp_path)
+    path, _ = export(model, tmp_path, top_k=2)
     assert path == str(tmp_path / "8")
+    artifact = SavedModelPredictor(path)
+    answer = artifact.run("serving_default", {"image_bytes": tiny.images(3).contents})
+    assert answer["top_k_classes"].shape == (3, 2)
+    assert all(text in artifact.features_unavailable for text in ("'features_tensor'", "--signature=features"))
+    np.testing.assert_allclose(answer["top_k_scores"], -np.sort(-answer["probabilities"])[:, :2])
     with pytest.raises(FileExistsError, match="Version 8 exists .* never overwritten"):
         export(model, tmp_path, version=8)
     assert sorted(os.listdir(tmp_path)) == ["7", "8"]
@@ -198,7 +203,7 @@ def test_an_artifact_that_differs_is_not_published(tmp_path, monkeypatch):
 
     monkeypatch.setattr(model_card.ModelCard, "preprocess_function", lambda card: drifting)
     with pytest.raises(verify.VerificationError, match="not answer as its model: serving_default: the largest"):
-        export(tiny.model(), tmp_path)
+        export(tiny.model(num_layers=1), tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -211,12 +216,6 @@ def test_sigmoid_and_mixed_precision(tmp_path):
     expected = tf.sigmoid(plain(images)).numpy()
     np.testing.assert_allclose(SavedModelPredictor(path).predict(images), expected, atol=1e-5)
     assert comparison.max_difference < 1e-5
-
-
-@pytest.mark.slow
-def test_bfloat16_artifact(tmp_path):
-    _, comparison = export(tiny.model(num_layers=1), tmp_path, precision="mixed_bfloat16")
-    assert comparison.examples == 6
 
 
 @pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
@@ -261,15 +260,3 @@ def test_the_graph_neither_reads_nor_writes_files(exported):
     assert "does not contain the default denylisted ops" in saved_model_cli(
         "scan", "--dir", exported[2] / "1", "--tag_set", "serve"
     )
-
-
-@pytest.mark.slow
-def test_the_number_of_named_classes_can_be_chosen(tmp_path):
-    path, _ = saved_model.write(
-        tiny.model(num_layers=1), str(tmp_path), card=tiny.card(), images=tiny.images(), top_k=2, extra_signatures=()
-    )
-    answer = SavedModelPredictor(path).run(
-        "serving_default", {"image_bytes": np.array(tiny.images(3).contents, object)}
-    )
-    assert answer["top_k_classes"].shape == (3, 2)
-    np.testing.assert_allclose(answer["top_k_scores"], -np.sort(-answer["probabilities"])[:, :2])

@@ -37,7 +37,7 @@ WITH_ATTENTION = ("dinov3", "any_size")  # maps of a fixed grid, and of one that
 def options_of(name, kind):
     options = {"preprocess": tiny.PREPROCESS, "class_names": tiny.CLASS_NAMES}
     if kind == "saved_model":
-        options["extra_signatures"] = ("features", "attention") if name in WITH_ATTENTION else ("features",)
+        options["extra_signatures"] = ("attention",) if name in WITH_ATTENTION else ("features",)
     return {**options, "features": True} if kind == "tflite" else options
 
 
@@ -46,7 +46,7 @@ def options_of(name, kind):
     ("name", "kind"),
     selection.cases(
         [(name, kind) for name in MODELS for kind in FILES],
-        lambda name, kind: kind == "saved_model" or name == "dinov3",
+        lambda name, kind: kind == ("saved_model" if name in WITH_ATTENTION else "tflite") or name == "dinov3",
         selection.EXHAUSTIVE,
     ),
 )

@@ -69,7 +69,9 @@ def test_artifacts_return_the_unit_of_the_data(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize(
+    "precision", selection.cases(quantization.PRECISIONS, ["float16", "int8"], selection.EXHAUSTIVE)
+)
 def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
     """The numbers are those of the same file before the mean is added, but for the rounding of float32."""
     model = inference_model(network(hidden_size=64, mlp_dim=128, num_heads=4))

@@ -1,5 +1,6 @@
 """Figures of a measurement."""
 
+import io
 import subprocess
 import sys
 import types
@@ -24,6 +25,12 @@ def test_memory_of_the_process_that_started_the_measurement_is_not_counted():
     done = subprocess.run([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, check=True)
     own, handed_on = map(int, done.stdout.split())
     assert 50_000_000 < own < ballast.nbytes <= handed_on
+
+
+def test_memory_is_counted_in_kibibytes(monkeypatch):
+    status = io.StringIO("VmPeak:\t 9000 kB\nVmHWM:\t  1000 kB\n")
+    monkeypatch.setattr(latency, "open", lambda *_, **__: status, raising=False)
+    assert latency.peak_memory() == 1_024_000
 
 
 class Clock:

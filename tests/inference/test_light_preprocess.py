@@ -105,9 +105,14 @@ ROWS = PLAIN[41:-16]  # the only part, between its name and its checksum
         PLAIN[:33] + PLAIN[8:],
         PLAIN[:33] + pictures.chunk(b"IDAT", ROWS[:-4]) + END,
         PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS)[:-100])) + END,
+        PLAIN[:33] + pictures.chunk(b"IDAT", zlib.compress(zlib.decompress(ROWS) + bytes(9))) + END,
         PLAIN[:33] + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:]) + PLAIN[33:],
+        PLAIN[:33] + pictures.chunk(b"acTL", bytes(8)) + PLAIN[33:],
     ],
-    ids=["checksum", "no end", "unknown", "no name", "two headers", "no checksum of rows", "rows missing", "exif"],
+    ids=[
+        *("checksum", "no end", "unknown", "no name", "two headers", "no checksum of rows", "rows missing"),
+        *("more rows", "exif", "animation"),
+    ],
 )
 def test_png_that_only_pillow_reads_are_left_to_tensorflow(content):
     assert PLAIN[37:41] == b"IDAT" and Image.open(io.BytesIO(PLAIN)).size

@@ -35,6 +35,7 @@ def test_answers_are_the_largest_of_the_enlarged_logits():
     expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
     answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(9, 8)))
     assert answer.dtype == np.int32 and answer.max() > 255
+    assert (masks.dtype(255), masks.dtype(256)) == ("uint8", "int32")  # 255 marks ignored pixels, or is a class
     np.testing.assert_array_equal(answer, expected)
 
 
@@ -66,8 +67,11 @@ def test_run_lengths():
     runs = masks.to_runs(MASK)
     assert runs.tolist() == [[0, 2], [1, 2], [0, 1], [2, 2], [1, 1], [2, 4]]
     np.testing.assert_array_equal(masks.from_runs(runs, MASK.shape), MASK)
-    with pytest.raises(ValueError, match="add up to the 4 x 4"):
-        masks.from_runs(runs, (4, 4))
+    filled = np.concatenate([runs, [[0, 0]]])
+    np.testing.assert_array_equal(masks.from_runs(filled, MASK.shape), MASK)
+    for wrong in (runs, [[0, 17], [1, -1]]):
+        with pytest.raises(ValueError, match="add up to the 4 x 4"):
+            masks.from_runs(np.array(wrong), (4, 4))
 
 
 def test_colors_differ():

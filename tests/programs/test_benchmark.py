@@ -22,14 +22,19 @@ def test_benchmark_measures_all_side_by_side(run, tflite_file, capfd):
         assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
         assert row["images_per_second"] > 0
         assert row["peak_memory"] > row["bytes"] > 0
-    text = latency.table(rows)
-    assert len(text.splitlines()) == 5
-    assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_the_table():
+    row = {"kind": "onnx", "precision": "float32", "bytes": 2_500_000, "peak_memory": 1_234_000_000, "batch_size": 8}
+    row |= {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 30.0, "images_per_second": 8000.0}
+    title, line = latency.table([row]).splitlines()
+    assert title.split()[:5] == ["artifact", "precision", "MB", "batch", "p50"] and len(title) == len(line)
+    assert line.split() == ["onnx", "float32", "2.5", "8", "1.00", "2.00", "30.00", "8000.0", "1234"]
 
 
 def test_the_fastest_artifact_of_each_batch_size_is_named():
     rows = [
-        {"path": path, "kind": "tflite", "precision": "int8", "batch_size": size, "p50_ms": time}
+        {"path": path, "kind": "tflite", "precision": "int8", "batch_size": size, "p50_ms": time, "p95_ms": 9 - time}
         for path, size, time in (("a", 1, 2.0), ("b", 1, 1.5), ("a", 8, 3.0), ("b", 8, 3.25))
     ]
     assert latency.fastest(rows).splitlines() == [

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.data import pictures
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.fixture
@@ -55,6 +55,13 @@ def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     assert "in several splits: 6" in text and f"{tmp_path}/train/cat/0.jpg" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["cat", "2", "11"] in lines or ["cat", "11", "2"] in lines
+
+
+def test_the_median_is_not_the_mean_and_twenty_problems_are_listed():
+    program = load("train.check_data")
+    assert program.spread([9, 1, 2]) == [1, 2, 9]
+    assert program.listing("a", ["x"] * 20) == ["a: 20", *["  x"] * 20]
+    assert program.listing("a", ["x"] * 1021) == ["a: 1,021", *["  x"] * 20, "  and 1,001 more (--json lists all)"]
 
 
 def test_check_data_without_problems(capsys):

@@ -3,10 +3,12 @@
 import os
 import pathlib
 import shutil
+import types
 
 import numpy as np
 import pytest
 import scipy.ndimage
+from absl.testing import flagsaver
 
 from keras_vit import _lock, inference
 from keras_vit.training import checkpoints
@@ -142,13 +144,29 @@ def test_parts_of_other_weights_are_refused(step, young, images, tmp_path, monke
     np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_images_that_were_replaced_are_refused(run, images, tmp_path, monkeypatch):
-    copies = [shutil.copy(image, tmp_path) for image in images]
-    output = tmp_path / "a.npz"
-    interrupt(monkeypatch, 2, run, output, *copies)
-    shutil.copy(images[1], copies[0])
+def test_parts_of_a_call_that_differs_are_refused(tmp_path, monkeypatch):
+    """Also of an image that was replaced by one of the same size."""
+    program, image, parts = load("train.embed"), tmp_path / "1.png", tmp_path / "parts"
+    image.write_bytes(b"a")
+
+    def begin(sha256="a", preprocess="decode", **options):
+        card = types.SimpleNamespace(sha256=sha256, preprocess=preprocess)
+        with flagsaver.flagsaver(**options):
+            return program.begin(str(parts), types.SimpleNamespace(card=card), [str(image)])
+
+    key = begin()
+    (parts / "000000000.npz").touch()
+    assert begin() == key
+    changes = {"model": "sha256", "preprocess": "preprocess", "part_size": "part_size", "dense": "dense"}
+    for field, name in changes.items():
+        with pytest.raises(ValueError, match=rf"values of: {field}\."):
+            begin(**{name: True if name == "dense" else 7})
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"values of: keras_vit\."):
+        patch.setattr(program, "__version__", "0")
+        begin()
+    os.utime(image, ns=(0, 0))
     with pytest.raises(ValueError, match=r"values of: images\."):
-        embed(run, output, *copies)
+        begin()
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "exchanged", "without description"])

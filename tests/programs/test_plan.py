@@ -38,11 +38,22 @@ def test_plan_prints_what_one_wants_to_know(recipe, capsys):
         "304,326,632",
         "61.6 G per image",
         "at 40% of 61.5",
+        "100,000 steps, 409,600,000 images",
+        "322.9 epochs of 1,268,355 examples",
+        "4.53 GiB per device for weights",  # four numbers of float32 each: weight, gradient and two moments
     ):
         assert expected in text
     for core_days in ("230 for ViT-L/16 on ImageNet-21k", "680 for ViT-L/16 on JFT"):
         assert core_days in text
     assert "ViT-H/14" not in text  # another model
+
+
+def test_amounts_and_sizes_have_their_units():
+    program = programs.load("train.plan")
+    amounts = {10**6 - 1: "999,999 ", 10**6: "1 M ", 17.6e9: "17.6 G ", 10**12: "1 T ", 2e15: "2 P ", 10**18: "1 E "}
+    assert {number: program.amount(number) for number in amounts} == amounts
+    sizes = {1536: "1.5 KiB", 2**20: "1 MiB", 2**30 - 2**20: "1.02e+03 MiB", 2**30: "1 GiB", 5 * 2**40: "5.12e+03 GiB"}
+    assert {count: program.size(count) for count in sizes} == sizes
 
 
 def test_plan_as_json(recipe, capsys):

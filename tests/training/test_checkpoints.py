@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from keras_vit import _io
 from keras_vit.training import checkpoints
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import CheckpointMismatch, StorageError
@@ -86,6 +87,13 @@ def flip(path):
     path.write_bytes(content)
 
 
+def without_index(directory):
+    """A manifest that would find everything right."""
+    manifest = _io.read_json(directory / "ckpt-30.json")
+    del manifest["files"]["ckpt-30.index"]
+    _io.write_json(directory / "ckpt-30.json", manifest)
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -99,6 +107,7 @@ def flip(path):
         (lambda directory: (directory / "ckpt-30.json").write_text('{"files": ["a"]}'), "cannot be read"),
         (lambda directory: (directory / "ckpt-30.json").write_text('{"files": {"a": 1}}'), "cannot be read"),
         (lambda directory: (directory / "ckpt-30.json").write_text('{"files": {}}'), "does not name its files"),
+        (without_index, "does not name its files"),
     ],
 )
 def test_a_damaged_newest_one_is_reported_and_the_one_before_is_used(tmp_path, caplog, harm, said):

@@ -96,7 +96,10 @@ def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)
     assert final.card.sha256 == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()
     of_step = inference.open_predictor(run, checkpoint=4)
-    assert len({predictor.card.sha256 for predictor in (final, best, of_step)} | {""}) == 4
+    copied = shutil.copytree(run, tmp_path / "other")
+    (copied / "config.json").write_text((run / "config.json").read_text() + "\n")  # as another recipe would be
+    other = inference.open_predictor(copied, checkpoint="best")
+    assert len({predictor.card.sha256 for predictor in (final, best, of_step, other)} | {""}) == 5
     assert not np.array_equal(final.predict(IMAGES), best.predict(IMAGES))
     shutil.copy(run / "model.keras", tmp_path / "model.keras")
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
@@ -150,3 +153,5 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed():
     names = [f"c{number}" for number in range(21)]
     lines = run_summary.confusion_lines(confusion, names)
     assert [line.strip() for line in lines[1:]] == ["c20 taken for c0: 4", "c3 taken for c5: 2"]
+    table = run_summary.confusion_lines(confusion[:20, :20], names[:20])
+    assert len(table) == 2 + 20 and table[2 + 3].split()[1:8] == ["·", "·", "·", "9", "·", "2", "·"]

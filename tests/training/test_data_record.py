@@ -9,6 +9,7 @@ import pytest
 
 from keras_vit import data, evaluators
 from keras_vit import recipe as recipes
+from keras_vit.data import writer
 from keras_vit.inference import sample_images
 from keras_vit.training import data_record, run_directory, run_fields
 from tests import programs, tiny
@@ -79,6 +80,21 @@ def test_the_same_data_from_another_directory_resume(run, tmp_path, monkeypatch)
     write_digits(tmp_path / "other" / "digits", 6)
     with pytest.raises(ValueError, match="have changed.*: 0 .* and 5 more"):
         check(run, "folder:digits")
+
+
+def test_other_labels_of_the_same_files_are_refused(tmp_path):
+    """The fingerprint of record files has their names and sizes."""
+    writer.write_tfrecords(data.open_source("digits", "train[:8]"), str(tmp_path / "a"), "train", 1)
+    source, run = f"tfrecord:{tmp_path / 'a'}", str(tmp_path / "run")
+    about = {"class_names": ["a"]}
+    run_directory.write_config(run, recipe_of(source), about)
+    (tmp_path / "run" / "model.keras").write_bytes(b"")
+    files = data_record.describe(source, data.open_source(source))
+    data_record.write(run, files)
+    for other in (f"{source}/train-*", f"{source}#num_examples=8"):
+        run_fields.check(run, recipe_of(other), about, files=files)
+    with pytest.raises(ValueError, match="data.source"):
+        run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), about, files=files)
 
 
 def test_another_recipe_is_not_called_other_data(run):

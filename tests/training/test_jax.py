@@ -53,6 +53,7 @@ def whole(tmp_path_factory):
     return made_once(tmp_path_factory, "whole_on_jax", make)
 
 
+@selection.EXHAUSTIVE  # `test_on_jax.py` resumes bit for bit, and `programs/test_main.py` kills
 def test_a_kill_costs_nothing(whole, tmp_path):
     """SIGKILL in the middle of the run: the weights of the uninterrupted run, bit for bit."""
     process = worlds.start(tmp_path, environment=ON_JAX, steps_per_loop=1)

@@ -81,6 +81,16 @@ def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, mo
     assert whole.loop._next_count(100, speed) == 6
 
 
+def test_the_time_left_forgets_the_call_that_compiles():
+    speed = _Speed(batch_size=8)
+    assert speed.seconds_for(5) is None and speed.images_per_second == 0.0
+    speed.add(steps=1, seconds=60.0)
+    speed.add(steps=10, seconds=5.0)
+    assert (speed.seconds_for(20), speed.images_per_second) == (10.0, 16.0)
+    speed.add(steps=10, seconds=15.0)
+    assert speed.seconds_for(10) == pytest.approx(0.7 * 5 + 0.3 * 15)
+
+
 def test_one_trace_whatever_the_number_of_steps(whole):
     assert whole.loop.run_steps.compiled.experimental_get_tracing_count() == 1
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1

@@ -16,6 +16,7 @@ from keras_vit.data.sources import Source
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
 _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
 _FOLDERS = ("root", "data_dir", "manual_dir", "masks")  # options that are paths
+_FEATURES = ("image", "label", "label_offset", "mask")  # options that a fingerprint of record files or masks lacks
 
 
 class _Reader(NamedTuple):
@@ -80,6 +81,12 @@ def absolute(spec: str) -> str:
         if name in _FOLDERS:
             options[number] = f"{name}={_absolute_path(str(value))}"
     return kind + (f":{location}" if location else "") + (f"#{'&'.join(options)}" if options else "")
+
+
+def read_alike(first: str, second: str) -> bool:
+    """Return whether two sources take the same features of an example, wherever the examples are."""
+    one, other = (dict(map(_option, _parts(spec)[2])) for spec in (first, second))
+    return all(one.get(name) == other.get(name) for name in _FEATURES)
 
 
 def exists(spec: str) -> bool:
