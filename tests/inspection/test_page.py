@@ -187,7 +187,7 @@ def opened(tmp_path_factory):
     classes = dataclasses.replace(CLASSES, names=(HOSTILE, "x" * 200, "y " * 99))
     (directory / "report.html").write_text(render(images=images, title=HOSTILE, classes=classes), encoding="utf-8")
     with browser.Browser(directory / "profile") as found:
-        found.open(directory / "report.html", "document.documentElement.dataset.drawn === '4'")
+        found.open((directory / "report.html").as_uri(), "document.documentElement.dataset.drawn === '4'")
         # With full opacity a pixel of the overlay is a pixel of the map.
         opaque = "document.getElementById('opacity').value = 100"
         found.evaluate(f"{opaque}; document.getElementById('opacity').dispatchEvent(new Event('input'))")
