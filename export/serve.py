@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exit_codes.end(0))
     address = f"http://{options.host}:{rest_server.port}"
-    logging.info("Serving at %s/v1/models/%s, and a page to try it at %s/ (for development)", address, model.name, address)
+    logging.info(
+        "Serving at %s/v1/models/%s, and a page to try it at %s/ (for development)", address, model.name, address
+    )
     rest_server.run()
     return 0
 

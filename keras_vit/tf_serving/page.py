@@ -36,7 +36,7 @@ class Page:
         self._model, self._explaining = model, threading.Lock()
         height, width, _ = model.card.image_shape
         script, css, body = (html.asset(f"serve.{kind}", __package__) for kind in ("js", "css", "html"))
-        subtitle = f"{model.kind}, version {model.version}: {width} x {height} pixels to {model.card.output_name}"
+        subtitle = f"Version {model.version}. Input: {width} x {height} pixels. Output: {model.card.output_name}."
         script = f"<script>{script}</script>"
         self.html = html.document(model.name, subtitle, (), body, _FOOTER, script, css, policy="")
         allowed = "; ".join(f"{name}-src {_source(self.html, name)}" for name in ("script", "style"))

@@ -29,7 +29,7 @@ class ServedModel:
     """Responses of one version of a model, as objects for JSON."""
 
     def __init__(self, name: str, predictor: Predictor):
-        self.name, self.version, self.card, self.kind = name, 1, predictor.card, predictor.kind
+        self.name, self.version, self.card = name, 1, predictor.card
         self.is_warm = False
         self.max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
         self._large = threading.Lock()

@@ -47,9 +47,14 @@
 
   function showPrediction({ kind, parts = [], mask, shape }) {
     isValue = kind === "values";
-    const texts = { probabilities: "The classes with the highest probabilities.", mask: "Shares of the pixels.", values: "" };
     $("parts").replaceChildren(...parts.map(row));
-    $("summary").textContent = texts[kind] ?? `The model returns ${kind} [${shape}], which have no names. Use the REST API.`;
+    $("summary").textContent = {
+      probabilities: "The classes with the highest probabilities.",
+      mask: "The share of the pixels of each class.",
+      values: "",
+      features: `An embedding of shape [${shape}], without classes or values. The REST API returns its numbers.`,
+      scores: `Scores of shape [${shape}], without names. The REST API returns the numbers.`,
+    }[kind];
     if (mask) $("mask").src = mask;
     visible(["mask", "fade"], mask);
     visible(["which", "map"], false);
@@ -104,7 +109,9 @@
       context.fillRect(x, y, 1, 1);
     }));
     const amount = isValue ? short(largest, true) : `${(100 * largest).toFixed(1)} percentage points`;
-    $("finding").textContent = `Without the brightest part, “${name}” falls by ${amount}.`;
+    $("finding").textContent = largest
+      ? `Without the brightest part, “${name}” falls by ${amount}.`
+      : `“${name}” does not fall without any of the parts.`;
   }
 
   async function openCamera() {
@@ -114,13 +121,15 @@
     await $("video").play();
   }
 
-  async function shoot() {
-    const video = $("video");
-    const picture = await asPng(video, video.videoWidth, video.videoHeight);
-    video.srcObject.getTracks().forEach((track) => track.stop());
+  function closeCamera() {
+    $("video").srcObject?.getTracks().forEach((track) => track.stop());
     visible(["finder"], false);
     visible(["camera"], true);
-    await show(picture);
+  }
+
+  async function shoot() {
+    await show(await asPng($("video"), $("video").videoWidth, $("video").videoHeight));
+    closeCamera();
   }
 
   document.addEventListener("paste", (event) => show(event.clipboardData.files[0]));
@@ -133,8 +142,11 @@
   }
   const fade = () => { $("mask").style.opacity = $("opacity").value / 100; };
   const listeners = { file: ["change", () => { show($("file").files[0]); $("file").value = ""; }], opacity: ["input", fade], which: ["change", shade],
-    explain: ["click", explain], camera: ["click", () => safely(openCamera)], shoot: ["click", () => safely(shoot)] };
+    explain: ["click", explain], camera: ["click", () => safely(openCamera)], close: ["click", closeCamera], shoot: ["click", () => safely(shoot)] };
   for (const [id, [type, listener]] of Object.entries(listeners)) $(id).addEventListener(type, listener);
+  for (const id of ["image", "seen"]) {
+    $(id).addEventListener("load", ({ target }) => target.classList.toggle("small", target.naturalWidth < 64));
+  }
   fade();
   $("camera").hidden = !navigator.mediaDevices; // browsers have them for https and localhost
 })();
