@@ -262,6 +262,7 @@ class TestInABrowser:
         """A GIF of at most 27 colors, which it keeps."""
         pixels = tiny.arrays(1, seed=5)[0] // 86 * 86
         (tmp_path / "image.gif").write_bytes(tiny.encode(pixels, "GIF"))
+        opened.evaluate("document.getElementById('status').textContent = ''")
         element = opened.send("Runtime.evaluate", expression="document.getElementById('file')")["result"]["objectId"]
         opened.send("DOM.setFileInputFiles", files=[str(tmp_path / "image.gif")], objectId=element)
         assert shown(opened) == expected(classes, tiny.encode(pixels, "PNG"))

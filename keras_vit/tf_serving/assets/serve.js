@@ -64,7 +64,7 @@
   }
 
   function row({ name, number, color }) {
-    const make = (tag, className, ...content) => {
+    const make = (tag, className = "", ...content) => {
       const element = Object.assign(document.createElement(tag), { className });
       element.append(...content);
       return element;
@@ -98,20 +98,19 @@
     shade();
   });
 
-  // Darkens the parts, the more the less the prediction falls without them.
+  // Darkens the parts, the more the less the probability falls, or the value changes, without them.
   function shade() {
     const { name, falls } = maps[$("which").value];
-    const largest = Math.max(...falls.flat(), 0);
+    const effects = falls.map((line) => line.map((fall) => (isValue ? Math.abs(fall) : Math.max(fall, 0))));
+    const largest = Math.max(...effects.flat());
     const canvas = Object.assign($("shade"), { height: falls.length, width: falls[0].length });
     const context = canvas.getContext("2d");
-    falls.forEach((line, y) => line.forEach((fall, x) => {
-      context.fillStyle = `rgb(0 0 0 / ${0.85 * (1 - Math.max(fall, 0) / (largest || 1))})`;
+    effects.forEach((line, y) => line.forEach((effect, x) => {
+      context.fillStyle = `rgb(0 0 0 / ${0.85 * (1 - effect / (largest || 1))})`;
       context.fillRect(x, y, 1, 1);
     }));
-    const amount = isValue ? short(largest, true) : `${(100 * largest).toFixed(1)} percentage points`;
-    $("finding").textContent = largest
-      ? `Without the brightest part, “${name}” falls by ${amount}.`
-      : `“${name}” does not fall without any of the parts.`;
+    const amount = isValue ? `changes by ${short(largest, true)}` : `falls by ${(100 * largest).toFixed(1)} percentage points`;
+    $("finding").textContent = largest ? `Without the brightest part, “${name}” ${amount}.` : `“${name}” needs none of the parts.`;
   }
 
   async function openCamera() {
@@ -128,8 +127,9 @@
   }
 
   async function shoot() {
-    await show(await asPng($("video"), $("video").videoWidth, $("video").videoHeight));
+    const picture = await asPng($("video"), $("video").videoWidth, $("video").videoHeight);
     closeCamera();
+    await show(picture);
   }
 
   document.addEventListener("paste", (event) => show(event.clipboardData.files[0]));
