@@ -73,19 +73,24 @@ class Page:
         if not self._explaining.acquire(blocking=False):
             raise RequestError("Another explanation is being computed. Try again later.", 503)
         try:
-            headers.check(tf.constant(bytes(body)), self._model.max_pixels, untrusted=True)
-            example = examples.load(bytes(body), "", card.preprocess)
+            example = self._read(bytes(body))
             image = np.asarray(example.image, np.float32)
             scores = predict(image[None])[0]
             # The mean is neutral, whatever the range of the input.
             falls = scores - covered_scores(predict, image, _GRID, float(image.mean()), _BATCH)
-        except tf.errors.OpError as error:
-            raise RequestError(f"The image cannot be read: {errors.describe(error)}.") from error
         finally:
             self._explaining.release()
         order = range(len(scores)) if card.output == "values" else np.argsort(-scores, kind="stable")[: outputs.TOP_K]
         maps = [_part(card.names[k], float(scores[k]), falls=falls[..., k].tolist()) for k in order]
         return {"image": html.data_url(masks.to_png(plots.to_rgb(example.pixels)), "image/png"), "maps": maps}
+
+    def _read(self, content: bytes) -> examples.Example:
+        """Prepare an encoded image; its size is checked before it is decoded."""
+        try:
+            headers.check(tf.constant(content), self._model.max_pixels, untrusted=True)
+            return examples.load(content, "", self._model.card.preprocess)
+        except tf.errors.OpError as error:
+            raise RequestError(f"The image cannot be read: {errors.describe(error)}.") from error
 
 
 def _part(name: str, number: float, **details: Any) -> dict[str, Any]:
