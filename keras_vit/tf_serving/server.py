@@ -89,7 +89,8 @@ class RestServer:
 
     def run(self) -> None:
         """Respond to requests until SIGTERM, Ctrl-C or `stop`, then finish those under way within the grace period."""
-        threading.Thread(target=self._model.warm_up, daemon=True).start()
+        if not self._model.is_warm:
+            threading.Thread(target=self._model.warm_up, daemon=True).start()
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:

@@ -61,6 +61,7 @@ def get(url):
 
 
 class TestPredictions:
+    @pytest.mark.slow
     def test_of_an_artifact_and_of_a_model(self, served):
         """Both show what the client gets."""
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
@@ -99,7 +100,9 @@ class TestPredictions:
         """It has no names: the page states the shape."""
         card = dataclasses.replace(tiny.card(), class_names=(), output="features")
         outputs = {"features": [0.5] * 16, "valid": True}
-        page = Page(types.SimpleNamespace(name="x", version=1, card=card, predict_image=lambda _: outputs))
+        page = Page(
+            types.SimpleNamespace(name="x", version=1, card=card, predict_image=lambda _: outputs, scores_of=None)
+        )
         assert page.predict(bytearray(picture())) == {"kind": "features", "shape": (16,)}
         with pytest.raises(client.RequestError, match="features"):
             page.explain(bytearray(picture()))
@@ -149,7 +152,7 @@ class TestExplanations:
         page.explain(bytearray(picture()))
         monkeypatch.setattr(headers, "check", original)
         page.explain(bytearray(picture()))
-        assert refused == [503]
+        assert set(refused) == {503}
 
 
 class TestRoutes:
@@ -210,7 +213,7 @@ class TestRoutes:
         labels = f'{model},API="Predict",entrypoint="REST"'
         start = f":tensorflow:serving:request_latency_bucket{{{labels},le="
         buckets = [line.removeprefix(start) for line in lines if line.startswith(start)]
-        assert buckets[:3] == ['"10"} 1', '"18"} 2', '"32.4"} 2'] and buckets[-2:] == ['"1.47526e+09"} 2', '"+Inf"} 3']
+        assert buckets[:3] == ['"10"} 1', '"18"} 2', '"32.4"} 2'] and buckets[-2:] == ['"1.47476e+09"} 2', '"+Inf"} 3']
         assert f":tensorflow:serving:request_latency_count{{{labels}}} 3" in lines
 
 
