@@ -28,7 +28,7 @@ from keras_vit.tf_serving.page import Page
 from keras_vit.tf_serving.served_model import ServedModel
 
 WORKERS = 8  # requests that are computed at a time
-METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")  # the second is the path of TF Serving
+_METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")  # the second is the path of TF Serving
 _SMALL_BYTES = 1 << 20  # Bodies up to this size are read however large the others are.
 _CLOSING_SECONDS = 1.0  # between SIGTERM and the end of idle connections and unfinished bodies
 
@@ -179,27 +179,11 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         finally:
             del bodies[request]
 
-    def text(content: Callable[[], str], media_type: str = "text/plain", status: Callable[[], int] = lambda: 200):
-        """Return an endpoint that needs no worker."""
-
-        async def respond(_: requests.Request) -> responses.Response:
-            return responses.Response(content(), status(), page.headers, media_type)
-
-        return respond
-
     def failed(status: int, message: str) -> responses.Response:
         headers = {"connection": "close"}  # the body may not have ended
         return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
-    texts = {
-        "/": text(lambda: page.html, "text/html"),
-        "/healthz": text(lambda: "ok\n"),
-        "/readyz": text(
-            lambda: "ready\n" if model.is_warm else "warming up\n", status=lambda: 200 if model.is_warm else 503
-        ),
-        **dict.fromkeys(METRICS_PATHS, text(counts.render, metrics.MEDIA_TYPE)),
-    }
-    routes = [routing.Route(path, respond, methods=["GET"]) for path, respond in texts.items()]
+    routes = _text_routes(model, page, counts)
     routes.append(routing.Route("/page/predict", endpoint(page.predict, is_prediction=True), methods=["POST"]))
     routes.append(routing.Route("/page/explain", endpoint(page.explain), methods=["POST"]))
     for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
@@ -212,6 +196,25 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
     app = applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: endpoint(None)})
     app.router.redirect_slashes = False  # a redirection would not read the body
     return app
+
+
+def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
+    """Return the routes that need no worker: the page, health, readiness and metrics."""
+    from starlette import responses, routing
+
+    def route(path: str, content: Callable[[], str], media_type: str = "text/plain") -> Any:
+        async def respond(_: Any) -> responses.Response:
+            status = 503 if path == "/readyz" and not model.is_warm else 200
+            return responses.Response(content(), status, page.headers, media_type)
+
+        return routing.Route(path, respond, methods=["GET"])
+
+    return [
+        route("/", lambda: page.html, "text/html"),
+        route("/healthz", lambda: "ok\n"),
+        route("/readyz", lambda: "ready\n" if model.is_warm else "warming up\n"),
+        *(route(path, counts.render, metrics.MEDIA_TYPE) for path in _METRICS_PATHS),
+    ]
 
 
 def _check_target(model: ServedModel, name: str, version: str | None = None) -> None:
