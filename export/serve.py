@@ -4,11 +4,17 @@
     keras-vit serve --model=ViT-B_16.npz --preprocess='value_range(-1, 1)'
 
 The model is the directory of an exported SavedModel, whose newest version is served, or anything else that predicts: a
-run, a `.keras` file, a checkpoint, or a TFLite, ONNX or OpenVINO file. The paths are those of TF Serving's REST API, so
-that clients can be written and tested without it. It does not batch, authenticate or encrypt: use TensorFlow Serving
-for production. The server listens at localhost; put a proxy in front of it before you open it to others with --host.
-The first response of a model in bfloat16 takes longer and more memory than later ones. A request may have 64 MiB, 400
-images and 100 million pixels; docs/serving.md lists all bounds.
+run, a `.keras` file, a checkpoint, or a TFLite, ONNX or OpenVINO file.
+
+The address that the log shows, http://localhost:8501/ by default, is a page to drop, paste, choose or photograph an
+image on. It shows the classes with their probabilities, the values or the mask, and on request the parts of the image
+that they rely on. All other paths are those of TF Serving's REST API, so that clients can be written and tested without
+it, and /healthz, /readyz and /metrics.
+
+This is a development server: it does not batch, authenticate or encrypt. Use TensorFlow Serving for production. The
+server listens at localhost; put a proxy in front of it before you open it to others with --host. The first response of
+a model in bfloat16 takes longer and more memory than later ones. A request may have 64 MiB, 400 images and 100 million
+pixels; docs/serving.md lists all bounds.
 
 SIGTERM and Ctrl-C end the server after the requests under way, at most --grace_seconds later. The program needs
 pip install 'keras-vision-transformers[serving]'.
@@ -51,7 +57,10 @@ def main(argv: Sequence[str]) -> int:
     # The server raises its signal again after its end. Python would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exit_codes.end(0))
-    logging.info("Serving at http://%s:%d/v1/models/%s (for development)", options.host, rest_server.port, model.name)
+    address = f"http://{options.host}:{rest_server.port}"
+    logging.info(
+        "Serving at %s/v1/models/%s, and a page to try it at %s/ (for development)", address, model.name, address
+    )
     rest_server.run()
     return 0
 

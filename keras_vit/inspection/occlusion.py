@@ -48,20 +48,25 @@ def occlusion_sensitivity(
     if isinstance(predict, keras.layers.Layer):
         predict = functools.partial(predict, training=False)
     image = _checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
-    rows, columns = _checks.size_pair("grid", grid)
-    rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     scores = np.asarray(predict(image[None]))[0]
     class_index = int(scores.argmax() if class_index is None else _checks.class_index(class_index, scores.shape[-1]))
+    covered = covered_scores(predict, image, grid, fill, batch_size)
+    return (scores[class_index] - covered[..., class_index]).astype(np.float32)
+
+
+def covered_scores(
+    predict: Callable[[np.ndarray], np.ndarray], image: np.ndarray, grid: int | tuple[int, int], fill: float, batch: int
+) -> np.ndarray:
+    """Return the scores of copies of an image, each with another part covered: `[rows, columns, classes]`."""
+    rows, columns = _checks.size_pair("grid", grid)
+    rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)
     x_edges = np.round(np.linspace(0, image.shape[1], columns + 1)).astype(int)
-    covered = []
-    for y in range(rows):
-        for x in range(columns):
-            copy = image.copy()
-            copy[y_edges[y] : y_edges[y + 1], x_edges[x] : x_edges[x + 1]] = fill
-            covered.append(copy)
+    parts = [(y, x) for y in range(rows) for x in range(columns)]
     found = []
-    for start in range(0, len(covered), batch_size):
-        batch = np.stack(covered[start : start + batch_size])
-        found.append(np.asarray(predict(batch))[:, class_index])
-    return (scores[class_index] - np.concatenate(found)).reshape(rows, columns).astype(np.float32)
+    for start in range(0, len(parts), batch):
+        copies = np.repeat(image[None], len(parts[start : start + batch]), axis=0)
+        for copy, (y, x) in zip(copies, parts[start : start + batch], strict=True):
+            copy[y_edges[y] : y_edges[y + 1], x_edges[x] : x_edges[x + 1]] = fill
+        found.append(np.asarray(predict(copies)))
+    return np.concatenate(found).reshape(rows, columns, -1)

@@ -1,5 +1,6 @@
 """Model as the development server serves it: a SavedModel, or a predictor of another format with its signature."""
 
+import base64
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data import headers
 from keras_vit.exporting import safe_decode
@@ -27,8 +29,9 @@ class ServedModel:
     """Responses of one version of a model, as objects for JSON."""
 
     def __init__(self, name: str, predictor: Predictor):
-        self.name, self.version = name, 1
-        self._max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
+        self.name, self.version, self.card = name, 1, predictor.card
+        self.is_warm = False
+        self.max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
         self._large = threading.Lock()
         self._servable: SavedModelPredictor | ServedPredictor
         if isinstance(predictor, SavedModelPredictor):
@@ -58,6 +61,23 @@ class ServedModel:
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             raise RequestError(str(error).split("\n", 1)[0]) from error
 
+    def predict_image(self, content: bytes) -> dict[str, Any]:
+        """Return the outputs of `serving_default` for one encoded image, as they are in a response."""
+        request = {"inputs": {"image_bytes": [{"b64": base64.b64encode(content).decode()}]}}
+        return {name: values[0] for name, values in self.predict(request)["outputs"].items()}
+
+    def scores_of(self, images: np.ndarray) -> np.ndarray:
+        """Return the answers for preprocessed images `[B, H, W, C]`."""
+        return self._servable.predict(images)
+
+    def warm_up(self) -> None:
+        """Compute one image, which takes longer than later ones, and set `is_warm`."""
+        try:
+            self.predict_image(masks.to_png(np.zeros((64, 64, 3), np.uint8)))
+            self.is_warm = True
+        except Exception:
+            logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
+
     def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Return the number of pixels that a request takes, or refuse it."""
         images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
@@ -65,7 +85,7 @@ class ServedModel:
         for image in images:
             with contextlib.suppress(tf.errors.OpError):  # unreadable
                 count = int(headers.pixel_count(tf.constant(image)))
-                pixels += count if count <= self._max_pixels else 0  # larger images are not decoded
+                pixels += count if count <= self.max_pixels else 0  # larger images are not decoded
         if len(images) > MAX_IMAGES or len(images) > 1 and pixels > MAX_PIXELS:
             raise RequestError(
                 f"A request may have at most {MAX_IMAGES} images, with {MAX_PIXELS:,} pixels together. Received: "
@@ -116,11 +136,15 @@ class ServedPredictor:
         valid = np.array([image is not None for image in images], bool)
         answers: Any = np.zeros((0, len(self._names)), np.float32)
         if valid.any():
-            with self._lock:
-                answers = self._predictor.predict(np.stack([image for image in images if image is not None]))
+            answers = self.predict(np.stack([image for image in images if image is not None]))
             answers = self._card.at_image_sizes(answers, [c for c, ok in zip(contents, valid, strict=True) if ok])
         outputs = self._methods[signature](answers, int(valid.sum()))
         return {**{name: _with_blanks(values, valid) for name, values in outputs.items()}, "valid": valid}
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Return the answers for preprocessed images `[B, H, W, C]`."""
+        with self._lock:
+            return self._predictor.predict(images)
 
     def _labeled(self, answers: Any, count: int) -> dict[str, np.ndarray]:
         """Return probabilities with the best classes, or values with their names."""

@@ -1,4 +1,4 @@
-"""Development server: TF Serving's REST API on Starlette and uvicorn.
+"""Development server: TF Serving's REST API and a page to try the model, on Starlette and uvicorn.
 
 It serves one version of one model, without batching and without access control. A mistake of a client does not take the
 memory of the machine, or the server from other clients: `Limits` bounds the connections, the values in a request, and
@@ -15,15 +15,20 @@ import dataclasses
 import json
 import select
 import socket
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from absl import logging
 
+from keras_vit.tf_serving import metrics
 from keras_vit.tf_serving.client import RequestError
+from keras_vit.tf_serving.page import Page
 from keras_vit.tf_serving.served_model import ServedModel
 
 WORKERS = 8  # requests that are computed at a time
+_METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")  # the second is the path of TF Serving
 _SMALL_BYTES = 1 << 20  # Bodies up to this size are read however large the others are.
 _CLOSING_SECONDS = 1.0  # between SIGTERM and the end of idle connections and unfinished bodies
 
@@ -67,6 +72,7 @@ class RestServer:
         # Connections inherit it. Without it, small responses on a kept-alive connection wait 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
+        self._model = model
         config = uvicorn.Config(
             make_app(model, limits),
             http=_connection_class(limits),
@@ -83,6 +89,8 @@ class RestServer:
 
     def run(self) -> None:
         """Respond to requests until SIGTERM, Ctrl-C or `stop`, then finish those under way within the grace period."""
+        if not self._model.is_warm:
+            threading.Thread(target=self._model.warm_up, daemon=True).start()
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
@@ -131,44 +139,55 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
     """Return the ASGI application that serves a model."""
     from starlette import applications, exceptions, requests, responses, routing
 
+    page, counts = Page(model), metrics.Metrics(model.name)
     workers = concurrent.futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="predict")
     free = asyncio.Semaphore(WORKERS)
     bodies: dict[object, bytearray] = {}
 
-    def endpoint(method: Callable | None) -> Callable:
+    def endpoint(method: Callable | None, is_prediction: bool = False) -> Callable:
         async def respond(request: requests.Request, _: Exception | None = None) -> responses.Response:
-            """Run a method of the model in a worker thread, with every error as JSON."""
-            body = bodies[request] = bytearray()
-            try:
-                await _read_body(request, bodies, limits)
-                if method is None:
-                    raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
-                _check_target(model, **request.path_params)
-                await request.is_disconnected()  # lets uvicorn read on, and notice the end of the connection
-                async with free:
-                    if await request.is_disconnected():
-                        raise requests.ClientDisconnect
-                    content = await asyncio.get_running_loop().run_in_executor(workers, _rendered, method, body)
-                return responses.Response(content, 200, media_type="application/json")
-            except RequestError as error:
-                return failed(error.status, str(error))
-            except requests.ClientDisconnect:
-                return failed(400, "The client closed the connection.")
-            except Exception as error:  # the other clients must get their responses
-                logging.exception("%s %s failed", request.method, request.url.path)
-                return failed(500, f"{type(error).__name__}: {str(error)[:1000]}".split("\n", 1)[0])
-            finally:
-                del bodies[request]
+            started = time.monotonic()
+            response = await computed(method, request)
+            if is_prediction:
+                counts.record(response.status_code, time.monotonic() - started)
+            return response
 
         return respond
+
+    async def computed(method: Callable | None, request: requests.Request) -> responses.Response:
+        """Run a method of the model in a worker thread, with every error as JSON."""
+        body = bodies[request] = bytearray()
+        try:
+            await _read_body(request, bodies, limits)
+            if method is None:
+                raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
+            if request.path_params:
+                _check_target(model, **request.path_params)
+            await request.is_disconnected()  # lets uvicorn read on, and notice the end of the connection
+            async with free:
+                if await request.is_disconnected():
+                    raise requests.ClientDisconnect
+                content = await asyncio.get_running_loop().run_in_executor(workers, _rendered, method, body)
+            return responses.Response(content, 200, media_type="application/json")
+        except RequestError as error:
+            return failed(error.status, str(error))
+        except requests.ClientDisconnect:
+            return failed(400, "The client closed the connection.")
+        except Exception as error:  # the other clients must get their responses
+            logging.exception("%s %s failed", request.method, request.url.path)
+            return failed(500, f"{type(error).__name__}: {str(error)[:1000]}".split("\n", 1)[0])
+        finally:
+            del bodies[request]
 
     def failed(status: int, message: str) -> responses.Response:
         headers = {"connection": "close"}  # the body may not have ended
         return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
-    routes = []
+    routes = _text_routes(model, page, counts)
+    routes.append(routing.Route("/page/predict", endpoint(page.predict, is_prediction=True), methods=["POST"]))
+    routes.append(routing.Route("/page/explain", endpoint(page.explain), methods=["POST"]))
     for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
-        predict = endpoint(lambda body: model.predict(_parse_json(body, limits)))
+        predict = endpoint(lambda body: model.predict(_parse_json(body, limits)), is_prediction=True)
         routes += [
             routing.Route(f"{prefix}:predict", predict, methods=["POST"]),
             routing.Route(f"{prefix}/metadata", endpoint(lambda _: model.metadata()), methods=["GET"]),
@@ -177,6 +196,25 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
     app = applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: endpoint(None)})
     app.router.redirect_slashes = False  # a redirection would not read the body
     return app
+
+
+def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
+    """Return the routes that need no worker: the page, health, readiness and metrics."""
+    from starlette import responses, routing
+
+    def route(path: str, content: Callable[[], str], media_type: str = "text/plain") -> Any:
+        async def respond(_: Any) -> responses.Response:
+            status = 503 if path == "/readyz" and not model.is_warm else 200
+            return responses.Response(content(), status, page.headers, media_type)
+
+        return routing.Route(path, respond, methods=["GET"])
+
+    return [
+        route("/", lambda: page.html, "text/html"),
+        route("/healthz", lambda: "ok\n"),
+        route("/readyz", lambda: "ready\n" if model.is_warm else "warming up\n"),
+        *(route(path, counts.render, metrics.MEDIA_TYPE) for path in _METRICS_PATHS),
+    ]
 
 
 def _check_target(model: ServedModel, name: str, version: str | None = None) -> None:

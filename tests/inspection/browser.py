@@ -18,7 +18,10 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name leads anywhere: what needs the network fails, and is seen
+    # No other name leads anywhere: what needs the network fails, and is seen.
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost",
+    "--use-fake-device-for-media-stream",  # a camera that shows moving colors
+    "--use-fake-ui-for-media-stream",  # which pages may use
     "--window-size=1240,900",
     "--remote-debugging-pipe",
 )
@@ -111,13 +114,17 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
 
-    def open(self, path, ready):
-        """Opens a file and waits until the expression `ready` is true on the page."""
-        self.send("Page.navigate", url=path.as_uri())
+    def open(self, url, ready):
+        """Opens an address and waits until the expression `ready` is true on the page."""
+        self.send("Page.navigate", url=url)
+        self.wait(f"document.readyState === 'complete' && Boolean({ready})")
+
+    def wait(self, expression):
+        """Waits until an expression is true on the page."""
         deadline = time.monotonic() + 60
-        while not self.evaluate(f"document.readyState === 'complete' && Boolean({ready})"):
+        while not self.evaluate(expression):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"The page did not become ready. Problems: {self.problems}")
+                raise RuntimeError(f"{expression} did not become true. Problems: {self.problems}")
             time.sleep(0.05)
 
     def evaluate(self, expression):

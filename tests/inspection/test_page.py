@@ -187,7 +187,7 @@ def opened(tmp_path_factory):
     classes = dataclasses.replace(CLASSES, names=(HOSTILE, "x" * 200, "y " * 99))
     (directory / "report.html").write_text(render(images=images, title=HOSTILE, classes=classes), encoding="utf-8")
     with browser.Browser(directory / "profile") as found:
-        found.open(directory / "report.html", "document.documentElement.dataset.drawn === '4'")
+        found.open((directory / "report.html").as_uri(), "document.documentElement.dataset.drawn === '4'")
         # With full opacity a pixel of the overlay is a pixel of the map.
         opaque = "document.getElementById('opacity').value = 100"
         found.evaluate(f"{opaque}; document.getElementById('opacity').dispatchEvent(new Event('input'))")
@@ -296,14 +296,14 @@ class TestInABrowser:
     def test_images_without_maps(self, opened, tmp_path):
         plain = image(maps={}, predictions=[])
         (tmp_path / "plain.html").write_text(render(images=[plain], views=[]), encoding="utf-8")
-        opened.open(tmp_path / "plain.html", "true")
+        opened.open((tmp_path / "plain.html").as_uri(), "true")
         assert opened.evaluate("document.querySelectorAll('.controls, canvas').length") == 0
         assert opened.evaluate("document.images[0].naturalWidth") == 60
         assert opened.problems == []
 
     def test_a_broken_page_would_be_noticed(self, opened, tmp_path):
         (tmp_path / "broken.html").write_text("<script>missing()</script><img src='http://images.example/1.png'>")
-        opened.open(tmp_path / "broken.html", "true")
+        opened.open((tmp_path / "broken.html").as_uri(), "true")
         assert "missing is not defined" in str(opened.problems)
         assert "http://images.example/1.png" in opened.requests
 
@@ -311,7 +311,7 @@ class TestInABrowser:
         tiles = [("97.8 %", "accuracy"), ("1,844,440,064", "parameters"), ("21,556,227", "parameters")]
         (tmp_path / "tiles.html").write_text(render(tiles=tiles), encoding="utf-8")
         opened.look("light", 390)
-        opened.open(tmp_path / "tiles.html", "true")
+        opened.open((tmp_path / "tiles.html").as_uri(), "true")
         heights = "[...document.querySelectorAll('.tiles dd')].map((number) => number.getBoundingClientRect().height)"
         assert len(set(opened.evaluate(heights))) == 1
         assert opened.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

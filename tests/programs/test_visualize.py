@@ -124,7 +124,7 @@ def test_the_report_in_a_browser(digits):
         pytest.skip("no browser: install Debian's chromium to check the report in one")
     directory, _, _ = digits
     with browser.Browser(directory / "profile") as opened:
-        opened.open(directory / "report" / "report.html", "document.documentElement.dataset.drawn === '3'")
+        opened.open((directory / "report" / "report.html").as_uri(), "document.documentElement.dataset.drawn === '3'")
         assert opened.evaluate("document.getElementById('layer-name').textContent") == "1 to 2: encoderblock_1"
         opened.evaluate("document.getElementById('layer').focus()")
         opened.press("ArrowLeft", 37)

@@ -16,8 +16,10 @@ from keras_vit.tf_serving import client, served_model, server
 
 @functools.cache
 def loaded(base):
-    """The model of a directory, loaded once for all servers of it."""
-    return served_model.ServedModel("pets", open_predictor(str(base)))
+    """The model of a directory, loaded and warmed up once for all servers of it."""
+    model = served_model.ServedModel("pets", open_predictor(str(base)))
+    model.warm_up()
+    return model
 
 
 @contextlib.contextmanager

@@ -8,6 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+)
 # matplotlib writes colors into each element. These rules replace them where the reader prefers dark pages.
 _DARK = """<style>
 text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif !important; }
@@ -33,11 +37,18 @@ def escape(text: object) -> str:
 
 
 def document(
-    title: str, subtitle: str, tiles: Sequence[tuple[str, str]], body: str, footer: str, scripts: str = ""
+    title: str,
+    subtitle: str,
+    tiles: Sequence[tuple[str, str]],
+    body: str,
+    footer: str,
+    scripts: str = "",
+    css: str = "",
+    policy: str = _POLICY,
 ) -> str:
-    """Return a page in this package's style that needs no network; `body` and `scripts` are HTML.
+    """Return a page in this package's style that needs no network; `body`, `scripts` and `policy` are HTML.
 
-    `tiles` are the headline figures: values with their captions, the most important first.
+    `tiles` are the headline figures: values with their captions, the most important first. `css` extends the style.
     """
     parts = {
         "title": escape(title),
@@ -45,7 +56,8 @@ def document(
         "tiles": _tiles(tiles),
         "body": body,
         "footer": escape(footer),
-        "css": asset("page.css"),
+        "css": asset("page.css") + css,
+        "policy": policy,
         "scripts": scripts,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], asset("page.html"))
@@ -76,9 +88,9 @@ def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="tiles">{items}</dl>' if items else ""
 
 
-def asset(name: str) -> str:
-    """Return the text of a file in `assets/`."""
-    return importlib.resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+def asset(name: str, package: str = __package__) -> str:
+    """Return the text of a file in `assets/` of a package."""
+    return importlib.resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def data_url(content: bytes, kind: str) -> str:

@@ -1,0 +1,103 @@
+"""Page of the development server: an image, its prediction, and the parts of the image that the prediction needs."""
+
+import base64
+import hashlib
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit._palette import palette
+from keras_vit.data import errors, headers
+from keras_vit.inference import masks, outputs
+from keras_vit.inspection import examples, plots
+from keras_vit.inspection.occlusion import covered_scores
+from keras_vit.inspection.page import html
+from keras_vit.tf_serving.client import RequestError
+from keras_vit.tf_serving.served_model import ServedModel
+from keras_vit.version import __version__
+
+_GRID, _BATCH = 8, 16  # rows and columns of covered parts, and how many of these images are computed at a time
+_FOOTER = (
+    f"Development server of keras_vit {__version__}, without batching, authentication and encryption. "
+    "Use TensorFlow Serving for production."
+)
+_POLICY = "default-src 'none'; img-src data: blob:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+# Names and numbers in the outputs of `serving_default`.
+_COLUMNS = {"probabilities": ("top_k_classes", "top_k_scores"), "values": ("value_names", "values")}
+
+
+class Page:
+    """The page, with its HTTP headers, which allow its own script and style only, and the responses to its requests."""
+
+    def __init__(self, model: ServedModel):
+        self._model, self._explaining = model, threading.Lock()
+        height, width, _ = model.card.image_shape
+        script, css, body = (html.asset(f"serve.{kind}", __package__) for kind in ("js", "css", "html"))
+        subtitle = f"Version {model.version}. Input: {width} x {height} pixels. Output: {model.card.output_name}."
+        script = f"<script>{script}</script>"
+        self.html = html.document(model.name, subtitle, (), body, _FOOTER, script, css, policy="")
+        allowed = "; ".join(f"{name}-src {_source(self.html, name)}" for name in ("script", "style"))
+        self.headers = {"Content-Security-Policy": f"{_POLICY}; {allowed}", "X-Content-Type-Options": "nosniff"}
+
+    def predict(self, body: bytearray) -> dict[str, Any]:
+        """Return the prediction for an encoded image: names and numbers, or the shape of an output without names."""
+        kind, names = self._model.card.output_name, self._model.card.names
+        found = self._model.predict_image(bytes(body))
+        if not found["valid"]:
+            raise RequestError(
+                "The image must be a JPEG, PNG, BMP or WebP file that can be decoded, of at most "
+                f"{self._model.max_pixels:,} pixels. Received: {len(body):,} bytes."
+            )
+        if kind == "mask":
+            mask = masks.from_png(base64.b64decode(found["mask_bytes"]["b64"]))
+            colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
+            parts = [_part(name, share, color=colors[name]) for name, share in outputs.parts(mask, names, kind)]
+            # Colors repeat after 256 numbers.
+            return {"kind": kind, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
+        if kind not in _COLUMNS:
+            return {"kind": kind, "shape": np.shape(found[kind])}
+        columns = (found[name] for name in _COLUMNS[kind])
+        return {"kind": kind, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
+
+    def explain(self, body: bytearray) -> dict[str, Any]:
+        """Return the image as the model sees it, and how much each output falls without each part, `[rows, columns]`.
+
+        Of probabilities these are the most probable classes.
+        """
+        card, predict = self._model.card, self._model.scores_of
+        if card.output_name not in _COLUMNS:
+            raise RequestError(f"Only probabilities and values are explained. Received: a model of {card.output_name}.")
+        if not self._explaining.acquire(blocking=False):
+            raise RequestError("Another explanation is being computed. Try again later.", 503)
+        try:
+            example = self._read(bytes(body))
+            image = np.asarray(example.image, np.float32)
+            scores = predict(image[None])[0]
+            # The mean is neutral, whatever the range of the input.
+            falls = scores - covered_scores(predict, image, _GRID, float(image.mean()), _BATCH)
+        finally:
+            self._explaining.release()
+        order = range(len(scores)) if card.output == "values" else np.argsort(-scores, kind="stable")[: outputs.TOP_K]
+        maps = [_part(card.names[k], float(scores[k]), falls=falls[..., k].tolist()) for k in order]
+        return {"image": html.data_url(masks.to_png(plots.to_rgb(example.pixels)), "image/png"), "maps": maps}
+
+    def _read(self, content: bytes) -> examples.Example:
+        """Prepare an encoded image; its size is checked before it is decoded."""
+        try:
+            headers.check(tf.constant(content), self._model.max_pixels, untrusted=True)
+            return examples.load(content, "", self._model.card.preprocess)
+        except tf.errors.OpError as error:
+            raise RequestError(f"The image cannot be read: {errors.describe(error)}.") from error
+
+
+def _part(name: str, number: float, **details: Any) -> dict[str, Any]:
+    return {"name": name, "number": number, **details}
+
+
+def _source(document: str, element: str) -> str:
+    """Return the source in a content security policy that allows the inline element of this name."""
+    (content,) = re.findall(f"<{element}>(.*?)</{element}>", document, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
