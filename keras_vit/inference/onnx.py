@@ -44,6 +44,14 @@ class OnnxPredictor(SingleOutputPredictor):
         self.batch_size = batch_size if isinstance(batch_size, int) else None
         self._check_card(self._session.get_inputs()[0].shape, self._session.get_outputs()[0].shape)
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision by the types of the weights."""
+        import onnx
+
+        types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
+        return "weight_only_int8" if onnx.TensorProto.INT8 in types else "float32"
+
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
@@ -62,6 +70,8 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors
+    # Weights of 8 bits become float32 once, not at each call.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common class
