@@ -70,7 +70,7 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors
-    # Weights of 8 bits become float32 once, not at each call.
+    # Weights of 8 bits become float32 when the file is opened; by default, activations would be rounded to 8 bits, too.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
