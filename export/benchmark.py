@@ -72,7 +72,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     run = os.path.join(path, "model.keras")
     size = model_card.size_of(run if os.path.exists(run) else predictor.path)
     for batch_size in options.batch_sizes:
-        about = {"path": path, "kind": predictor.kind, "precision": predictor.runtime_precision}
+        about: dict[str, Any] = {"path": path, "kind": predictor.kind, "precision": predictor.runtime_precision}
         about |= {"agreement": agreement, "threads": options.threads}
         measured = latency.measure(predictor, int(batch_size), options.calls)
         yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}

@@ -34,12 +34,11 @@ def in_onnx_file(path: str) -> None:
     model = onnx.load(path)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in list(model.graph.node):
-        axis = {"MatMul": 1, "Gemm": 1, "Conv": 0}.get(node.op_type)
-        tensor = None if axis is None else constants.pop(node.input[1], None)
+        tensor = constants.pop(node.input[1], None) if node.op_type in ("MatMul", "Gemm", "Conv") else None
         if tensor is None or np.prod(tensor.dims) < _SMALLEST:
             continue
-        if any(attribute.name == "transB" and attribute.i for attribute in node.attribute):
-            axis = 0
+        is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+        axis = 0 if is_transposed or node.op_type == "Conv" else 1
         integers, scales = quantize(numpy_helper.to_array(tensor), axis)
         names = [f"{tensor.name}/int8", f"{tensor.name}/scale"]
         model.graph.initializer.remove(tensor)
