@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.exporting import tflite_files
-from keras_vit.inference import openvino
+from keras_vit.inference import onnx, openvino
 
 NAME = "weight_only_int8"
 _SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
@@ -28,10 +28,9 @@ def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 def in_onnx_file(path: str) -> None:
     """Replace the kernels of an ONNX file by integers and `DequantizeLinear`."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    model = onnx.load(path)
+    library = onnx.import_onnx()
+    helper, numpy_helper = library.helper, library.numpy_helper
+    model = library.load(path)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in list(model.graph.node):
         tensor = constants.pop(node.input[1], None) if node.op_type in ("MatMul", "Gemm", "Conv") else None
@@ -45,15 +44,13 @@ def in_onnx_file(path: str) -> None:
         model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
         # Its output has the name of the kernel, for every node that reads it.
         model.graph.node.insert(0, helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis))
-    onnx.save(model, path)
+    library.save(model, path)
 
 
 def in_openvino_file(path: str) -> None:
     """Replace the kernels of an OpenVINO file by integers, their conversion and their multiplication."""
-    core = openvino.import_openvino()
-    from openvino import opset13 as opset
-
-    model = core.Core().read_model(path)
+    runtime = openvino.import_openvino()
+    opset, model = runtime.opset13, runtime.Core().read_model(path)
     for node in model.get_ordered_ops():
         if node.get_type_name() not in ("MatMul", "Convolution"):
             continue
@@ -71,7 +68,7 @@ def in_openvino_file(path: str) -> None:
         for target in source.get_target_inputs():
             target.replace_source_output(kernel.output(0))
     draft = f"{os.path.splitext(path)[0]}_int8.xml"  # the model reads its own file while it is written
-    core.save_model(model, draft, compress_to_fp16=False)
+    runtime.save_model(model, draft, compress_to_fp16=False)
     del model
     for extension in (".xml", ".bin"):
         os.replace(os.path.splitext(draft)[0] + extension, os.path.splitext(path)[0] + extension)

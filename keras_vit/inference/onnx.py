@@ -47,8 +47,7 @@ class OnnxPredictor(SingleOutputPredictor):
     @property
     def stored_precision(self) -> str:
         """Precision by the types of the weights."""
-        import onnx
-
+        onnx = import_onnx()
         types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
         return "weight_only_int8" if onnx.TensorProto.INT8 in types else "float32"
 
@@ -79,6 +78,15 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     inputs, outputs = ([node.name for node in nodes] for nodes in (session.get_inputs(), session.get_outputs()))
     check_names(path, inputs, outputs, output)
     return session
+
+
+def import_onnx() -> Any:
+    """Import the package that reads and changes ONNX files."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("ONNX files need onnx: pip install 'keras-vision-transformers[onnx]'") from error
+    return onnx
 
 
 def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:
