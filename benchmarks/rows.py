@@ -206,7 +206,7 @@ def _artifacts() -> Iterator[Row]:
 
 def _one_image() -> Iterator[Row]:
     """The model and every exported file of it, one image at a time."""
-    formats = {"float32": ("saved_model", "tflite", "onnx", "openvino"), "bfloat16": ("saved_model",)}
+    formats = {"float32": ("saved_model", "tflite", "onnx", "openvino"), "bfloat16": ("saved_model", "openvino")}
     for model in ("ViT-S/16", "ViT-B/16", "ViT-S/14"):
         for precision in ("float32", "bfloat16"):
             yield Row(

@@ -4,7 +4,8 @@
     keras-vit benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
 Each runs in a process of its own, one after the other, so that none warms up or slows down the others. The model is
-timed from preprocessed images to probabilities. Run it on an idle machine.
+timed from preprocessed images to probabilities. The precision is that of the computation on this machine; the agreement
+is the share of the images with the model's answer when the artifact was exported. Run it on an idle machine.
 """
 
 import json
@@ -67,11 +68,12 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     predictor = open_predictor(path, num_threads=options.threads, **common_flags.model_options())
     predictor.prepare_for_many()
-    precision = predictor.card.precision
+    agreement = predictor.card.verification.get("top1_agreement")
     run = os.path.join(path, "model.keras")
     size = model_card.size_of(run if os.path.exists(run) else predictor.path)
     for batch_size in options.batch_sizes:
-        about = {"path": path, "kind": predictor.kind, "precision": precision, "threads": options.threads}
+        about: dict[str, Any] = {"path": path, "kind": predictor.kind, "precision": predictor.runtime_precision}
+        about |= {"agreement": agreement, "threads": options.threads}
         measured = latency.measure(predictor, int(batch_size), options.calls)
         yield {**measured, **about, "bytes": size, "peak_memory": latency.peak_memory()}
 

@@ -33,8 +33,14 @@ flags.DEFINE_enum(
     ["saved_model", "tflite", "onnx", "openvino"],
     "Format; by the ending of --output if not given.",
 )
-PRECISIONS = ["float32", "mixed_bfloat16", "float16", "dynamic_int8", "int8", "int16x8"]
-flags.DEFINE_enum("precision", "float32", PRECISIONS, "Precision of the artifact.")
+PRECISIONS = ["float32", "mixed_bfloat16", "float16", "weight_only_int8", "dynamic_int8", "int8", "int16x8"]
+flags.DEFINE_enum(
+    "precision",
+    "float32",
+    PRECISIONS,
+    "Precision of the artifact. SavedModel: float32, mixed_bfloat16, float16; OpenVINO: float32, mixed_bfloat16, "
+    "weight_only_int8; ONNX: float32, weight_only_int8; TFLite: all but mixed_bfloat16.",
+)
 flags.DEFINE_integer("batch_size", None, "Of files: images per call; 1 for TFLite and any for others if not given.", 1)
 # Of a SavedModel.
 flags.DEFINE_integer("version", None, "SavedModel: version number; the next free one if not given.", 1)
@@ -62,12 +68,15 @@ flags.DEFINE_multi_string(
     "TFLite integers: training image or pattern, may be repeated; images of the run's data if not given.",
 )
 flags.DEFINE_integer("calibration_images", 256, "TFLite integers: number of images to find the ranges with.", 1)
-flags.DEFINE_float("max_accuracy_drop", 0.01, "TFLite integers: largest allowed loss of accuracy.")
+flags.DEFINE_float(
+    "max_accuracy_drop", 0.01, "TFLite integers: largest allowed loss of accuracy, of models of classes."
+)
 
 with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
     from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
+    from keras_vit.inference.outputs import CLASSIFICATION
     from keras_vit.models.representation import head_input
     from keras_vit.program import trained_model
 
@@ -88,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
     predictor = trained_model.open_model()
     is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
     images = trained_model.load_images(predictor.card, 512 if is_calibrated else 64)
+    trained_model.check_accuracy_drop(predictor.card, images)
     if is_calibrated:
         chosen |= calibration(predictor)
         if images.labels is None and predictor.class_names:
@@ -135,10 +145,9 @@ def calibration(predictor: KerasPredictor) -> dict[str, Any]:
         on_bad_image=options.on_bad_image,
     )
     tolerance = verify.tolerance_of(options.precision, card.output)
-    return {
-        "calibration": images,
-        "tolerance": dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop),
-    }
+    if card.output in CLASSIFICATION:
+        tolerance = dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop)
+    return {"calibration": images, "tolerance": tolerance}
 
 
 def report(path: str, comparison: verify.Comparison) -> None:

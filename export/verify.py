@@ -27,7 +27,7 @@ flags.DEFINE_float(
     "pixels of an image; by precision if not given.",
 )
 flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal answers; by precision if not given.")
-flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy.")
+flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, of models of classes.")
 
 with program.imports(__name__):
     import keras
@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
     images = trained_model.load_images(model.card, split=options.split)
     if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts hold float32
         model = KerasPredictor(inference_model(model.model), model.card, model.path)
+    trained_model.check_accuracy_drop(model.card, images)
     tolerance = choose_tolerance(artifact)
     comparison, problems = artifact_check.check(artifact, model, images, tolerance)
     report(artifact, comparison, tolerance, problems)

@@ -1,5 +1,6 @@
 """Check of an exported artifact: every signature, on real images."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ BATCH_SIZE = 16
 
 # Precision -> largest error of the features, relative to their length: float32 sums in another order; 8 or 11 bits of
 # each number; 8 bits of each weight and of the inputs of the matrix products.
-FEATURE_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 1e-2, "dynamic_int8": 0.1}
+FEATURE_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 1e-2, "weight_only_int8": 0.05, "dynamic_int8": 0.1}
 
 
 def check(
@@ -62,7 +63,7 @@ def check(
         batch = images.contents[:BATCH_SIZE]
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
-    return comparisons[0], problems
+    return dataclasses.replace(comparisons[0], precision=artifact.runtime_precision), problems
 
 
 def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Comparison:

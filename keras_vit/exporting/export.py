@@ -55,9 +55,10 @@ def export(
             missing. None for that of the run, or for the model's `input_normalization`.
         class_names: Names of the classes; None for those of the run or checkpoint, or numbers.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
-            `"float32"`, `"float16"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`), `batch_size` and `tolerance` of files,
-            `version`, `top_k`, `max_pixels`, `extra_signatures` and `warm_up` of a SavedModel, `input`, `calibration`
-            and `features` of a TFLite file.
+            `"float32"`, `"float16"`, `"weight_only_int8"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`,
+            `"weight_only_int8"`; OpenVINO: also `"mixed_bfloat16"`), `batch_size` and `tolerance` of files, `version`,
+            `top_k`, `max_pixels`, `extra_signatures` and `warm_up` of a SavedModel, `input`, `calibration` and
+            `features` of a TFLite file.
 
     Returns:
         The comparison of the artifact with the model.

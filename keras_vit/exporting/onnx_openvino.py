@@ -11,7 +11,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import artifact_check, single_file, verify
+from keras_vit import _checks
+from keras_vit.exporting import artifact_check, single_file, verify, weight_only
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
@@ -21,6 +22,11 @@ from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
 from keras_vit.models.onnx_erfc import register_erfc
 
+PRECISIONS = {
+    "onnx": ("float32", weight_only.NAME),
+    "openvino": ("float32", openvino.BFLOAT16, weight_only.NAME),
+}
+
 
 def write(
     model: keras.Model,
@@ -28,6 +34,7 @@ def write(
     *,
     card: ModelCard,
     images: SampleImages,
+    precision: str = "float32",
     batch_size: int | None = None,
     tolerance: verify.Tolerance | None = None,
 ) -> tuple[str, verify.Comparison]:
@@ -35,12 +42,14 @@ def write(
 
     The card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written beside the file. Its input is `images`, its
     output `probabilities` or another by the card, both float32. `batch_size=None` leaves the batch size open.
+    `precision` is one of `PRECISIONS`. A file in `mixed_bfloat16` has float32 weights, and its card sets the runtime.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
+    _checks.choice("precision", precision, PRECISIONS[format])
     copy = inference_model(model, "float32")
     exported = with_answers(copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
-    card = dataclasses.replace(card, precision="float32", batch_size=batch_size, input="float32")
+    card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
@@ -50,15 +59,18 @@ def write(
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
+        if precision == weight_only.NAME:
+            (weight_only.in_openvino_file if format == "openvino" else weight_only.in_onnx_file)(name)
         describe()
         try:
             artifact = open_artifact(name)
         except ValueError as error:
             raise single_file.ConversionError(str(error)) from error
         result = artifact_check.check(
-            artifact, reference(model, copy, card), images, tolerance or verify.tolerance_of("float32", card.output)
+            artifact, reference(model, copy, card), images, tolerance or verify.tolerance_of(precision, card.output)
         )
         comparison = artifact_check.require(result, f"The {format} file")
+        describe(verification=dataclasses.asdict(comparison))
         del artifact  # on some systems an open file cannot be moved
     return path, comparison
 

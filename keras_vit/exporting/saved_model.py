@@ -63,7 +63,8 @@ def write(
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:
                 warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
-                model_card.write(draft, card)  # with the requests
+            # With the files of the requests.
+            model_card.write(draft, dataclasses.replace(card, verification=dataclasses.asdict(comparison)))
         finally:
             artifact.close()
     return target, comparison

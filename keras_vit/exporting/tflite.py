@@ -16,7 +16,7 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
 
-WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
+WITH_FEATURES = ("float32", "float16", "weight_only_int8", "dynamic_int8")  # precisions that support features
 
 
 def write(
@@ -82,6 +82,7 @@ def write(
         except RuntimeError as error:  # raised by the interpreter
             raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         comparison = artifact_check.require(result, f"The {precision} TFLite file")
+        describe(verification=dataclasses.asdict(comparison))
     return path, comparison
 
 

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from keras_vit._values import Values
-
-_ALIGNMENT = 16  # of the weights, by the schema of TFLite
+from keras_vit.exporting import tflite_files
 
 
 def append(content: bytes, signature: str, values: Values) -> bytes:
     """Return a TFLite file whose signature multiplies its only output by the deviation and adds the mean."""
-    import flatbuffers
     from tensorflow.lite.python import schema_py_generated as schema
 
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    model = tflite_files.read(content)
     definition = next(item for item in model.signatureDefs if item.signatureKey == signature.encode())
     graph = model.subgraphs[definition.subgraphIndex]
     (output,) = definition.outputs
@@ -35,16 +33,14 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
         return len(graph.tensors) - 1
 
     for name, numbers in (("Mul", values.deviation), ("Add", values.mean)):
-        code, operator = schema.OperatorCodeT(), schema.OperatorT()
-        code.builtinCode = code.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, name.upper())
-        code.version = 1
+        operator = schema.OperatorT()
         constant = add_tensor(f"values/{name}/constant", [len(numbers)], numbers)
-        operator.opcodeIndex, operator.inputs = len(model.operatorCodes), [result, constant]
+        operator.opcodeIndex = tflite_files.add_code(model, getattr(schema.BuiltinOperator, name.upper()))
+        operator.inputs = [result, constant]
         result = add_tensor(f"values/{name}", graph.tensors[raw].shape)
         operator.outputs = [result]
         operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{name}Options")
         operator.builtinOptions = getattr(schema, f"{name}OptionsT")()
-        model.operatorCodes.append(code)
         graph.operators.append(operator)
     graph.outputs = [result if index == raw else index for index in graph.outputs]
     output.tensorIndex = result
@@ -53,14 +49,4 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
     model.subgraphs = [model.subgraphs[index] for index in order]
     for item in model.signatureDefs:
         item.subgraphIndex = order.index(item.subgraphIndex)
-
-    class Builder(flatbuffers.Builder):
-        """Align bytes as the schema demands; the generated code does not."""
-
-        def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803  the name that is overridden
-            alignment = _ALIGNMENT if elemSize == 1 else alignment
-            return super().StartVector(elemSize, numElems, alignment)
-
-    builder = Builder(len(content) + (1 << 16))
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return tflite_files.pack(model)

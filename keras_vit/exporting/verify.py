@@ -37,6 +37,7 @@ class Comparison:
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
         output: What was compared: `"probabilities"`, `"values"`, `"mask"`, `"scores"` or `"features"`.
+        precision: Precision that the artifact computed in, on the machine of the comparison.
 
     Example:
     >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
@@ -50,6 +51,7 @@ class Comparison:
     reference_accuracy: float | None = None
     accuracy: float | None = None
     output: str = "probabilities"
+    precision: str = ""
 
     @property
     def unit(self) -> str:
@@ -63,7 +65,7 @@ class Comparison:
             text += f", top-1 agreement {self.top1_agreement:.2%}"
         if self.accuracy is not None:
             text += f", accuracy {self.accuracy:.2%} (model: {self.reference_accuracy:.2%})"
-        return text
+        return f"{text}, computed in {self.precision}" if self.precision else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +95,7 @@ TOLERANCES = {
     "float32": Tolerance(1e-4, 1.0),
     "bfloat16": Tolerance(0.1, 0.98),
     "float16": Tolerance(0.02, 0.999),
+    "weight_only_int8": Tolerance(0.1, 0.995),
     "dynamic_int8": Tolerance(0.5, 0.99),
     "int8": Tolerance(1.0, 0.9, accuracy_drop=0.01),
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
@@ -100,11 +103,13 @@ TOLERANCES = {
 
 # Of values in standard deviations, of scores and features relative to the largest: errors add up through the blocks,
 # and no softmax dampens them.
-RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
+RELATIVE = {"float32": 1e-4, "float16": 0.02} | dict.fromkeys(("int8", "int16x8"), 0.25)
+RELATIVE |= dict.fromkeys(("bfloat16", "weight_only_int8", "dynamic_int8"), 0.1)
 
 # Of masks, the share of the pixels with equal classes. The logits of two classes are equal on the border between them:
 # the larger the rounding, the wider the strip where it decides, whatever the network.
-MASKS = {"float32": 0.999, "bfloat16": 0.98, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
+MASKS = {"float32": 0.999, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
+MASKS |= dict.fromkeys(("bfloat16", "weight_only_int8"), 0.98)
 
 
 def compare(

@@ -47,12 +47,13 @@ def peak_memory() -> int:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return measurements as a text table, with one line per artifact and batch size."""
-    lines = [("artifact", "precision", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")]
+    lines = [("artifact", "precision", "agreement", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")]
     for row in rows:
         megabytes, peak = f"{row['bytes'] / 1e6:.1f}", f"{row['peak_memory'] / 1e6:.0f}"
         times = (f"{row[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
         speed = f"{row['images_per_second']:.1f}"
-        lines.append((row["kind"], row["precision"], megabytes, str(row["batch_size"]), *times, speed, peak))
+        known = _percent(row.get("agreement"))
+        lines.append((row["kind"], row["precision"], known, megabytes, str(row["batch_size"]), *times, speed, peak))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ""
     for line in lines:
@@ -62,11 +63,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
+def _percent(agreement: float | None) -> str:
+    return "" if agreement is None else f"{agreement:.2%}"
+
+
 def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each batch size, which names the artifact with the lowest median latency."""
     lines = []
     for size in dict.fromkeys(row["batch_size"] for row in rows):
         best = min((row for row in rows if row["batch_size"] == size), key=lambda row: row["p50_ms"])
-        what = f"{best['path']} ({best['kind']}, {best['precision']})"
-        lines.append(f"Fastest with batch size {size}: {what}, {best['p50_ms']:.2f} ms.\n")
+        agreement = _percent(best.get("agreement"))
+        about = ", ".join([best["kind"], best["precision"], *([f"agreement {agreement}"] if agreement else [])])
+        lines.append(f"Fastest with batch size {size}: {best['path']} ({about}), {best['p50_ms']:.2f} ms.\n")
     return "".join(lines)

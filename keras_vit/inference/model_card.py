@@ -41,6 +41,8 @@ class ModelCard:
         arguments: Arguments of the model.
         parameters: Number of parameters.
         values: Names of the values, with mean and deviation of each; empty for a model without values.
+        verification: Differences from the model when the artifact was exported, the fields of
+            `keras_vit.exporting.Comparison`.
         metrics: Last evaluation of the training run.
         data: Data set that the model was trained on.
         recipe: Recipe of the training run.
@@ -70,6 +72,7 @@ class ModelCard:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     parameters: int = 0
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    verification: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -44,6 +44,13 @@ class OnnxPredictor(SingleOutputPredictor):
         self.batch_size = batch_size if isinstance(batch_size, int) else None
         self._check_card(self._session.get_inputs()[0].shape, self._session.get_outputs()[0].shape)
 
+    @property
+    def stored_precision(self) -> str:
+        """Precision by the types of the weights."""
+        onnx = import_onnx()
+        types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
+        return "weight_only_int8" if onnx.TensorProto.INT8 in types else "float32"
+
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
@@ -62,6 +69,8 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors
+    # Weights of 8 bits become float32 when the file is opened; by default, activations would be rounded to 8 bits, too.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common class
@@ -69,6 +78,15 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     inputs, outputs = ([node.name for node in nodes] for nodes in (session.get_inputs(), session.get_outputs()))
     check_names(path, inputs, outputs, output)
     return session
+
+
+def import_onnx() -> Any:
+    """Import the package that reads and changes ONNX files."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("ONNX files need onnx: pip install 'keras-vision-transformers[onnx]'") from error
+    return onnx
 
 
 def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:

@@ -1,29 +1,48 @@
 """OpenVINO models as predictors."""
 
 import logging
+import os
 import sys
 from typing import Any
 
 import numpy as np
+from absl import logging as absl_logging
 
 from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
 from keras_vit.inference.predictor import Predictor
 
+BFLOAT16 = "mixed_bfloat16"  # weights in float32, computed in bfloat16
+
 
 class OpenVinoPredictor(SingleOutputPredictor):
-    """OpenVINO model on the CPU: an `.xml` file, with its weights in a `.bin` file beside it."""
+    """OpenVINO model on the CPU: an `.xml` file, with its weights in a `.bin` file beside it.
+
+    It computes in bfloat16 if its card has the precision `mixed_bfloat16` and the processor computes in bfloat16
+    (AVX512-BF16, AMX), else in float32: see `runtime_precision`.
+    """
 
     kind = "openvino"
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
-        compiled = _compile(path, num_threads, self.card.output_name)
+        self._is_half = self.card.precision == BFLOAT16
+        compiled, self._has_integers = _compile(path, num_threads, self.card.output_name, self._is_half)
+        if self._is_half and compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32":
+            self.runtime_precision = "float32"
+            absl_logging.warning(
+                "This processor does not compute in bfloat16: %s runs in float32.", os.path.basename(path)
+            )
         ports = (*compiled.inputs, *compiled.outputs)
         images, output = ([None if n.is_dynamic else n.get_length() for n in port.partial_shape] for port in ports)
         self._check_card(images, output)
         self.batch_size = images[0]
         self._request = compiled.create_infer_request()
+
+    @property
+    def stored_precision(self) -> str:
+        """Precision by the types of the weights, and by the card, which chooses how the runtime computes."""
+        return "weight_only_int8" if self._has_integers else "bfloat16" if self._is_half else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return np.array(
@@ -36,19 +55,24 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     return OpenVinoPredictor(path, num_threads)
 
 
-def _compile(path: str, num_threads: int | None, output: str) -> Any:
+def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:
+    """Return the compiled model, and whether the file has weights of 8 bits."""
     openvino = import_openvino()
-    # OpenVINO computes in bfloat16 on CPUs that have it, unless told otherwise.
-    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    # Without a hint, OpenVINO computes in bfloat16 on CPUs that have it.
+    hint = "bf16" if is_half else "f32"
+    config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
     if num_threads:
         config["INFERENCE_NUM_THREADS"] = num_threads
     try:
-        compiled = openvino.Core().compile_model(path, "CPU", config)
+        core = openvino.Core()
+        model = core.read_model(path)
+        compiled = core.compile_model(model, "CPU", config)
     except RuntimeError as error:
         raise ValueError(f"{path!r} is not an OpenVINO model that can be run: {error}") from error
     inputs, outputs = ([next(iter(port.names), "") for port in ports] for ports in (compiled.inputs, compiled.outputs))
     check_names(path, inputs, outputs, output)
-    return compiled
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    return compiled, any(node.get_element_type().get_type_name() == "i8" for node in constants)
 
 
 def import_openvino() -> Any:

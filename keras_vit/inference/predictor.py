@@ -49,6 +49,7 @@ class Predictor:
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
         scores_are: What `scores` returns: `"logits"` or `"standardized"` values, else the answers, such as
             `"probabilities"`.
+        runtime_precision: Precision of the card, or `"float32"` if this machine does not compute in it.
         features_unavailable: Why `features` raises an error, and what to do; None if features are available.
 
     Example:
@@ -64,6 +65,7 @@ class Predictor:
         self.path = path
         self.card = card
         self.scores_are = card.output_name
+        self.runtime_precision = card.precision
         if card.output == "features":
             self.features_unavailable = None
 

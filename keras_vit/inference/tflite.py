@@ -38,20 +38,22 @@ class TFLitePredictor(Predictor):
         self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
         if self._features is None and self.card.output != "features":
             self.features_unavailable = (
-                f"this TFLite file returns {self.card.output_name} only; export it again with --features (float32, "
-                "float16 and dynamic_int8), or use the directory of the run"
+                f"this TFLite file returns {self.card.output_name} only; export it again with --features (not for "
+                "int8 and int16x8), or use the directory of the run"
             )
 
     @property
     def stored_precision(self) -> str:
         """Precision by the types of the weights and of the results of the operators."""
         with open(self.path, "rb") as file:
-            stored, computed = tensor_types(file.read())
+            stored, computed, read = tensor_types(file.read())
         if "INT16" in computed:
             return "int16x8"
         if "INT8" in computed:
             return "int8"
-        return "dynamic_int8" if "INT8" in stored else "float16" if "FLOAT16" in stored else "float32"
+        if "INT8" in stored:
+            return "dynamic_int8" if "INT8" in read else "weight_only_int8"
+        return "float16" if "FLOAT16" in stored else "float32"
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
         return self._run(self._answers, self.card.output_name, images)
@@ -72,20 +74,30 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
     return TFLitePredictor(path, num_threads)
 
 
-def tensor_types(content: bytes) -> tuple[set[str], set[str]]:
-    """Return the types of a TFLite file's tensors: of its constants and inputs, and of the results of operators."""
+def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
+    """Return the types of a TFLite file's tensors: of its constants and inputs, and of the results of operators.
+
+    The third set has the types that operators other than DEQUANTIZE read.
+    """
     from tensorflow.lite.python import schema_py_generated as schema
 
     names = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
     model = schema.Model.GetRootAs(content, 0)
     stored: set[str] = set()
     computed: set[str] = set()
+    read: set[str] = set()
+    codes = map(model.OperatorCodes, range(model.OperatorCodesLength()))
+    kinds = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
     for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
-        operators = map(graph.Operators, range(graph.OperatorsLength()))
+        operators = list(map(graph.Operators, range(graph.OperatorsLength())))
         results = {int(index) for operator in operators for index in operator.OutputsAsNumpy()}
         for index in range(graph.TensorsLength()):
             (computed if index in results else stored).add(names[graph.Tensors(index).Type()])
-    return stored, computed
+        for operator in operators:
+            if kinds[operator.OpcodeIndex()] != schema.BuiltinOperator.DEQUANTIZE:
+                inputs = (int(index) for index in operator.InputsAsNumpy() if index >= 0)  # -1 is a missing input
+                read |= {names[graph.Tensors(index).Type()] for index in inputs}
+    return stored, computed, read
 
 
 def make_interpreter(path: str, num_threads: int | None = None) -> Any:

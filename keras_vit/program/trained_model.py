@@ -5,6 +5,7 @@ from absl import flags
 from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.program import common_flags
 
@@ -30,3 +31,14 @@ def load_images(card: ModelCard, default: int = 64, split: str | None = None) ->
     options = flags.FLAGS
     count = options.num_images or default
     return sample_images.for_model(card, count, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
+
+
+def check_accuracy_drop(card: ModelCard, images: SampleImages) -> None:
+    """Refuse `--max_accuracy_drop` where no accuracy is measured."""
+    flag = flags.FLAGS["max_accuracy_drop"]
+    if flag.present and (card.output not in CLASSIFICATION or images.labels is None):
+        received = "images without labels" if card.output in CLASSIFICATION else f"a model with {card.output_name!r}"
+        raise ValueError(
+            f"--max_accuracy_drop needs a model of classes and images with labels. Received: {received}. Leave it out: "
+            "the answers are compared with the model's."
+        )

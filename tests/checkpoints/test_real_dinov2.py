@@ -97,7 +97,11 @@ def model(folder):
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [*((kind, "float32") for kind in formats.FORMATS), ("tflite", "float16"), ("tflite", "dynamic_int8")],
+    [
+        *((kind, "float32") for kind in formats.FORMATS),
+        *((kind, "weight_only_int8") for kind in ("tflite", "onnx", "openvino")),
+        *(("tflite", precision) for precision in ("float16", "dynamic_int8")),
+    ],
 )
 def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_path):
     """The exporter compares the artifact with the model; here it is compared with transformers."""
@@ -111,3 +115,5 @@ def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_pa
     found = artifact.features(prepared(known["images"]))
     tolerance = exporting.verify.RELATIVE[precision]
     assert_close(found, known["pooled"], tolerance + 1e-4)  # of the artifact, and of the model
+    if precision == "weight_only_int8":
+        assert artifact.card.bytes < 4 * model.count_params() / 3.5

@@ -34,11 +34,14 @@ def test_the_table():
 
 def test_the_fastest_artifact_of_each_batch_size_is_named():
     rows = [
-        {"path": path, "kind": "tflite", "precision": "int8", "batch_size": size, "p50_ms": time, "p95_ms": 9 - time}
-        for path, size, time in (("a", 1, 2.0), ("b", 1, 1.5), ("a", 8, 3.0), ("b", 8, 3.25))
+        {
+            **{"path": path, "kind": "tflite", "precision": "int8", "batch_size": size, "agreement": known},
+            **{"p50_ms": time, "p95_ms": 9 - time},
+        }
+        for path, size, time, known in (("a", 1, 2.0, 1), ("b", 1, 1.5, 0.995), ("a", 8, 3.0, None), ("b", 8, 3.25, 1))
     ]
     assert latency.fastest(rows).splitlines() == [
-        "Fastest with batch size 1: b (tflite, int8), 1.50 ms.",
+        "Fastest with batch size 1: b (tflite, int8, agreement 99.50%), 1.50 ms.",
         "Fastest with batch size 8: a (tflite, int8), 3.00 ms.",
     ]
 

@@ -9,7 +9,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.data import UnreadableImageError
 from tests import tiny
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.mark.slow
@@ -53,6 +53,19 @@ def test_exchanged_labels_and_the_origin_of_the_limits(run, saved_model, tmp_pat
     assert report["tolerance"]["max_difference"] == 1e-4
     assert "float32" in report["tolerance_from"]
     assert all("top_k_classes" in problem for problem in report["problems"])
+
+
+@pytest.mark.parametrize("name", ["export.verify", "export.main"])
+def test_a_loss_of_accuracy_needs_classes_and_labels(name):
+    program = load(name)
+    program.flags.FLAGS(["program", "--max_accuracy_drop=0.1"])
+    program.trained_model.check_accuracy_drop(tiny.card("sigmoid"), tiny.images(1))
+    for output, labels in (("mask", [0]), ("values", [0]), ("softmax", None)):
+        with pytest.raises(ValueError, match="--max_accuracy_drop needs a model of classes and images with labels"):
+            program.trained_model.check_accuracy_drop(tiny.card(output), tiny.images(1)._replace(labels=labels))
+    program.flags.FLAGS.unparse_flags()
+    program.flags.FLAGS(["program"])
+    program.trained_model.check_accuracy_drop(tiny.card("mask"), tiny.images(1))
 
 
 @pytest.mark.parametrize(

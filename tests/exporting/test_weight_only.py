@@ -1,0 +1,97 @@
+"""Weights in 8 bits, computed in float32: the same numbers in files of every format."""
+
+import dataclasses
+import importlib.util
+import types
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from keras_vit import exporting
+from keras_vit.exporting import weight_only
+from keras_vit.inference import model_card, open_predictor, openvino
+from tests import tiny
+
+PACKAGES = {"a.onnx": ("onnxruntime", "tf2onnx"), "a.xml": ("openvino",), "a.tflite": ()}
+OPTIONS = {"images": tiny.arrays(), "preprocess": tiny.PREPROCESS}
+FLOATS = st.floats(-100, 100, width=32, allow_subnormal=False)
+
+
+@given(arrays.arrays("float32", st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)), elements=FLOATS))
+@settings(max_examples=30, deadline=None)
+def test_no_weight_moves_by_more_than_half_a_step_of_its_channel(weights):
+    for axis in (0, 1, -1):
+        integers, scales = weight_only.quantize(weights, axis)
+        assert integers.dtype == np.int8 and integers.min() >= -127  # a symmetric range: DEQUANTIZE has no zero point
+        assert scales.dtype == np.float32 and scales.shape == (weights.shape[axis],)
+        channels = np.moveaxis(weights, axis, 0)
+        restored = np.moveaxis(integers, axis, 0) * scales.reshape(-1, 1, 1)
+        steps = np.abs(channels).max(axis=(1, 2), keepdims=True) / 127
+        assert (np.abs(restored - channels) <= 0.5001 * steps + 1e-30).all()
+
+
+def rounded(kernel, inputs):
+    """Return a kernel whose first `inputs` axes are contracted, rounded to 255 steps for each output."""
+    steps = np.abs(kernel).max(axis=tuple(range(inputs)), keepdims=True) / 127
+    return np.round(kernel / steps) * steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_format_computes_with_the_rounded_kernels(name, tmp_path):
+    for package in PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    model = tiny.model(num_layers=1, hidden_size=32, mlp_dim=64)
+    for weight in model.weights:
+        if "LayerNorm" in weight.path:  # TFLite's converter multiplies the next kernel by the scales
+            weight.assign(np.full(weight.shape, weight.path.endswith("scale"), "float32"))
+    comparison = exporting.export(model, tmp_path / name, precision="weight_only_int8", **OPTIONS)
+    artifact = open_predictor(tmp_path / name)
+    assert artifact.stored_precision == artifact.card.precision == comparison.precision == "weight_only_int8"
+    assert artifact.card.verification["top1_agreement"] == comparison.top1_agreement == 1.0
+    images = artifact.preprocess(tiny.images().contents)
+    before = keras.ops.softmax(model(images, training=False))
+    for weight in model.weights:
+        if weight.path.endswith("kernel") and np.size(weight) >= 1024:  # smaller ones stay as they are
+            outputs = 2 if weight.path.split("/")[-2] in ("query", "key", "value") else 1
+            weight.assign(rounded(np.asarray(weight), weight.ndim - outputs))
+    expected = keras.ops.softmax(model(images, training=False))
+    np.testing.assert_allclose(artifact.predict(images), expected, atol=1e-5)  # float32 sums in another order
+    assert np.abs(before - expected).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_an_openvino_file_computes_in_bfloat16_where_the_processor_does(tmp_path, caplog, monkeypatch):
+    runtime = pytest.importorskip("openvino")
+    path, hints = str(tmp_path / "a.xml"), []
+
+    class Core(runtime.Core):
+        def compile_model(self, model, device, config):
+            hints.append(config["INFERENCE_PRECISION_HINT"])
+            return super().compile_model(model, device, config)
+
+    monkeypatch.setattr(openvino, "import_openvino", lambda: types.SimpleNamespace(Core=Core))
+    with caplog.at_level("WARNING", logger="absl"):
+        comparison = exporting.export(tiny.model(num_layers=1), path, precision="mixed_bfloat16", **OPTIONS)
+    is_half = "BF16" in runtime.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert comparison.precision == ("mixed_bfloat16" if is_half else "float32")
+    assert comparison.summary().endswith(f"computed in {comparison.precision}")
+    assert ("does not compute in bfloat16: a.xml runs in float32" in caplog.text) is not is_half
+    artifact = open_predictor(path)
+    assert (artifact.card.precision, artifact.stored_precision) == ("mixed_bfloat16", "bfloat16")
+    model_card.write(path, dataclasses.replace(artifact.card, precision="float32"))
+    assert open_predictor(path).stored_precision == "float32"
+    assert hints == ["bf16", "bf16", "f32"]
+
+
+@pytest.mark.parametrize(("name", "precision"), [("a.onnx", "mixed_bfloat16"), ("a.xml", "dynamic_int8")])
+def test_precisions_of_other_formats(name, precision, tmp_path):
+    for package in PACKAGES[name]:
+        pytest.importorskip(package)
+    with pytest.raises(ValueError, match="`precision` must be one of 'float32'.*'weight_only_int8'"):
+        exporting.export(tiny.model(num_layers=1), tmp_path / name, precision=precision, **OPTIONS)
