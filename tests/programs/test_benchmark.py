@@ -28,7 +28,7 @@ def test_the_table():
     row = {"kind": "onnx", "precision": "float32", "bytes": 2_500_000, "peak_memory": 1_234_000_000, "batch_size": 8}
     row |= {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 30.0, "images_per_second": 8000.0}
     title, line = latency.table([row]).splitlines()
-    assert title.split()[:5] == ["artifact", "precision", "MB", "batch", "p50"] and len(title) == len(line)
+    assert title.split()[:6] == ["artifact", "precision", "agreement", "MB", "batch", "p50"] and len(title) == len(line)
     assert line.split() == ["onnx", "float32", "2.5", "8", "1.00", "2.00", "30.00", "8000.0", "1234"]
 
 
