@@ -67,11 +67,11 @@ def table(measured: dict[str, float]) -> str:
 
 def _measure(recipe: recipes.Recipe) -> int:
     from benchmarks.workers.worker import peak_bytes
-    from train import main as training
+    from keras_vit.tuning import train
 
     before = peak_bytes() or 0
     with tempfile.TemporaryDirectory() as folder:
-        training.train(recipe, os.path.join(folder, "run"), distribute="one_device")
+        train.train(recipe, os.path.join(folder, "run"), distribute="one_device")
     return (peak_bytes() or 0) - before
 
 

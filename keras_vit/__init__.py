@@ -19,7 +19,7 @@ _LAZY = (
     "recipe",
     "training",
 )
-_FUNCTIONS = {"export": "exporting", "open_predictor": "inference"}  # of these rooms
+_FUNCTIONS = {"export": "exporting", "fine_tune": "tuning", "open_predictor": "inference"}  # of these rooms
 
 
 def _runs_program() -> bool:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # type checkers see the rooms as plain imports
     from keras_vit.applications import *  # noqa: F403 - they do not follow the star of `__all__` in `_api`
     from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
     from keras_vit.inference import open_predictor as open_predictor
+    from keras_vit.tuning import fine_tune as fine_tune
 else:
 
     def __getattr__(name: str) -> Any:

@@ -39,6 +39,7 @@ ORDER = (
     "planning",
     "experiments",
     "program",
+    "tuning",
     "__main__",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program

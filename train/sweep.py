@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
-    recipe = program.with_normalization(program.recipe_from_flags(data), options.workdir)
+    recipe = program.recipe_from_flags(data, options.workdir)
     space: dict[str, Any] = {**search.parse_grid(options.grid, recipe)}
     space |= {field: tuple(ends) for field, ends in search.parse_grid(options.range, recipe).items()}
     if options.seeds:

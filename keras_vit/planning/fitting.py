@@ -1,68 +1,175 @@
-"""Choices that follow from the size of a data set and from the memory of the machine."""
+"""Settings that follow from one's own images, the model and the machine, by the rules in `planning.rules`."""
 
 import math
+import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit.data import open_source, split_sizes
+from keras_vit import zoo
+from keras_vit._progress import duration
+from keras_vit.checkpoints import architecture_of
+from keras_vit.data import open_source, preprocess, split_sizes
 from keras_vit.data.sources import StoredSource
-from keras_vit.planning import memory, plan
+from keras_vit.planning import memory, plan, rules
+from keras_vit.zoo import hub
 
-SIZES = (384, 224)
 SHARE_OF_MEMORY = 0.5
-FEW_IMAGES = 20_000  # of fewer, the best score may come long before the last step
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
-# Fields of a recipe for data with masks, whose images have many labels each.
-SEGMENTATION: dict[str, Any] = {
-    "task": "segmentation",
-    "evaluators": (),
-    "data.batch_size": 16,
-    "optim.name": "adamw",
-    "optim.learning_rate": 1e-4,
-    "optim.weight_decay": 0.05,
-}
+# Fields that the rules set. A run that is resumed keeps them.
+FIELDS = (
+    *("task", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
+    *("optim.name", "optim.learning_rate", "optim.weight_decay"),
+    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup", "data.eval_split"),
+    *("data.pp_train", "data.pp_eval"),
+)
+MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # without a choice of the user
+Change = Callable[[recipes.Recipe], recipes.Recipe]
 
 
-def fit(recipe: recipes.Recipe, change: Callable[[recipes.Recipe], recipes.Recipe]) -> recipes.Recipe:
-    """Return a recipe with the steps and the split that suit its data, and the image size and batch that fit here.
+def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
+    """Return a recipe with the settings that suit its images, its model and this machine.
 
-    Images have 384 pixels on a GPU with enough memory, otherwise 224. The data are opened. `change` returns a recipe
-    with the user's choices, which take precedence. The log states the result.
+    The data are opened. `change` returns a recipe with the user's settings, which take precedence. The log states the
+    settings and their reasons in six lines.
+
+    Raises:
+        ValueError: If there are too few images.
     """
+    splits = split_sizes(change(recipe).data.source)
+    split = "validation" if "validation" in splits and "test" not in splits else "test"
+    recipe = recipes.replace(recipe, {"data.eval_split": split})
     data = change(recipe).data
-    opened, splits = open_source(data.source, split=data.train_split), split_sizes(data.source)
-    warmup, steps = schedule(opened.num_examples)
-    chosen: dict[str, Any] = {
-        "total_steps": steps,
-        "eval_every": max(100, steps // 10),
-        "stop_after": 3 if opened.num_examples < FEW_IMAGES else 0,
-        "data.eval_split": "validation" if "validation" in splits and "test" not in splits else "test",
-        "optim.schedule.warmup_steps": warmup,
-    }
-    if opened.label_kind == "values":
-        chosen |= {"task": "regression", "evaluators": ()}  # those of the recipe are for classes
-    elif opened.label_kind == "mask" and recipe.task.labels != "masks":
-        chosen |= SEGMENTATION
-    recipe = what_fits(recipes.replace(recipe, chosen), opened.num_outputs, change)
-    steps, warmup = recipe.total_steps, recipe.optim.schedule.warmup_steps
-    logging.info(
-        "%s of %s: %s (%d of them warm-up) at %d pixels, a batch of %d in %s",
-        *(
-            _counted(opened.num_examples, "image"),
-            _counted(opened.num_outputs, "value" if opened.value_names else "class"),
-            _counted(steps, "step"),
-        ),
-        *(min(warmup, steps), recipe.model.image_size, recipe.data.batch_size),
-        _counted(recipe.optim.accumulation_steps, "part"),
-    )
-    if isinstance(opened, StoredSource) and opened.label_kind == "class" and not recipe.class_balance:
+    opened = open_source(data.source, split=data.train_split)
+    least = 2 * (opened.num_classes if opened.label_kind == "class" else 1)
+    if opened.num_examples < least or (data.eval_split == split and split not in (splits or [split])):
+        raise ValueError(
+            f"Expected at least {least} images to train on, two per class, and one to test with. Received: "
+            f"{opened.num_examples} in {data.train_split!r}, {splits.get(split, 0)} in {split!r} of {data.source!r}. "
+            "Add images, or set data.eval_split."
+        )
+    tested = open_source(data.source, split=data.eval_split).num_examples
+    facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.label_kind, *machine())
+    if facts.labels == "values":
+        recipe = recipes.replace(recipe, {"task": "regression"})
+    elif facts.labels == "mask" and recipe.task.labels != "masks":
+        recipe = recipes.replace(recipe, {"task": "segmentation"})
+    recipe = _with_weights(recipe, change)
+    reasons: dict[str, str] = {}
+    for name, rule in rules.RULES.items():
+        # Strings are written for the size that the recipe has before the user's own.
+        wanted = recipes.replace(change(recipe), {"model.image_size": recipe.model.image_size})
+        fields, reasons[name] = rule(facts, wanted)
+        recipe = recipes.replace(recipe, fields)
+    recipe, of_machine = _that_fits(recipe, change, facts)
+    _log(recipe, change(recipe), reasons | of_machine)
+    recipe = change(recipe)
+    if isinstance(opened, StoredSource) and facts.labels == "class" and not recipe.class_balance:
         warn_of_imbalance(opened)  # of others, the labels would have to be read
     return recipe
+
+
+def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
+    """Return the recipe with a small model where it would start from the default weights and there are none."""
+    wanted = change(recipe).model
+    if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
+        return recipe
+    if wanted.checkpoint == recipe.model.checkpoint:
+        try:
+            zoo.resolve(wanted.checkpoint)
+            return recipe
+        except (OSError, ImportError) as error:
+            logging.warning(
+                "No weights: %s A small model is trained from scratch instead, which is much less accurate on few "
+                "images. --model names other weights.",
+                error,
+            )
+    elif wanted.checkpoint is not None:
+        return recipe
+    sized = recipes.with_image_size(recipe, rules.SMALL_MODEL["model.image_size"])
+    return recipes.replace(sized, rules.SMALL_MODEL)
+
+
+def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tuple[recipes.Recipe, dict[str, str]]:
+    """Return the recipe with the largest images whose training fits into the time and memory, and the reasons.
+
+    Of the memory, it takes half. The parts of a batch are as few as possible. Where the time permits at least a quarter
+    of the steps at a size, there are fewer steps.
+    """
+    wanted, devices = change(recipe), max(1, facts.gpus)
+    limit, local = wanted.time or rules.CPU_SECONDS, wanted.data.batch_size // devices
+    sizes = rules.image_sizes(facts, wanted, _patch(wanted.model))
+    # Where the user chose a size or the parts, there are only these.
+    possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
+    own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
+    reasons = {"images": own if possible == sizes else "given"}
+    for size in possible:
+        base = recipes.with_image_size(recipe, size)
+        fields, reasons["steps"] = rules.steps(facts, change(base))
+        base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
+        found = change(base)
+        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals follow
+            steps, reasons["steps"] = found.total_steps, "given"
+            base = recipes.replace(base, rules.of_steps(steps, found.data.batch_size, facts.test_images))
+            found = change(base)
+        planned, given = plan.of_recipe(found, facts.outputs, devices=devices), found.optim.accumulation_steps
+        fixed = planned.weights_bytes + (0 if facts.gpus else planned.host_bytes)
+        for parts in [given] if given > 1 else [*(n for n in (1, 2, 4, 8, 16, 32) if local % n == 0), local]:
+            fits = fixed + planned.peak_bytes * given / parts <= SHARE_OF_MEMORY * facts.memory
+            if fits:
+                break
+        base = recipes.replace(base, {"optim.accumulation_steps": parts})
+        per_step = 0 if facts.gpus else rules.seconds_for(facts, found, planned.step_flops)
+        seconds = found.total_steps * per_step
+        # Fewer steps are planned below, but not fewer than the user's.
+        if fits and seconds <= limit / (1 if users else rules.FEWEST):
+            break
+        if len(possible) > 1:
+            reasons["images"] = f"larger ones take too long for {duration(limit)}, or half of the memory"
+    if seconds > limit and not users:
+        total = max(rules.MIN_STEPS, int(limit / per_step))
+        base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))
+        reasons["steps"] = (
+            f"{rules.passes(total * found.data.batch_size, facts.images)}, in about {duration(total * per_step)}"
+        )
+    return base, reasons
+
+
+def _patch(model: recipes.Model) -> int:
+    """Return the patch size of a model, that of its checkpoint where the checkpoint is at hand."""
+    path, patch = model.checkpoint, int(model.variant.partition("/")[2] or 1)
+    if path and (os.path.exists(path) or hub.address_of(path)):
+        patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
+    return int(np.max(model.arguments.get("patch_size", patch)))
+
+
+def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) -> None:
+    """Log the settings that are used in six lines, with the reasons of those that the rules chose."""
+    augmentation, values = preprocess.split(used.data.pp_train)
+    model, data, optim, parts = used.model, used.data, used.optim, used.optim.accumulation_steps
+    warmup = min(optim.schedule.warmup_steps, used.total_steps)
+    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}, {warmup} of them warm-up"
+    if used.time:
+        steps = f"as many as fit into {duration(used.time)}, after some are measured"
+    decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
+    mixup = f", mixup {data.mixup:g}" if data.mixup else ""
+    lines: dict[str, tuple[str, tuple[str, ...]]] = {
+        "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}", ("adapt",)),
+        "images": (f"images: {model.image_size} pixels, {values}", ("model.image_size",)),
+        "batch": (f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}", ("data.batch_size",)),
+        "steps": (f"steps: {steps}", ("total_steps", "time")),
+        "update": (f"update: {optim.name}, rate {optim.learning_rate:g}{decay}", ("optim.name", "optim.learning_rate")),
+        "augmentation": (
+            f"augmentation: {augmentation.removeprefix('decode|')}{mixup}",
+            ("data.pp_train", "data.mixup"),
+        ),
+    }
+    for name, (line, fields) in lines.items():
+        same = all(recipes.get(chosen, field) == recipes.get(used, field) for field in fields)
+        logging.info("%s (%s)", line, reasons[name] if same else "given")
 
 
 def warn_of_imbalance(source: StoredSource) -> None:
@@ -77,43 +184,12 @@ def warn_of_imbalance(source: StoredSource) -> None:
         )
 
 
-def schedule(num_examples: int) -> tuple[int, int]:
-    """Return the steps of warm-up and of training for a number of images, as in BiT-HyperRule."""
-    return (100, 500) if num_examples < 20_000 else (500, 10_000) if num_examples < 500_000 else (500, 20_000)
-
-
-def what_fits(
-    recipe: recipes.Recipe,
-    classes: int,
-    change: Callable[[recipes.Recipe], recipes.Recipe] = lambda recipe: recipe,
-) -> recipes.Recipe:
-    """Return the recipe with the largest images and the fewest parts of a batch that fit into half of the memory."""
-    on_gpu, available = device_memory()
-    sizes = SIZES if on_gpu else SIZES[-1:]  # a CPU would take days for the larger
-    changed = change(recipe)
-    step, batch_size = 14 if "/14" in changed.model.variant else 1, changed.data.batch_size
-    sized = [recipes.with_image_size(recipe, size - size % step) for size in sizes]
-    # Where the user chose a size, there is only that one.
-    wanted = list(dict.fromkeys(change(each).model.image_size for each in sized))
-    choices = [(size, parts) for size in wanted for parts in (1, 2, 4, 8, 16, 32) if batch_size % parts == 0]
-    for size, parts in [*choices, (wanted[-1], batch_size)]:
-        found = recipes.replace(recipes.with_image_size(recipe, size), {"optim.accumulation_steps": parts})
-        found = change(found)
-        planned = plan.of_recipe(found, classes)
-        if planned.total_bytes - on_gpu * planned.host_bytes <= SHARE_OF_MEMORY * available:
-            break
-    return found
-
-
-def device_memory() -> tuple[bool, float]:
-    """Return whether TensorFlow sees a GPU, and the bytes of memory of that GPU, or else of this machine."""
+def machine() -> tuple[int, float, int]:
+    """Return the number of GPUs, the bytes of memory of a GPU, or else of this machine, and the number of cores."""
     import tensorflow as tf
 
-    if not tf.config.list_physical_devices("GPU"):
-        return False, memory.machine_memory()[0]
+    gpus, cores = len(tf.config.list_physical_devices("GPU")), os.cpu_count() or 1
+    if not gpus:
+        return 0, memory.machine_memory()[0], cores
     total = memory.gpu_memory()
-    return True, total if math.isfinite(total) else _UNKNOWN_GPU
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+    return gpus, total if math.isfinite(total) else _UNKNOWN_GPU, cores

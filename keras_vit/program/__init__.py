@@ -23,7 +23,7 @@ from keras_vit.program import command_line, exit_codes
 from keras_vit.program.command_line import HELP, imports
 from keras_vit.program.exit_codes import WHERE_FROM, WRONG_USAGE
 from keras_vit.program.logs import log_to, terminal
-from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags, with_normalization
+from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
 
 __all__ = [
     "HELP",
@@ -35,7 +35,6 @@ __all__ = [
     "recipe_from_flags",
     "run",
     "terminal",
-    "with_normalization",
 ]
 
 

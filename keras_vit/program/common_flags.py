@@ -36,6 +36,11 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8); the recipe's if not given."
     )
+    flags.DEFINE_string(
+        "time",
+        None,
+        "Time that the training may take, such as 20m or 1h30m: a few steps are measured to set total_steps.",
+    )
     flags.DEFINE_bool("list_recipes", False, "List the recipes of the package, and do nothing else.")
 
 

@@ -1,5 +1,6 @@
 """Output of the programs: their own lines go to the terminal, those of other packages to a log file."""
 
+import contextlib
 import faulthandler
 import io
 import logging as standard_logging
@@ -9,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import warnings
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 from absl import logging
@@ -58,6 +60,27 @@ def log_to(directory: str) -> None:
         file.write(os.pread(2, size, 0))
         file.flush()
         os.dup2(file.fileno(), 2)
+
+
+@contextlib.contextmanager
+def shown(enabled: bool = True) -> Iterator[None]:
+    """Show what this package logs, where the process is not one of its programs."""
+    if not enabled or _terminal is not None:
+        yield
+        return
+    logger, handler = logging.get_absl_logger(), standard_logging.StreamHandler()
+    level, propagates = logger.level, logger.propagate
+    handler.setFormatter(_ShortFormatter())
+    handler.addFilter(lambda record: is_ours(record.pathname))
+    logger.addHandler(handler)
+    logger.setLevel(standard_logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 def terminal() -> Any:

@@ -18,11 +18,11 @@ _SIZED = (
     "resize|resize_small|resize_long|central_crop|random_crop|scaled_crop|inception_crop|decode_jpeg_and_inception_crop"
 )
 _SIZE = re.compile(rf"\b({_SIZED})\((\d+)")
-_PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m")
+_PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m", "dinov2")
 
 
 def pretrained(variant: str, *preferred: str) -> str:
-    """Return the name of the weights that a variant is fine-tuned from, trained on ImageNet-21k.
+    """Return the name of the weights that a variant is fine-tuned from, trained on ImageNet-21k or as DINOv2.
 
     It is one of `keras_vit.list_weights(variant)`, one of the `preferred` where they exist; the name of a file for a
     variant without published weights.

@@ -98,6 +98,8 @@ class Recipe:
     Attributes:
         seed: Seed of initial weights, order of the data, augmentation and dropout.
         total_steps: Number of steps.
+        time: Seconds that the training may take: a new run measures a few steps, and sets `total_steps` to as many as
+            fit. 0 leaves `total_steps` as it is.
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run gives the same bits; slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
@@ -135,6 +137,7 @@ class Recipe:
 
     seed: int = 0
     total_steps: int = 1_000
+    time: float = 0.0
     precision: str = "float32"
     deterministic: bool = True
     jit: str = "auto"
@@ -169,6 +172,7 @@ CHOICES = {
 }
 MINIMUM = {
     "total_steps": 1,
+    "time": 0,
     "steps_per_loop": 1,
     "keep_checkpoints": 1,
     "log_every": 0,

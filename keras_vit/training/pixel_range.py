@@ -37,5 +37,4 @@ def with_normalization(recipe: recipes.Recipe, operations: Mapping[str, str]) ->
         before, after = (value_range(preprocess.device_function(pp), 3) for pp in (old, new))
         if not np.allclose(before, after, rtol=1e-4):
             recipe = recipes.replace(recipe, {field: "|".join(filter(None, (host, new)))})
-            logging.info("%s ends in %s, as the weights were trained. --config.%s=... sets another.", field, new, field)
     return recipe

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from absl import logging
 
@@ -11,6 +13,9 @@ from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
 
+# Fields that follow from the time of a recipe.
+PLANNED = ("total_steps", "optim.schedule.warmup_steps", "eval_every", "checkpoint_every")
+
 
 class TrainingRun:
     """A run in its directory: a new one, or one that resumes from its last checkpoint.
@@ -19,16 +24,23 @@ class TrainingRun:
         recipe: The recipe, with the path and the architecture of its initial weights.
         store: The checkpoints.
         step: Step of the checkpoint that `restore` read; None for a new run.
+        is_new: Whether the directory has no weights yet.
 
     Raises:
         ValueError: If the directory has weights of another recipe or of other data, unless `change_recipe` is set.
     """
 
     def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):
+        recorded = run_directory.recorded(directory)
+        self.is_new = not recorded
+        if recipe.time and recorded:  # the steps were planned when the run began
+            recipe = recipes.replace(
+                recipe, {f: recipes.get(recipes.from_dict(recorded["recipe"]), f) for f in PLANNED}
+            )
         self.directory, self.data, self.given = directory, data, recipe
         self.files = data_record.describe(recipe.data.source, data.train, data.eval)
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
-        architecture = run_directory.recorded(directory).get("architecture")
+        architecture = recorded.get("architecture")
         if architecture is None:  # otherwise the initial weights are not needed again
             model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
             recipe = dataclasses.replace(recipe, model=model)
@@ -37,6 +49,11 @@ class TrainingRun:
             os.path.join(directory, run_directory.CHECKPOINTS), recipe.keep_checkpoints, data.backend.is_chief
         )
         self.step: int | None = None
+
+    def set_fields(self, fields: Mapping[str, Any]) -> recipes.Recipe:
+        """Set fields of the recipe of a new run, and return it."""
+        self.given, self.recipe = (recipes.replace(recipe, fields) for recipe in (self.given, self.recipe))
+        return self.recipe
 
     def restore(self, state: BaseState) -> bool:
         """Set a state to the newest checkpoint that is whole, and return whether there is one."""

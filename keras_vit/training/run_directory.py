@@ -66,6 +66,12 @@ class Run(NamedTuple):
     step: int | None = None
     sha256: str = ""
 
+    @property
+    def results(self) -> dict[str, Any]:
+        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty if there was none."""
+        lines = reversed(read_metrics(self.path))
+        return next((line for line in lines if any(name.startswith("eval_") for name in line)), {})
+
 
 def load_run(path: str, checkpoint: str | int = "last") -> Run:
     """Open a run: its model and everything needed to use it.

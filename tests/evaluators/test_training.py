@@ -10,7 +10,7 @@ from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
-from tests import programs
+from keras_vit.tuning import train
 from tests.evaluators import synthetic
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
@@ -111,12 +111,11 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     ],
 )
 def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_names, message):
-    main = programs.load("train.main")
     recipe = recipes.Recipe(
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )
     backend = TensorFlowBackend(tf.distribute.get_strategy())
-    train = types.SimpleNamespace(class_names=tuple(class_names))
-    data = types.SimpleNamespace(train=train, eval_batch_size=8)
+    split = types.SimpleNamespace(class_names=tuple(class_names))
+    data = types.SimpleNamespace(train=split, eval_batch_size=8)
     with pytest.raises(ValueError, match=message):
-        main.scheduled_evaluators(recipe, backend, make_state(), data)
+        train.scheduled_evaluators(recipe, backend, make_state(), data)

@@ -11,6 +11,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.data import UnreadableImageError
+from keras_vit.tuning import train
 from tests import programs, tiny
 from tests.evaluators import folders
 
@@ -93,8 +94,8 @@ def test_evaluators_during_training_leave_it_out(tmp_path, monkeypatch):
         model=recipes.Model("ViT-Ti/16", image_size=8, arguments=dict(tiny.ARGUMENTS)),
     )
     main = programs.load("train.main")
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda _: recipe)
-    monkeypatch.setattr(main, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(main.program, "recipe_from_flags", lambda *_: recipe)
+    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
     monkeypatch.setattr(programs, "load", lambda name: main)
     assert not programs.call("train.main", f"--workdir={tmp_path / 'run'}")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -52,7 +52,7 @@ def test_a_run_of_one_flag(world):
     config = json.loads((world / "run" / "config.json").read_text())
     data, model = config["recipe"]["data"], config["recipe"]["model"]
     values = PP.rpartition("|")[2]
-    assert data["pp_train"] == f"decode|inception_crop(32)|flip_lr|{values}"
+    assert data["pp_train"] == f"decode|inception_crop(32, 50)|flip_lr|{values}"
     assert data["pp_eval"] == config["preprocess"] == f"decode|resize(32)|{values}"
     assert (model["checkpoint"], model["image_size"]) == ("hf:a/b", 32)
     assert config["architecture"]["arguments"]["hidden_size"] == 16

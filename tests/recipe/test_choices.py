@@ -1,8 +1,6 @@
 """`--model`, `--weights`, `--image_size` and the data set: one choice sets all fields that follow from it."""
 
 import dataclasses
-import logging
-import shutil
 
 import keras
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
-from keras_vit.planning import fitting
 from keras_vit.program import command_line, recipe_file
 from tests import programs
 from tests.recipe import toy
@@ -39,8 +36,8 @@ def test_one_command_for_a_folder(images):
     assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")
     assert (recipe.model.checkpoint, recipe.model.head) == ("augreg", "reset")
     assert recipe.model.image_size == 96
-    assert recipe.data.pp_train.startswith("decode|inception_crop(96)|") and "resize(96)" in recipe.data.pp_eval
-    assert from_flags("--data", str(images)).model.checkpoint == "imagenet21k"  # that of ViT-B/16
+    assert recipe.data.pp_train.startswith("decode|inception_crop(96, 50)|") and "resize(96)" in recipe.data.pp_eval
+    assert from_flags("--data", str(images), "--model=ViT_B16").model.checkpoint == "imagenet21k"
     assert from_flags(f"folder:{images}", "--weights=none", "--model=ViT_Ti16").model.checkpoint is None
 
 
@@ -130,63 +127,6 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
     )
 
 
-# The choices of the recipe `folder`
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "500 steps (100 of them warm-up) at 224 pixels, a batch of 128 in 8 parts"),
-        (
-            ["total_steps=120", "data.batch_size=32", "model.image_size=112"],
-            "120 steps (100 of them warm-up) at 112 pixels, a batch of 32 in 1 part",
-        ),
-        (["total_steps=1", "data.batch_size=130"], "1 step (1 of them warm-up) at 224 pixels, a batch of 130 in 130 p"),
-        (["optim.accumulation_steps=2", "optim.schedule.warmup_steps=7"], "(7 of them warm-up) at 224 pixels, a batch"),
-    ],
-)
-def test_the_log_states_the_choices_after_those_of_the_user(arguments, said, images, monkeypatch, caplog):
-    """It printed "500 steps" and "a batch of 128 in 1 parts" of a run with 120 steps of 32 images."""
-    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
-    with caplog.at_level(logging.INFO, logger="absl"):
-        recipe = from_flags(
-            f"folder:{images}", "--verbosity=0", "--model=ViT_S16", *(f"--config.{field}" for field in arguments)
-        )
-    (line,) = [record.getMessage() for record in caplog.records if "warm-up" in record.getMessage()]
-    assert line.startswith("8 images of 2 classes: ") and said in line
-    assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
-
-
-def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
-    for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        keras.utils.save_img(tmp_path / f"{name}.png", np.zeros((4, 4, 3)), scale=False)
-    for balance in (0, 1):
-        caplog.clear()
-        from_flags(f"folder:{tmp_path}", "--model=ViT_Ti16", f"--config.class_balance={balance}")
-        named = [text for text in caplog.messages if "from 2 of 'few' to 6 of 'many'" in text]
-        assert len(named) == (not balance)
-
-
-@pytest.mark.parametrize("chosen", ["--image_size=224", "--config.model.image_size=384"])
-def test_the_parts_follow_from_the_size_that_the_user_chooses(chosen, images, monkeypatch):
-    monkeypatch.setattr(fitting, "device_memory", lambda: (True, 40e9))
-    free, fixed = (from_flags(f"folder:{images}", "--model=ViT_S16", *flags) for flags in ((), (chosen,)))
-    assert free.model.image_size == 384
-    assert f"resize({fixed.model.image_size})" in fixed.data.pp_eval and chosen.endswith(str(fixed.model.image_size))
-    assert (fixed.optim.accumulation_steps < free.optim.accumulation_steps) == chosen.endswith("224")
-
-
-def test_a_copy_of_the_recipe_folder_is_fitted_too(images, tmp_path, monkeypatch):
-    """Only the original was compared with the data and the machine."""
-    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
-    copy = shutil.copy(toy.CONFIGS / "folder.py", tmp_path / "mine.py")
-    flags = (f"folder:{images}", "--model=ViT_S16", "--config.seed=3")
-    assert from_flags(*flags, f"--config={copy}") == from_flags(*flags)
-    assert from_flags(*flags).optim.accumulation_steps == 8
-
-
 def test_a_recipe_fits_itself(tmp_path):
     """Its function gets the recipe and what the flags change; its result is the recipe."""
     text = "import dataclasses\nfrom keras_vit import recipe as r\n\ndef get_config():\n    return r.Recipe()\n\n"
@@ -194,14 +134,3 @@ def test_a_recipe_fits_itself(tmp_path):
     (tmp_path / "mine.py").write_text(text)
     recipe = from_flags(f"--config={tmp_path / 'mine.py'}", "--config.total_steps=7")
     assert (recipe.seed, recipe.total_steps) == (5, 7)
-
-
-def test_the_choices_follow_from_what_the_user_changes(images, monkeypatch, caplog):
-    """The steps were those of another data set, and the parts those of another batch and another model."""
-    monkeypatch.setattr(fitting, "device_memory", lambda: (False, 6e9))
-    with caplog.at_level(logging.INFO, logger="absl"):
-        small = from_flags("--config=folder:nowhere", f"--config.data.source=folder:{images}", "--model=ViT_Ti16")
-        from_flags(f"folder:{images}", "--verbosity=0", "--config.data.train_split=train[:4]")
-    large = from_flags(f"folder:{images}", "--config.model.variant=ViT-L/16")
-    assert small.optim.accumulation_steps < large.optim.accumulation_steps
-    assert "\n4 images of 2 classes" in "\n" + "\n".join(record.getMessage() for record in caplog.records)

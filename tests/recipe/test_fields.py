@@ -4,12 +4,13 @@ import dataclasses
 import sys
 
 import pytest
+from absl import flags
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.recipe import conversion
 from keras_vit.recipe import fields as recipe_fields
-from tests import programs
+from keras_vit.tuning import train
 from tests.recipe import toy
 
 # What copies, compares or writes down whole recipes does not use their fields.
@@ -51,17 +52,17 @@ def small(**optim):
 @pytest.mark.slow
 def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     """Fields that only some optimizers, schedules and checkpoints need are read in a run that has them."""
-    main, read = programs.load("train.main"), set()
-    monkeypatch.setattr(main, "draw_figure", lambda *_: None)
-    monkeypatch.setattr(main.flags, "FLAGS", None)  # training is a function, which reads no flags
+    read: set = set()
+    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(flags, "FLAGS", None)  # training is a function, which reads no flags
     begun = small(name="adamw", schedule=recipes.Schedule("rsqrt"))
     other = small(name="sgd", schedule=recipes.Schedule("steps", boundaries=(1,)))
     other.model.checkpoint = str(tmp_path / "0" / "model.keras")
     for number, recipe in enumerate((begun, other)):
-        results = main.train(recorded(recipe, read), str(tmp_path / str(number)), distribute="one_device")
+        results = train.train(recorded(recipe, read), str(tmp_path / str(number)), distribute="one_device")
         assert results["eval_accuracy"] >= 0 and (tmp_path / str(number) / "model.keras").exists()
     with pytest.raises(ValueError, match="seed"):
-        main.train(dataclasses.replace(begun, seed=1), str(tmp_path / "0"), distribute="one_device")
+        train.train(dataclasses.replace(begun, seed=1), str(tmp_path / "0"), distribute="one_device")
     optim.create_schedule(recorded(recipes.Schedule("cosine"), read, "optim.schedule."), 0.1, 2)(1)
     unread = sorted(set(fields(recipes.Recipe)) - read)
     assert not unread, "Nothing reads these."

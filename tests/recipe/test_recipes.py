@@ -15,10 +15,10 @@ from keras_vit import recipe as recipes
 from keras_vit.data import readers
 from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
-from keras_vit.planning import datasets, fitting, plan
+from keras_vit.planning import datasets, plan
 from keras_vit.training.run_directory import read_metrics
+from keras_vit.tuning import train
 from tests import programs, selection
-from tests.data import pictures
 from tests.recipe import toy
 from train.configs import common
 
@@ -83,88 +83,12 @@ def test_hyperrule_looks_at_unknown_data(monkeypatch, folder):
     assert (recipe.total_steps, recipe.model.image_size, recipe.data.mixup) == (500, 128, 0.0)
 
 
-def test_folder_takes_what_fits(monkeypatch):
-    choices = []
-    for gib in (2, 8, 16, 64, 1_000):
-        machine(monkeypatch, gib * 2**30, None)
-        found = fitting.what_fits(load("folder", "/images,ViT_B16"), 10)
-        choices.append((found.model.image_size, found.optim.accumulation_steps))
-    assert choices[0] == (224, 128)  # nothing fits: as little as possible at a time
-    assert choices[-1] == (384, 1)
-    sizes, parts = zip(*choices[1:], strict=True)
-    assert sorted(sizes) == list(sizes)
-    for number in (10, 19_999, 20_000, 499_999, 500_000):
-        supports = common.hyperrule(number, 256, 256).supports
-        assert fitting.schedule(number) == (supports[0], supports[-1])
-
-
-def machine(monkeypatch, gpu, host):
-    """Lets this machine have a GPU and a memory of as many bytes."""
-    monkeypatch.setattr(fitting, "device_memory", lambda: (gpu is not None, gpu or host))
-
-
-@pytest.mark.parametrize(("gpu", "size"), [(80e9, 384), (None, 224)])
-def test_folder_takes_small_images_without_a_gpu(gpu, size, monkeypatch, folder):
-    toy.replace_readers(monkeypatch, folder)
-    machine(monkeypatch, gpu, 1e12)
-    recipe = fitting.fit(load("folder", "/images,ViT_B16"), lambda recipe: recipe)
-    assert recipe.model.image_size == size
-    assert f"({size})" in recipe.data.pp_eval
-
-
-@pytest.mark.parametrize(
-    ("variant", "image_size", "gpu", "host", "size", "parts"),
-    [
-        ("ViT_B16", None, 80e9, 1e12, 384, 4),
-        ("ViT_B16", None, None, 1e12, 224, 1),
-        ("ViT_B16", None, None, 8e9, 224, 16),
-        ("ViT_L16", None, 16e9, 1e12, 224, 32),
-        ("ViT_H14", None, 80e9, 1e12, 378, 16),
-        ("ViT_S16", 96, 2e9, 1, 96, 4),
-        ("BiT_R50x1", None, None, 3e9, 224, 32),
-    ],
-)
-def test_folder_writes_its_choices_into_the_recipe(variant, image_size, gpu, host, size, parts, monkeypatch, folder):
-    """Values that the recipe chose when it opened the data and measured the machine itself."""
-    toy.replace_readers(monkeypatch, folder)
-    machine(monkeypatch, gpu, host)
-    plain = load("folder", f"/images,{variant}")
-    expected = {
-        "model.image_size": size,
-        "data.pp_train": f"decode|inception_crop({size})|flip_lr|value_range(-1, 1)",
-        "data.pp_eval": f"decode|resize({size})|value_range(-1, 1)",
-        "optim.accumulation_steps": parts,
-        "stop_after": 3,  # the data are few
-    }
-    fitted = fitting.fit(plain, lambda recipe: recipes.with_image_size(recipe, image_size) if image_size else recipe)
-    assert recipes.check(fitted) == recipes.replace(plain, expected)
-
-
 def test_recipes_open_no_data(monkeypatch):
     """`bit_hyperrule` does so for data that it does not know."""
     monkeypatch.setattr(readers, "READERS", {})
     for name, arguments in toy.CASES:
         if "unknown" not in (arguments or ""):
             toy.load(name, arguments)
-
-
-def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, folder):
-    toy.replace_readers(monkeypatch, folder)
-    machine(monkeypatch, None, 1e12)
-    same = lambda recipe: recipe  # noqa: E731
-    found, own = (fitting.fit(load(name, "/images#masks=/masks,ViT_B16"), same) for name in ("folder", "segmentation"))
-    assert recipes.check(found) == recipes.check(own)
-    assert found.task == recipes.Segmentation() and found.evaluators == () and found.optim.name == "adamw"
-    upsample = recipes.replace(load("segmentation", "/images#masks=/masks"), {"task": "segmentation(head='upsample')"})
-    assert fitting.fit(upsample, same).task.head == "upsample"
-
-
-@pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
-def test_folder_evaluates_on_what_there_is(folders, split, tmp_path):
-    for name in folders:
-        pictures.folder(tmp_path / name, count=2)
-    fit = toy.module("folder").fit
-    assert fit(load("folder", f"{tmp_path},ViT_Ti16"), lambda recipe: recipe).data.eval_split == split
 
 
 def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
@@ -249,9 +173,9 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, arguments))
     recipe.deterministic = False  # would stay on for the tests that follow
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda _: recipe)
-    monkeypatch.setattr(main, "draw_figure", lambda *_: None)
-    monkeypatch.setattr(main.evaluators, "opener", toy.opener)
+    monkeypatch.setattr(main.program, "recipe_from_flags", lambda *_: recipe)
+    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(train.evaluators, "opener", toy.opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
         main.main([])
 

@@ -27,4 +27,4 @@ fit = fitting.fit  # the program calls it with the recipe and the changes that i
 
 def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
     """Return the recipe at 224 pixels. Folder and variant are given in one text, or each by its name."""
-    return recipe.replace(folder.get_config(arguments, data=data, model=model), fitting.SEGMENTATION)
+    return recipe.replace(folder.get_config(arguments, data=data, model=model), {"task": "segmentation"})

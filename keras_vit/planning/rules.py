@@ -1,0 +1,169 @@
+"""Rules that choose the settings of a training on one's own images.
+
+`docs/how_to/own_images.md` has the rules in words, and the measurements behind them. A rule is a function of facts and
+of the recipe with the settings of the user. It returns the fields that it sets, by their dotted paths, and its reason.
+`fitting.fit` applies the rules in order.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit import models
+from keras_vit.data import preprocess
+from keras_vit.recipe import Recipe
+
+FEW_IMAGES = 20_000  # of fewer, LoRA trains, and the best score may come long before the last step
+DEFAULT_MODEL = ("ViT-S/14", "ViT_S14:dinov2")  # variant and weights where none are named
+CPU_SECONDS = 30 * 60  # for the steps of a training on a processor without --time
+FLOPS_PER_CORE = 3e10  # per second, in float32 training; measured, see the page
+MIN_STEPS = 100
+FEWEST = 0.25  # share of the steps that larger images must leave: pixels matter more than passes
+_SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # of the operations of training all weights
+
+Fields = dict[str, Any]
+# The model that learns from scratch where no weights are to be had: a ResNet of two stages, then 6 by 6 patches.
+SMALL_MODEL: Fields = {
+    "model.variant": "R+ViT-Ti/16",
+    "model.checkpoint": None,
+    "model.image_size": 96,
+    "model.arguments": {
+        "patch_size": 2,
+        "resnet_blocks": (1, 1),
+        "hidden_size": 128,
+        "num_layers": 4,
+        "num_heads": 4,
+        "mlp_dim": 256,
+        "pooling": "gap",
+        "position_embedding": "sincos2d",
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """Facts about the images and the machine.
+
+    Attributes:
+        images: Number of training images.
+        test_images: Number of images of the evaluation split.
+        outputs: Number of classes or values.
+        labels: Kind of the labels, such as `"class"`; see `keras_vit.data.Source`.
+        gpus: Number of GPUs.
+        memory: Bytes of memory of the GPU with the least, or of a machine without GPUs.
+        cores: Number of cores of the processor.
+    """
+
+    images: int
+    test_images: int
+    outputs: int
+    labels: str
+    gpus: int
+    memory: float
+    cores: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the training images are few."""
+        return self.images < FEW_IMAGES
+
+
+Rule = Callable[[Facts, Recipe], tuple[Fields, str]]
+
+
+def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
+    """Choose the weights that are trained."""
+    if recipe.model.checkpoint is None:
+        return {"adapt": "all"}, "no weights to start from"
+    if facts.labels == "mask" or recipe.model.variant in models.BIT:
+        return {"adapt": "all"}, "masks" if facts.labels == "mask" else "a ResNet has no LoRA"
+    return {"adapt": "lora" if facts.few else "all"}, _count(facts.few, FEW_IMAGES)
+
+
+def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
+    """Choose the optimizer and its rate."""
+    if recipe.model.checkpoint is None:
+        (name, rate, decay), reason = ("adamw", 1e-3, 0.05), "from scratch"
+    elif facts.labels == "mask":
+        (name, rate, decay), reason = ("adamw", 1e-4, 0.05), "masks"
+    else:
+        most = recipe.adapt.startswith(("all", "last"))
+        (name, rate, decay), reason = ("sgd", 3e-3, 0.0) if most else ("adamw", 1e-3, 0.0), f"for adapt={recipe.adapt}"
+    return {"optim.name": name, "optim.learning_rate": rate, "optim.weight_decay": decay}, reason
+
+
+def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
+    """Choose the number of images per step, over all devices."""
+    few = facts.images < 5_000
+    size, reason = (16, "masks") if facts.labels == "mask" else (32 if few else 128, _count(few, 5_000))
+    devices = max(1, facts.gpus)
+    return {"data.batch_size": devices * -(-size // devices)}, reason
+
+
+def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
+    """Choose the random changes of training images, mixup and label smoothing."""
+    size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
+    smallest = ", 50" if facts.few and facts.labels != "mask" else ""  # percent of the area of an image
+    crop = f"decode|inception_crop({size}{smallest})|flip_lr"
+    if recipe.model.checkpoint is not None or facts.labels == "mask":
+        reason = "few images, so crops of half of the area or more" if smallest else "crops of any part"
+        return {"data.pp_train": f"{crop}|{values}"}, reason
+    mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.labels == "class" else {}
+    return {"data.pp_train": f"{crop}|randaug(2, 10)|{values}", **mixed}, "from scratch"
+
+
+RULES: dict[str, Rule] = {"adapt": adaptation, "update": update, "batch": batch, "augmentation": augmentation}
+
+
+def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
+    """Return the sizes of images to choose from, the largest first: multiples of the patch size.
+
+    `recipe` has the size of its weights.
+    """
+    size = recipe.model.image_size
+    if recipe.model.checkpoint is None:
+        return [size]
+    sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else (size, 3 * size // 4, size // 2)
+    return list(dict.fromkeys(max(patch, each - each % patch) for each in sizes))
+
+
+def seconds_for(facts: Facts, recipe: Recipe, flops: float) -> float:
+    """Estimate the seconds of a number of operations of a recipe on a processor, as if all weights were trained."""
+    return flops * _SHARES.get(recipe.adapt.partition("(")[0], 1.0) / (FLOPS_PER_CORE * facts.cores)
+
+
+def images_seen(facts: Facts, recipe: Recipe) -> int:
+    """Choose how many images the training sees, those seen again included."""
+    if facts.labels == "mask":
+        return recipe.data.batch_size * (500 if facts.few else 10_000)
+    if recipe.model.checkpoint is None:
+        return max(60 * facts.images, min(200_000, 10_000 * facts.outputs))
+    if facts.few:
+        return min(64_000, max(20 * facts.images, 1_000 * facts.outputs))
+    return 128 * (10_000 if facts.images < 500_000 else 20_000)  # the steps of BiT-HyperRule
+
+
+def steps(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
+    """Choose the number of steps."""
+    total = max(MIN_STEPS, round(images_seen(facts, recipe) / recipe.data.batch_size))
+    fields = of_steps(total, recipe.data.batch_size, facts.test_images)
+    return fields | {"stop_after": 3 if facts.few else 0}, passes(total * recipe.data.batch_size, facts.images)
+
+
+def passes(images_seen: int, images: int) -> str:
+    """Return in words how often a training sees each image."""
+    return f"{images_seen / images:.3g} passes over {images:,} images"
+
+
+def of_steps(total: int, batch_size: int, test_images: int) -> Fields:
+    """Return the fields that follow from a number of steps: warm-up, and the steps between evaluations.
+
+    All evaluations together, at most ten, see at most 0.4 times as many images as the training.
+    """
+    every = -(-total // max(1, min(10, int(0.4 * total * batch_size / max(1, test_images)))))
+    intervals = {"eval_every": every, "checkpoint_every": every}
+    return {"total_steps": total, "optim.schedule.warmup_steps": min(500, total // 10), **intervals}
+
+
+def _count(few: bool, number: int) -> str:
+    return f"{'fewer' if few else 'not fewer'} than {number:,} images"

@@ -1,0 +1,143 @@
+"""The recipe that a few choices describe, from flags or from the arguments of `keras_vit.fine_tune`."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_vit.program import recipe_file
+
+if TYPE_CHECKING:
+    from keras_vit.recipe import Recipe
+
+DEFAULT = "folder"  # the recipe for any data set that is named without one
+_TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Choices of a user. None leaves one to the recipe; `settings` are values by dotted field of the recipe.
+
+    A value is text, as Python writes it, where `as_text` is set.
+    """
+
+    data: str | None = None
+    config: str | None = None
+    model: str | None = None
+    weights: str | None = None
+    image_size: int | None = None
+    adapt: str | None = None
+    time: str | float | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    as_text: bool = False
+
+    def __post_init__(self):
+        if not self.config and not self.data:
+            raise ValueError(
+                "Name a data set, such as folder:images, or a recipe, such as --config=digits (--list_recipes)."
+            )
+        if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
+            raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
+        if self.time is not None and "total_steps" in self.settings:
+            raise ValueError("The time sets the number of steps: give either the time or total_steps.")
+
+    def workdir(self) -> str:
+        """Return the run directory where none is given: `runs/NAME`, after the data set or recipe."""
+        named = self.data or self.config or ""
+        place = os.path.basename(os.path.normpath(named.partition("#")[0].rpartition(":")[2]))
+        return os.path.join("runs", place.removesuffix(".py") or "run")
+
+
+def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
+    """Return the recipe of some choices, checked. The choices take precedence over what a recipe fits to its data.
+
+    A recipe whose `get_config` has keyword arguments named `data`, `model`, `image_size` or `adapt` gets these itself.
+    The function `fit` of a recipe file gets the recipe and the function that applies the choices. With `workdir`,
+    pixels are normalized as the weights were trained, and a run that is resumed keeps what was fitted when it began.
+    """
+    from absl import logging
+
+    from keras_vit import recipe as recipes
+    from keras_vit.checkpoints.load import normalization_of
+    from keras_vit.data import preprocess
+    from keras_vit.planning import fitting, rules
+    from keras_vit.training import pixel_range, run_directory
+
+    named = recipes.named_checkpoint(choices.model, choices.image_size) if choices.model else {}
+    weights = choices.weights or named.pop("weights", None)
+    own_size = named.pop("image_size", None)
+    given: dict[str, Any] = {name: getattr(choices, name) for name in ("data", "model", "image_size", "adapt")}
+    given = {name: value for name, value in {**given, **named}.items() if value is not None}
+    recipe, rest, fit = recipe_file.load(choices.config or DEFAULT, given)
+    if own_size and choices.image_size is None:
+        recipe = recipes.with_image_size(recipe, own_size)
+    before = run_directory.recorded(workdir).get("recipe") if workdir else None
+    began = recipes.from_dict(before) if before and fit is fitting.fit else None
+    named_weights = (choices.model, weights, rules.DEFAULT_MODEL[1])
+    pixels = [f"data.{name}" for name in ("pp_train", "pp_eval") if f"data.{name}" not in choices.settings]
+    found: dict[str, str | None] = {}  # operations by checkpoint
+    changed: dict[str, str] = {}  # by field
+
+    def normalized(recipe: "Recipe") -> "Recipe":
+        """Return the recipe with the normalization of weights that the user names, where no setting is of pixels."""
+        path = recipe.model.checkpoint
+        if not path or (path not in named_weights and "model.checkpoint" not in choices.settings):
+            return recipe
+        if before:  # the first weights may be gone
+            operations = {field: preprocess.split(before["data"][field.rpartition(".")[2]])[1] for field in pixels}
+        else:
+            if path not in found:
+                found[path] = normalization_of(recipes.weights_path(recipe) or "")
+            operations = {field: operation for field in pixels if (operation := found[path])}
+        result = pixel_range.with_normalization(recipe, operations)
+        changed.update({f: operations[f] for f in pixels if recipes.get(result, f) != recipes.get(recipe, f)})
+        return result
+
+    def change(recipe: "Recipe") -> "Recipe":
+        if began:
+            fields = fitting.FIELDS + (() if choices.model or weights else fitting.MODEL_FIELDS)
+            recipe = recipes.replace(recipe, {field: recipes.get(began, field) for field in fields})
+        if "data" in rest:
+            recipe = recipes.replace(recipe, {"data.source": rest["data"]})
+        if "model" in rest:
+            recipe = recipes.with_weights(recipe, "none") if weights else recipe
+            recipe = recipes.with_variant(recipe, rest["model"])
+        if weights:
+            recipe = recipes.with_weights(recipe, weights)
+        if "image_size" in rest:
+            recipe = recipes.with_image_size(recipe, rest["image_size"])
+        if "adapt" in rest:
+            recipe = recipes.replace(recipe, {"adapt": rest["adapt"]})
+        if choices.time is not None:
+            recipe = recipes.replace(recipe, {"time": seconds_of(choices.time)})
+        for field, value in choices.settings.items():
+            text = choices.as_text
+            recipe = recipes.override(recipe, field, value) if text else recipes.replace(recipe, {field: value})
+        return normalized(recipe) if workdir else recipe
+
+    recipe = recipes.check(fit(recipe, change))
+    for field, operation in changed.items() if fit is not fitting.fit else ():  # which logs it itself
+        logging.info(
+            "%s ends in %s, as the weights were trained. --config.%s=... sets another.", field, operation, field
+        )
+    return recipe
+
+
+def seconds_of(time: str | float) -> float:
+    """Return a time in seconds, given as a number of seconds or as text.
+
+    Raises:
+        ValueError: If it is neither.
+
+    Example:
+    >>> seconds_of("1h30m"), seconds_of("90s"), seconds_of(90)
+    (5400.0, 90.0, 90.0)
+    """
+    found = _TIME.fullmatch(str(time).strip())
+    seconds = (
+        sum(float(part or 0) * unit for part, unit in zip(found.groups(), (3_600, 60, 1), strict=True)) if found else 0
+    )
+    if not seconds:
+        raise ValueError(f"The time must be seconds, or a text such as '20m', '1h30m' or '90s'. Received: {time!r}.")
+    return seconds

@@ -1,0 +1,50 @@
+"""The number of steps that fits into the time of a recipe, from a few measured steps."""
+
+import time
+
+from absl import logging
+
+from keras_vit import recipe as recipes
+from keras_vit._progress import duration
+from keras_vit.planning import rules
+from keras_vit.training.backend import Backend
+from keras_vit.training.run_data import Splits
+
+_MEASURED_STEPS, _MEASURED_SECONDS = 3, 3.0  # as many steps as fit into the seconds, and at least this number
+# Share of the time for the steps. The evaluations see at most 0.4 times as many images, in half of the time of each.
+# The final model and the report come after them.
+_SHARE = 0.8
+
+
+def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: float) -> rules.Fields:
+    """Return the fields of a recipe that follow from its time, on these devices.
+
+    The measured steps are those of a model that is thrown away. `started` is the `time.monotonic()` of the start.
+    """
+    logging.info("Measuring a few steps, to plan for %s.", duration(recipe.time))
+    before = time.monotonic()
+    state = backend.create_state(recipe, data.task, data.channels)
+    state.begin()
+    run_steps, batches = backend.compile_steps(state, recipe), iter(data.train_batches(0))
+    run_steps(batches, 0, 1)
+    compiled, count = time.monotonic(), 0
+    # All processes run the same number of steps.
+    while count < _MEASURED_STEPS or backend.mean(time.monotonic() - compiled) < _MEASURED_SECONDS:
+        count += 1
+        run_steps(batches, count, 1)
+    seconds = (time.monotonic() - compiled) / count
+    # The model is built and compiled once more.
+    left = backend.mean(recipe.time - (time.monotonic() - started) - (compiled - before))
+    total = max(1, int(_SHARE * left / backend.mean(seconds)))
+    size = recipe.data.batch_size
+    logging.info(
+        "steps: %d fit into %s, at %.3g s each (%s)",
+        *(total, duration(recipe.time), seconds, rules.passes(total * size, data.train.num_examples)),
+    )
+    if total < rules.MIN_STEPS:
+        logging.warning(
+            "%d steps are few. Give more --time, or smaller images by --image_size, or train only the head by "
+            "--adapt=head.",
+            total,
+        )
+    return rules.of_steps(total, size, data.eval.num_examples)

@@ -1,0 +1,290 @@
+"""The rules for own images: what they choose, that the user's settings win, and what the log says."""
+
+import dataclasses
+import logging
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit import zoo
+from keras_vit.planning import fitting, rules
+from keras_vit.program.chosen_recipe import Choices, recipe_of, seconds_of
+from tests.data import pictures
+from tests.recipe import toy
+
+FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, labels="class", gpus=0, memory=8e9, cores=2)
+PRETRAINED = recipes.Recipe(model=recipes.Model("ViT-S/14", checkpoint="dinov2"))
+
+
+def same(recipe):
+    return recipe
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Lets this machine have GPUs, memory and cores."""
+
+    def has(gpus=0, memory=8e9, cores=2):
+        monkeypatch.setattr(fitting, "machine", lambda: (gpus, memory, cores))
+
+    has()
+    return has
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return pictures.folder(tmp_path / "photos")
+
+
+def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
+    return rules.RULES[name](dataclasses.replace(facts, **fields), recipe)[0]
+
+
+def test_which_weights_are_trained_and_how():
+    assert chosen("adapt") == chosen("adapt", images=19_999) == {"adapt": "lora"}
+    assert chosen("adapt", images=20_000) == chosen("adapt", labels="mask") == {"adapt": "all"}
+    resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
+    for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
+        assert chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))["optim.name"] == name
+    assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
+    assert chosen("update", labels="mask")["optim.name"] == "adamw"
+
+
+def test_a_batch_divides_among_the_devices():
+    sizes = {gpus: chosen("batch", gpus=gpus)["data.batch_size"] for gpus in (0, 1, 2, 3, 8)}
+    assert sizes == {0: 32, 1: 32, 2: 32, 3: 33, 8: 32}
+    assert chosen("batch", images=5_000)["data.batch_size"] == 128
+    assert chosen("batch", labels="mask")["data.batch_size"] == 16
+
+
+def test_only_images_learned_from_scratch_are_mixed():
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 50)|flip_lr|value_range(-1, 1)"}
+    assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
+    assert chosen("augmentation", recipe=scratch)["data.mixup"] > 0 and "randaug" in str(
+        chosen("augmentation", recipe=scratch)
+    )
+    assert set(chosen("augmentation", recipe=scratch, labels="values")) == {"data.pp_train"}  # mixing is for classes
+
+
+@pytest.mark.parametrize(
+    ("images", "outputs", "expected"),
+    [
+        (10, 2, 3_200),
+        (200, 4, 4_000),
+        (1_600, 3, 32_000),
+        (10_000, 3, 64_000),
+        (1_000, 100, 64_000),
+        (20_000, 3, 1_280_000),
+    ],
+)
+def test_images_seen(images, outputs, expected):
+    recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
+    fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
+    assert fields["total_steps"] * recipe.data.batch_size == expected
+    assert f"{expected / images:.3g} passes over {images:,} images" in reason
+    assert (fields["stop_after"] > 0) == (images < 20_000)
+
+
+@pytest.mark.parametrize("test_images", [0, 1, 400, 50_000])
+@pytest.mark.parametrize("total", [1, 7, 99, 5_000])
+def test_evaluations_take_a_part_of_the_time(total, test_images):
+    fields = rules.of_steps(total, 32, test_images)
+    evaluations = -(-total // fields["eval_every"])
+    assert 1 <= evaluations <= 10
+    assert evaluations == 1 or evaluations * test_images <= 0.4 * total * 32
+    assert fields["optim.schedule.warmup_steps"] < total == fields["total_steps"]
+
+
+# The machine
+
+
+def fitted(photos, variant="ViT_S16", change=same):
+    return fitting.fit(toy.module("folder").get_config(data=photos, model=variant), change)
+
+
+def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
+    sizes = []
+    for variant, cores in (("ViT_B16", 64), ("ViT_B16", 1), ("ViT_L16", 1)):
+        machine(memory=1e12, cores=cores)
+        recipe = fitted(photos, variant)
+        sizes.append(recipe.model.image_size)
+        assert f"inception_crop({sizes[-1]}, 50)" in recipe.data.pp_train
+        assert f"resize({sizes[-1]})" in recipe.data.pp_eval
+    assert sizes == [224, 160, 112]
+    machine(gpus=1, memory=80e9)
+    assert fitted(photos).model.image_size == 384
+    machine(gpus=1, memory=3e9)
+    assert fitted(photos, "ViT_L16").model.image_size == 224
+    machine(gpus=1, memory=80e9)
+    assert fitted(photos, "ViT_H14").model.image_size == 378  # a multiple of its patch size
+
+
+def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, photos):
+    parts = []
+    for memory in (1e12, 4e9, 5e8):
+        machine(memory=memory, cores=64)
+        parts.append(fitted(photos).optim.accumulation_steps)
+    assert parts == sorted(parts) and parts[0] == 1 and parts[-1] == 32
+    machine(gpus=4, memory=1e9)  # each device computes one image at a time
+    assert fitted(photos, "ViT_B16").optim.accumulation_steps == 8
+
+
+def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
+    machine(cores=1)
+    monkeypatch.setattr(rules, "images_seen", lambda *_: 64_000)  # 2,000 steps
+    totals = []
+    for time in (60.0, 1_000.0, 2_000.0):
+        change = lambda recipe, time=time: recipes.replace(recipes.with_image_size(recipe, 112), {"time": time})  # noqa: E731
+        recipe = fitted(photos, "ViT_Ti16", change)
+        flops = fitting.plan.of_recipe(recipe, 3).total_flops
+        seconds = rules.seconds_for(dataclasses.replace(FACTS, cores=1), recipe, flops)
+        totals.append(recipe.total_steps)
+        assert 0.98 * time < seconds <= time or recipe.total_steps == rules.MIN_STEPS
+        assert recipe.optim.schedule.warmup_steps == totals[-1] // 10
+    assert rules.MIN_STEPS == totals[0] < totals[1] < totals[2] < 2_000
+
+
+# The user
+
+
+@pytest.mark.parametrize("settings", [{}, {"total_steps": 120, "data.batch_size": 30, "model.image_size": 112}])
+def test_six_lines_state_the_settings_after_those_of_the_user(settings, machine, photos, caplog):
+    machine(memory=1e12)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        recipe = recipe_of(Choices(photos, model="ViT_S16", settings=settings))
+    lines = {name: line for name, _, line in (text.partition(": ") for text in caplog.messages)}
+    assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
+    assert all(recipes.get(recipe, field) == value for field, value in settings.items())
+    assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
+    assert lines["batch"].startswith(f"{recipe.data.batch_size} in 1 part (")
+    warmup = recipe.optim.schedule.warmup_steps
+    assert lines["steps"].startswith(f"{recipe.total_steps} steps, {warmup} of them warm-up (")
+    assert lines["update"].startswith("adamw, rate 0.001 (for adapt=lora)")
+    given = [name for name, line in lines.items() if line.endswith("(given)")]
+    assert given == (["images", "batch", "steps"] if settings else [])
+    assert recipe.model.image_size == settings.get("model.image_size", recipe.model.image_size)
+    assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+
+
+def test_rules_follow_the_settings_of_the_user(machine, photos):
+    """The rate is that of what is trained, the parts those of the batch, and the steps those of the images."""
+    of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
+    assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
+    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50)")
+    assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
+    small, large = of(), of(settings={"model.variant": "ViT-L/16"})
+    assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
+    with pytest.raises(ValueError, match="either the time or total_steps"):
+        of(time="5m", settings={"total_steps": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20m", 1_200), ("1h30m", 5_400), ("90s", 90), ("1.5h", 5_400), (60, 60)]
+)
+def test_times(text, seconds, machine, photos):
+    assert seconds_of(text) == seconds == recipe_of(Choices(photos, model="ViT_Ti16", time=text)).time
+
+
+@pytest.mark.parametrize("text", ["", "m", "20 min", "-5m", "0", "abc"])
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="'20m'"):
+        seconds_of(text)
+
+
+def test_a_copy_of_the_recipe_follows_the_rules_too(machine, photos, tmp_path):
+    copy = shutil.copy(toy.CONFIGS / "folder.py", tmp_path / "mine.py")
+    found, own = (recipe_of(Choices(photos, config=config, model="ViT_S16")) for config in (str(copy), None))
+    assert found == own
+
+
+# The weights
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def resolve(*_):
+        raise OSError("Could not fetch hf:facebook/dinov2-small.")
+
+    monkeypatch.setattr(zoo, "resolve", resolve)
+
+
+def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
+    recipe = recipe_of(Choices(photos))
+    assert recipe.model.checkpoint is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
+    assert recipe.model.image_size == 96 and "inception_crop(96, 50)" in recipe.data.pp_train
+    assert recipes.describe_model(recipe, 3).count_params() < 2e6
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("No weights: Could not fetch hf:facebook/dinov2-small.")
+    assert recipe_of(Choices(photos, weights="none")) == recipe  # on request, without a warning
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    other = recipe_of(Choices(photos, model="ViT_Ti16", weights="none"))
+    assert (other.model.variant, other.optim) == (
+        "ViT-Ti/16",
+        dataclasses.replace(recipe.optim, schedule=other.optim.schedule),
+    )
+
+
+def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, monkeypatch, caplog):
+    monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
+    recipe = recipe_of(Choices(photos))
+    assert (recipe.model.variant, recipe.model.checkpoint) == rules.DEFAULT_MODEL
+    assert zoo.parse(recipe.model.checkpoint).address == "hf:facebook/dinov2-small"
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "choices", [{"weights": "dinov5"}, {"model": "ViT_S14", "weights": "nowhere.npz"}, {"model": "ViT_S99"}]
+)
+def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, machine, photos):
+    with pytest.raises((ValueError, FileNotFoundError), match=next(reversed(choices.values()))):
+        recipe_of(Choices(photos, **choices))
+
+
+# The data
+
+
+def test_data_that_are_too_few_or_missing(machine, tmp_path):
+    pictures.folder(tmp_path / "one", classes=("cat",))
+    pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            recipe_of(Choices(str(tmp_path / name), model="ViT_Ti16"))
+
+
+def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_path):
+    toy.replace_readers(monkeypatch, tmp_path)
+    machine(memory=1e12, cores=64)
+    found, own = (
+        fitting.fit(toy.load(name, "/images#masks=/masks,ViT_B16"), same) for name in ("folder", "segmentation")
+    )
+    assert recipes.check(found) == recipes.check(own)
+    assert found.task == recipes.Segmentation() and found.adapt == "all"
+    assert (found.optim.name, found.data.batch_size, found.total_steps) == ("adamw", 16, 500)
+    upsample = toy.load("segmentation", "/images#masks=/masks")
+    upsample = recipes.replace(upsample, {"task": "segmentation(head='upsample')", "model.variant": "ViT-Ti/16"})
+    assert fitting.fit(upsample, same).task.head == "upsample"
+
+
+@pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
+def test_evaluation_is_on_the_split_that_there_is(folders, split, machine, tmp_path):
+    for name in folders:
+        pictures.folder(tmp_path / name, count=2)
+    assert fitted(str(tmp_path), "ViT_Ti16").data.eval_split == split
+
+
+def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, caplog):
+    for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(tmp_path / f"{name}.png", np.zeros((4, 4, 3)), scale=False)
+    for balance in (0.0, 1.0):
+        caplog.clear()
+        recipe_of(Choices(str(tmp_path), model="ViT_Ti16", settings={"class_balance": balance}))
+        named = [text for text in caplog.messages if re.search("from 2 of 'few' to 6 of 'many'", text)]
+        assert len(named) == (not balance)

@@ -1,0 +1,58 @@
+"""The steps that fit into a time, from steps that are measured with a clock of the test's own."""
+
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.tuning import budget
+
+COMPILING = 10.0
+
+
+class Backend:
+    """Builds in a second, compiles in nine, and then takes some seconds per step."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.ran = clock, seconds, []
+
+    def create_state(self, *_):
+        self.clock.now += 1
+        return types.SimpleNamespace(begin=lambda: None)
+
+    def compile_steps(self, *_):
+        def run_steps(batches, first, count):
+            self.clock.now += self.seconds * count + (0 if self.ran else COMPILING - 1 - self.seconds * count)
+            self.ran += range(first, first + count)
+
+        return run_steps
+
+    def mean(self, value):
+        return float(np.mean([value]))
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 5.0])
+def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    backend = Backend(clock, seconds)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    recipe = recipes.Recipe(total_steps=10_000, time=600.0, data=recipes.Data(batch_size=16))
+    clock.now += 20  # the data were opened
+    fields = budget.fields(recipe, backend, data, started=100.0)
+    measured = clock.now - 120 - COMPILING
+    left = 600 - 20 - COMPILING - measured - COMPILING  # what comes is built and compiled again
+    assert 0.75 * left < fields["total_steps"] * seconds <= 0.8 * left
+    assert len(backend.ran) >= 4 and backend.ran == list(range(len(backend.ran))) and measured < 20
+    assert bool([text for text in caplog.messages if "steps are few" in text]) == (fields["total_steps"] < 100)
+
+
+def test_a_time_that_is_over_leaves_a_step(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    fields = budget.fields(recipes.Recipe(time=5.0), Backend(clock, 1.0), data, started=0.0)
+    assert fields["total_steps"] == 1
