@@ -49,9 +49,8 @@ def main(argv: Sequence[str]) -> int:
     reports = {}
     for name, source in sources.items():
         logging.info("Checking %s", source)
-        bar = Progress(name, source.num_examples)
-        reports[name] = audit.audit(source, options.threads, bar.update)
-        bar.close()
+        with Progress(name, source.num_examples) as bar:
+            reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP

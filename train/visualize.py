@@ -36,6 +36,7 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit._metrics import segmentation_scores
+    from keras_vit._progress import track
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
@@ -66,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
     measured = predict or predictor.card.output in ("values", "mask")
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
-    outputs = np.concatenate([predictor.predict(image[None]) for image in prepared]) if measured else None
+    shown = track(prepared, "Predicting")
+    outputs = np.concatenate([predictor.predict(image[None]) for image in shown]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
     if predict is None and not is_mask:
         found = found._replace(labels=None)  # there are no names of classes
@@ -135,7 +137,7 @@ def find_images(
 def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
     """Return the images as the model takes them. They may differ in size."""
     function = preprocess.single_image(pp)
-    return [function(tf.constant(content)).numpy() for content in contents]
+    return [function(tf.constant(content)).numpy() for content in track(contents, "Preparing")]
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:

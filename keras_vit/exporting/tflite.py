@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit._progress import Progress
 from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
@@ -115,7 +116,8 @@ def convert(
         signatures.write(module, folder, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
-            with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
+            # The converter calibrates with TensorFlow's interpreter.
+            with Progress("Converting to TFLite"), without_deprecation():
                 content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise single_file.ConversionError(

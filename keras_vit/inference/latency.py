@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._progress import track
 from keras_vit.inference.predictor import Predictor
 
 PERCENTILES = (50, 95, 99)
@@ -25,13 +26,13 @@ def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) 
     shape = (batch_size, *predictor.card.image_shape)
     pixels = predictor.card.input == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
-    for _ in range(warmup):
-        predictor.predict(images)
     times = []
-    for _ in range(calls):
+    shown = track(range(warmup + calls), f"{batch_size} images per call", unit="calls")
+    for _ in shown:
         start = time.perf_counter()
         predictor.predict(images)
         times.append(time.perf_counter() - start)
+    times = times[warmup:]
     percentiles = {f"p{p}_ms": float(np.percentile(times, p)) * 1e3 for p in PERCENTILES}
     return {"batch_size": batch_size, **percentiles, "images_per_second": batch_size * calls / sum(times)}
 
