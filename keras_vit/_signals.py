@@ -30,21 +30,21 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Within its `with` block, SIGTERM and SIGINT ask the program to stop.
 
-    At first a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles, converts or
-    computes. Therefore a thread watches as well: it logs a signal when it comes, and ends the process after `PATIENCE`
-    seconds. From `defer()` on, a signal only sets `signal`, for the caller to finish and to save; within
-    `interruptible()`, it raises `Stopped`, for the caller to save. `release()` returns to the beginning. A second
-    signal raises `Stopped` in any case, and the process ends after `AT_ONCE` seconds.
+    At first a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles or computes.
+    Therefore a thread watches as well: it logs a signal when it comes, and ends the process after `PATIENCE` seconds.
+    From `defer()` on, a signal only sets `signal`, for the caller to finish and to save; within `interruptible()`, it
+    raises `Stopped`, for the caller to save. `release()` returns to the beginning. A second signal raises `Stopped` in
+    any case, and the process ends after `AT_ONCE` seconds.
 
     TensorFlow and JAX install handlers of their own where several processes train: call `listen()` after the devices
     were set up.
     """
 
-    exit_code: int | None = None  # of a process that the thread ends; None for 128 and the number of the signal
+    exit_code: int | None = None  # where nothing is lost; None for 128 and the number of the signal
 
     def __init__(self):
         self._number: int | None = None  # of the first signal
-        self._first: float | None = None  # when the first signal came
+        self._first = 0.0  # when it came
         self._deferred, self._safe = False, True
         self._what, self._ends = "", 0.0
         self._previous: dict = {}
@@ -67,19 +67,17 @@ class StopRequest:
     def release(self) -> None:
         """Let signals end the program again, also one that came: everything is saved."""
         self._deferred, self._safe = False, True
-        if self._number is not None:
-            raise Stopped(self._number)
+        self._raise_noted()
 
     @contextlib.contextmanager
-    def interruptible(self, enabled: bool = True) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Raise `Stopped` if a signal came or comes within the block, although there is something to save."""
-        deferred, self._deferred = self._deferred, self._deferred and not enabled
+        self._deferred = False
         try:
-            if self._number is not None and not self._deferred:
-                raise Stopped(self._number)
+            self._raise_noted()
             yield
         finally:
-            self._deferred = deferred
+            self._deferred = True
 
     def listen(self) -> None:
         """Install the handlers, also where another library has replaced them."""
@@ -98,14 +96,15 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def _raise_noted(self) -> None:
+        if self._number is not None:
+            raise Stopped(self._number)
+
     def _handle(self, number: int, frame: Any) -> None:
-        now = time.monotonic()
-        again = self._first is not None and now - self._first >= AGAIN
-        if self._first is None:
-            self._first, self._number = now, number
-            if not self._deferred:
-                raise Stopped(number)
-        if again:
+        again, now = self._number is not None, time.monotonic()
+        if not again:
+            self._number, self._first = number, now
+        if now - self._first >= AGAIN if again else not self._deferred:
             raise Stopped(number)
 
     def _start_watching(self) -> None:
@@ -129,12 +128,12 @@ class StopRequest:
                     break
                 deadline = None  # the main thread saves
                 continue
-            received = os.read(reading, 1)
+            received, now = os.read(reading, 1), time.monotonic()
             if not received:
                 return
             if received[0] not in SIGNALS or signal.getsignal(received[0]) != self._handle:
                 continue  # of a server, which has its own handlers
-            number, now = received[0], time.monotonic()
+            number = received[0]
             if not first:
                 first, deadline = now, now + PATIENCE if self._safe else None
                 logging.warning("%s received: %s.", name_of(number), self._answer(now))
@@ -153,11 +152,10 @@ class StopRequest:
         """Return what happens after a signal."""
         if self._safe:
             return "stopping"
-        if not self._deferred:
-            return "saving, then stopping. A second signal ends the program without saving"
         left, work = self._ends - now, _progress.current()
         about = f" (about {_progress.duration(left)})" if left > 1 else f" ({work})" if work else ""
-        return f"saving after {self._what}{about}. A second signal ends the program without saving"
+        awaited = f"after {self._what}{about}" if self._deferred else "the state"
+        return f"saving {awaited}. A second signal ends the program without saving"
 
 
 def name_of(number: int) -> str:

@@ -36,7 +36,7 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit._metrics import segmentation_scores
-    from keras_vit._progress import track
+    from keras_vit._progress import Progress, track
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
@@ -83,22 +83,24 @@ def main(argv: Sequence[str]) -> int:
         chosen = np.argsort(image_scores(outputs, found.labels, predictor), kind="stable")[
             : options.num_images
         ].tolist()
-    path = report.write_report(
-        options.output,
-        options.title or title_of(options.model, predictor.card),
-        [load_example(predictor, found, index, pp, outputs if is_mask else None) for index in chosen],
-        predict,
-        predictor.class_names,
-        model=getattr(predictor, "model", None),
-        results=results,
-        data=origin,
-        card=card_of(predictor),
-        metrics=run_directory.read_metrics(directory),
-        quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
-        distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
-        reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
-        progress=True,
-    )
+    distance_images = [prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)]
+    with Progress("Writing the report"):
+        path = report.write_report(
+            options.output,
+            options.title or title_of(options.model, predictor.card),
+            [load_example(predictor, found, index, pp, outputs if is_mask else None) for index in chosen],
+            predict,
+            predictor.class_names,
+            model=getattr(predictor, "model", None),
+            results=results,
+            data=origin,
+            card=card_of(predictor),
+            metrics=run_directory.read_metrics(directory),
+            quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
+            distance_images=distance_images,
+            reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
+            progress=True,
+        )
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -64,7 +64,8 @@ def write(
             )
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:
-                warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
+                with Progress("Writing requests for the warm-up"):
+                    warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
                 model_card.write(draft, card)  # with the requests
         finally:
             artifact.close()

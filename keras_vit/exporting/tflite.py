@@ -71,7 +71,8 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    content = convert(copy, card, normalize, calibration_images, features)
+    with Progress("Converting to TFLite"):
+        content = convert(copy, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)
@@ -116,8 +117,7 @@ def convert(
         signatures.write(module, folder, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
-            # The converter calibrates with TensorFlow's interpreter.
-            with Progress("Converting to TFLite"), without_deprecation():
+            with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
                 content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
         except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
             raise single_file.ConversionError(

@@ -26,13 +26,13 @@ def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) 
     shape = (batch_size, *predictor.card.image_shape)
     pixels = predictor.card.input == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
-    times = []
-    shown = track(range(warmup + calls), f"{batch_size} images per call", unit="calls")
-    for _ in shown:
+    times, what = [], f"{batch_size} images per call"
+    for _ in track(range(warmup), f"{what}, warm-up", unit="calls"):
+        predictor.predict(images)
+    for _ in track(range(calls), what, unit="calls"):
         start = time.perf_counter()
         predictor.predict(images)
         times.append(time.perf_counter() - start)
-    times = times[warmup:]
     percentiles = {f"p{p}_ms": float(np.percentile(times, p)) * 1e3 for p in PERCENTILES}
     return {"batch_size": batch_size, **percentiles, "images_per_second": batch_size * calls / sum(times)}
 

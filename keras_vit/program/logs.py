@@ -36,7 +36,8 @@ def begin() -> None:
     sys.stderr = _terminal
     faulthandler.enable(_terminal)
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
-        sys.stdout = Terminal(sys.stdout.buffer, errors="backslashreplace", line_buffering=sys.stdout.line_buffering)
+        options: dict = {"encoding": sys.stdout.encoding, "line_buffering": sys.stdout.line_buffering}
+        sys.stdout = Terminal(sys.stdout.buffer, errors="backslashreplace", **options)
     logging.use_absl_handler()
     shown = logging.get_absl_handler().python_handler
     shown.setStream(_terminal)

@@ -158,7 +158,7 @@ class Loop:
         name, results, best, lines = f"eval_{score.name}", dict[str, Any](), False, list[dict[str, Any]]()
         last = progress.step == self.recipe.total_steps
         try:
-            with stop.interruptible(self.backend.num_workers == 1 and self._is_evaluation_due()):
+            with stop.interruptible() if self.backend.num_workers == 1 else contextlib.nullcontext():
                 for evaluator in self.evaluators:
                     if not last and not self._is_due(*evaluator.intervals()):
                         continue
@@ -179,18 +179,15 @@ class Loop:
             progress.best = score.goodness(float(np.float32(results[name])))
         return results, best, last
 
-    def _is_evaluation_due(self) -> bool:
-        return self._is_due(*itertools.chain(*(evaluator.intervals() for evaluator in self.evaluators)))
-
     def _is_evaluation_missing(self) -> bool:
         """Return whether the run resumes after a step whose evaluation a signal interrupted."""
         step = self.state.progress.step
         if not step or not self.evaluators or not self._is_due(*self.evaluators[0].intervals()):
             return False
         name = f"eval_{self.recipe.task.score.name}"
-        found = [name in line for line in read_metrics(self.directory or "") if line.get("step") == step]
-        # All processes, if the one that writes says so.
-        return self.backend.mean(self.directory is not None and not any(found)) > 0
+        lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
+        missing = not any(name in line for line in lines if line["step"] == step)
+        return self.backend.mean(missing) > 0  # all processes, if the one that writes says so
 
     def _is_stale(self) -> bool:
         """Return whether the last `stop_after` evaluations brought no better score: the best checkpoint is as old."""

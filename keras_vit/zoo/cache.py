@@ -98,7 +98,8 @@ def verify(path: str) -> bool | None:
     """
     hashes = hub.stated_hashes(path) if os.path.isdir(path) else {path: _recorded(pathlib.Path(path))}
     hashes = {file: stated for file, stated in hashes.items() if stated}
-    return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
+    with Progress(f"Verifying {path}"):
+        return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
 
 
 def _fetch_file(path: str) -> str:

@@ -68,8 +68,6 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
             assert not early
             signal.raise_signal(signal.SIGTERM)
         assert stop
-        with stop.interruptible(False):  # several processes evaluate together
-            pass
         with pytest.raises(_signals.Stopped):
             stop.release()
 
