@@ -120,7 +120,8 @@ class StopRequest:
         self._watch.callback(signal.set_wakeup_fd, previous)
 
     def _read_signals(self, reading: int) -> None:
-        first, deadline, exit_code, number = 0.0, None, None, 0
+        first, exit_code, number = 0.0, 0, 0
+        deadline: float | None = None
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             if not select.select([reading], [], [], left)[0]:

@@ -246,7 +246,8 @@ class Loop:
         """Return results, time and speed, for people who watch."""
         left = speed.seconds_for(self.recipe.total_steps - self.state.progress.step)
         results = [f"{name} {value:.4f}" for name, value in means.items()]
-        return [*results, f"{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
+        bound = "at most " if speed.calls == 1 else ""  # the first call compiles
+        return [*results, f"{bound}{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
 
 
 class _Speed:
