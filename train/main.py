@@ -150,8 +150,8 @@ def train_on(
     run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    evaluate = backend.compile_evaluation(state)
-    validation = Validation(backend, task, evaluate, data.eval_batches(), data.num_eval_batches)
+    evaluate, num_batches = backend.compile_evaluation(state), math.ceil(data.eval.num_examples / data.eval_batch_size)
+    validation = Validation(backend, task, evaluate, data.eval_batches(), num_batches)
     between: list[Any] = [validation]
     scheduled = None
     if recipe.evaluators:

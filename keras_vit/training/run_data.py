@@ -54,11 +54,6 @@ class Splits:
         batches = functools.partial(eval_batches, self.eval, pp, batch_size=size)
         return self._distributed(batches, self.recipe.seed ^ _EVALUATION_SEED)
 
-    @property
-    def num_eval_batches(self) -> int:
-        """Number of batches of one pass over the evaluation split."""
-        return -(-self.eval.num_examples // self.eval_batch_size)
-
     def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
         draw = self.task.draw
         return self.backend.distribute(
