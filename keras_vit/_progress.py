@@ -42,7 +42,7 @@ class Progress:
         self._draws = enabled and (self._stream.isatty() or "ipykernel" in sys.modules)
         self._logs = enabled and log and not self._draws
         self._details: Sequence[str] | None = None
-        self._started = self._shown = time.monotonic()
+        self._started = time.monotonic()
         self._first: tuple[float, int] | None = None  # when units were done first, and how many
         self._due = self._started + (0.0 if self._draws else _LOG_FIRST)
         self._closed = threading.Event()
@@ -75,7 +75,8 @@ class Progress:
 
     def postpone(self) -> None:
         """Note that the log just got another line about this work."""
-        self._due = time.monotonic() + _LOG_EVERY
+        if self._logs:
+            self._due = time.monotonic() + _LOG_EVERY
 
     def line(self) -> str:
         """Return the line as it is shown."""
@@ -140,8 +141,7 @@ def track(
     items: Iterable[Item], what: str, total: int | None = None, unit: str = "images", **options: Any
 ) -> Iterator[Item]:
     """Yield items, each one unit of work. Without a total, it is their number, if they have one."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
+    total = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(what, total, unit=unit, **options) as bar:
         for item in items:
             yield item

@@ -15,7 +15,7 @@ from keras_vit import _progress
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE = 5.0  # seconds in which the main thread can end the program, where ending it loses nothing
-AGAIN = 1.0  # seconds after which another signal is a second request: schedulers and `timeout` send one several times
+AGAIN = 2.0  # seconds after which another signal is a second request: `timeout`, schedulers and sweeps repeat the first
 AT_ONCE = 2.0  # seconds in which the main thread can clean up after a second request
 
 

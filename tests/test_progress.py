@@ -80,6 +80,18 @@ def test_a_log_gets_a_line_after_two_seconds_and_then_every_fifteen(clock, logge
     assert pipe.getvalue() == ""
 
 
+def test_another_line_about_the_work_postpones_the_next_one(clock, logged):
+    terminal = Terminal()
+    for stream in (io.StringIO(), terminal):
+        with _progress.Progress("step", 60, unit="steps", stream=stream) as bar:
+            for _ in range(40):
+                clock.now += 1
+                bar.add(1)
+                bar.postpone()
+    assert logged() == []
+    assert len(drawn(terminal)) == 42
+
+
 def test_short_work_leaves_no_line_in_a_log(clock, logged):
     for log, seconds in ((True, 1.9), (False, 100)):
         with _progress.Progress("Work", 4, stream=io.StringIO(), log=log) as bar:

@@ -14,7 +14,7 @@ A program defines its flags, imports what it needs within `program.imports(__nam
     143  stopped by SIGTERM (by the second one, where the first one saves)
 
 A program ends within ten seconds after SIGTERM or Ctrl-C, or logs what is finished first, and how long that takes. A
-second signal, at least a second after the first, ends it at once.
+second signal, at least two seconds after the first, ends it at once.
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """
