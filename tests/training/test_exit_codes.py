@@ -63,8 +63,8 @@ def test_a_missing_package_is_one_line():
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_process_after_its_cleanup(number, code):
-    process = start("try: time.sleep(100)\n    finally: print('cleaned up')")
-    assert process.stdout.readline() == "running\n"
+    process = start("try: print('working', flush=True); time.sleep(100)\n    finally: print('cleaned up')")
+    assert [process.stdout.readline() for _ in range(2)] == ["running\n", "working\n"]
     process.send_signal(number)
     output, error = process.communicate(timeout=300)
     assert process.returncode == code and output == "cleaned up\n"
