@@ -51,6 +51,7 @@ with program.imports(__name__):
 
     from keras_vit import load_adapter, merge_adapter, training
     from keras_vit._io import atomic_file, check_writable
+    from keras_vit._progress import Progress
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
     from keras_vit.checkpoints.save import check_destination
 
@@ -76,20 +77,22 @@ def main(argv: Sequence[str]) -> int:
     model, class_names = load_source(argv[1], options)
     if options.adapter:
         load_adapter(model, options.adapter)
-    expected = outputs_of(model) if options.check else None
+    with Progress("Predicting with the model"):
+        expected = outputs_of(model) if options.check else None
     merge_adapter(model)
-    if format == "keras":
-        save_keras(model, destination)
-    else:
-        save_checkpoint(
-            model,
-            destination,
-            format=format,
-            naming=options.naming,
-            stacked=options.stacked,
-            dtype=options.dtype,
-            class_names=class_names,
-        )
+    with Progress(f"Writing {destination}"):
+        if format == "keras":
+            save_keras(model, destination)
+        else:
+            save_checkpoint(
+                model,
+                destination,
+                format=format,
+                naming=options.naming,
+                stacked=options.stacked,
+                dtype=options.dtype,
+                class_names=class_names,
+            )
     logging.info("Wrote %s (%s).", destination, format)
     if expected is not None:
         check(expected, destination, options.dtype)
@@ -100,7 +103,8 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
     """Return the model of SRC and the names of its classes, if known."""
     is_run = os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json"))
     if is_run or options.checkpoint != "last":
-        run = training.load_run(path, options.checkpoint)
+        with Progress(f"Opening {path}"):
+            run = training.load_run(path, options.checkpoint)
         return run.model, run.class_names
     stated = {"num_heads": options.num_heads, "classes": options.classes, "pooling": options.pooling}
     arguments: dict[str, Any] = {name: value for name, value in stated.items() if value}
@@ -135,7 +139,8 @@ def outputs_of(model: keras.Model) -> np.ndarray:
 
 def check(expected: np.ndarray, path: str, dtype: str) -> None:
     """Compare the outputs of the model, before LoRA was merged, and of the written checkpoint."""
-    difference = float(np.max(np.abs(expected - outputs_of(model_from_checkpoint(path)))))
+    with Progress(f"Comparing {path}"):
+        difference = float(np.max(np.abs(expected - outputs_of(model_from_checkpoint(path)))))
     scale = max(float(np.max(np.abs(expected))), 1.0)
     logging.info("Read back: the largest difference of the outputs is %.3g.", difference)
     if dtype == "float32" and difference > TOLERANCE * scale:

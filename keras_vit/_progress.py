@@ -1,24 +1,37 @@
 """Progress of long work: one line on a terminal or in a notebook, log lines elsewhere."""
 
+import io
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, TextIO, TypeVar
 
 from absl import logging
 
 _EVERY = 0.2  # seconds between two drawings
-_LOG_EVERY = 15.0  # seconds between two log lines
+_LOG_FIRST, _LOG_EVERY = 2.0, 15.0  # seconds to the first log line, and between two of them
+_TICK = 1.0  # seconds after which the line is shown again, whatever the work does
+
+_lock = threading.RLock()  # of the terminal and of what follows
+_open: list["Progress"] = []  # the innermost last: only that one is shown
+_drawn: TextIO | None = None  # the terminal that shows a line
+
+Item = TypeVar("Item")
 
 
 class Progress:
-    """Progress of one piece of work, on standard error. With `log=False`, it is shown only where it can be drawn."""
+    """Progress of one piece of work, on standard error, within a `with` block.
+
+    On a terminal, the line appears at once and shows the time that has passed while no unit is done. A log gets a line
+    after two seconds, so that short work leaves none. With `log=False`, progress is shown only where it can be drawn.
+    """
 
     def __init__(
         self,
         what: str,
-        total: int | None,
+        total: int | None = None,
         enabled: bool = True,
         unit: str = "images",
         stream: TextIO | None = None,
@@ -28,7 +41,26 @@ class Progress:
         self._stream = stream or sys.stderr
         self._draws = enabled and (self._stream.isatty() or "ipykernel" in sys.modules)
         self._logs = enabled and log and not self._draws
-        self._started = self._shown = time.monotonic()
+        self._details: Sequence[str] | None = None
+        self._started = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when units were done first, and how many
+        self._due = self._started + (0.0 if self._draws else _LOG_FIRST)
+        self._closed = threading.Event()
+
+    def __enter__(self) -> "Progress":
+        if self._draws or self._logs:
+            with _lock:
+                _open.append(self)
+            self._show()
+            threading.Thread(target=self._tick, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._closed.set()
+        with _lock:
+            if self in _open:
+                _open.remove(self)
+                hide()
 
     def add(self, count: int) -> None:
         """Note that `count` more units are done."""
@@ -36,28 +68,90 @@ class Progress:
 
     def update(self, done: int, details: Sequence[str] | None = None) -> None:
         """Note that `done` units are done. `details` replace time and speed."""
-        self.done = done
-        now = time.monotonic()
-        if not (self._draws or self._logs) or now - self._shown < (_EVERY if self._draws else _LOG_EVERY):
-            return
-        self._shown = now
-        rate = done / max(now - self._started, 1e-9)
-        if details is None:
-            left = [f"{duration(max(self.total - done, 0) / max(rate, 1e-9))} left"] if self.total else []
-            details = [*left, f"{rate:,.1f} {self.unit}/s"]
-        line = f"{self.what} {done}/{self.total}" if self.total else f"{self.what} {done:,} {self.unit}"
-        line = ", ".join([line, *details])
-        if self._draws:  # a line that is wider than the terminal would wrap, and stay
-            self._stream.write(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}")
-            self._stream.flush()
-        else:
-            logging.info("%s", line)
+        self.done, self._details = done, details
+        if self._first is None and done:
+            self._first = time.monotonic(), done
+        self._show()
 
-    def close(self) -> None:
-        """Remove the line, before something else is printed or at the end."""
-        if self._draws:
-            self._stream.write("\r\033[K")
-            self._stream.flush()
+    def postpone(self) -> None:
+        """Note that the log just got another line about this work."""
+        if self._logs:
+            self._due = time.monotonic() + _LOG_EVERY
+
+    def line(self) -> str:
+        """Return the line as it is shown."""
+        now = time.monotonic()
+        if self._first is None:
+            amount = [f"{self.total:,} {self.unit}"] if self.total else []
+            return ", ".join([self.what, duration(now - self._started), *amount])
+        details = self._details
+        if details is None:
+            since, before = self._first  # the first units, which wait for a compiler, do not count once there are more
+            if self.done <= before:
+                since, before = self._started, 0
+            rate = (self.done - before) / max(now - since, 1e-9)
+            left = [f"{duration(max(self.total - self.done, 0) / max(rate, 1e-9))} left"] if self.total else []
+            details = [*left, f"{rate:,.1f} {self.unit}/s"]
+        line = f"{self.what} {self.done}/{self.total}" if self.total else f"{self.what} {self.done:,} {self.unit}"
+        return ", ".join([line, *details])
+
+    def _show(self) -> None:
+        """Show the line, if it is time and no work within this work shows its own."""
+        global _drawn
+        now = time.monotonic()
+        if now < self._due or not (self._draws or self._logs):
+            return
+        with _lock:
+            if not _open or _open[-1] is not self:
+                return
+            self._due = now + (_EVERY if self._draws else _LOG_EVERY)
+            if self._draws:
+                _drawn = None  # a line that is wider than the terminal would wrap, and stay
+                self._stream.write(f"\r\033[K{self.line()[: shutil.get_terminal_size().columns - 1]}")
+                self._stream.flush()
+                _drawn = self._stream
+                return
+        logging.info("%s", self.line())  # without the lock: handlers have their own, and write to the terminal
+
+    def _tick(self) -> None:
+        while not self._closed.wait(min(_TICK, _LOG_FIRST)):
+            self._show()
+
+
+class Terminal(io.TextIOWrapper):
+    """Text file on which a line of progress makes room for other text."""
+
+    def write(self, text: str) -> int:
+        with _lock:
+            hide()
+            return super().write(text)
+
+
+def hide() -> None:
+    """Remove the line from the terminal, before something else is printed. It comes back if the work goes on."""
+    global _drawn
+    with _lock:
+        stream, _drawn = _drawn, None
+        if stream is not None:
+            stream.write("\r\033[K")
+            stream.flush()
+
+
+def track(
+    items: Iterable[Item], what: str, total: int | None = None, unit: str = "images", **options: Any
+) -> Iterator[Item]:
+    """Yield items, each one unit of work. Without a total, it is their number, if they have one."""
+    total = len(items) if total is None and isinstance(items, Sized) else total
+    with Progress(what, total, unit=unit, **options) as bar:
+        for item in items:
+            yield item
+            bar.add(1)
+
+
+def current() -> str | None:
+    """Return the line of the work that goes on; None if there is none."""
+    with _lock:
+        return _open[-1].line() if _open else None
 
 
 def duration(seconds: float | None) -> str:

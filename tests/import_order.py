@@ -18,6 +18,7 @@ ORDER = (
     "_values",
     "_passed_on",
     "_progress",
+    "_signals",
     "_spec",
     "layers",
     "models",

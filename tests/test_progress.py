@@ -1,6 +1,7 @@
-"""Lines of progress fit the terminal."""
+"""Progress of long work: lines that fit the terminal, and lines in a log."""
 
 import io
+import types
 
 import pytest
 
@@ -13,49 +14,137 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def always(monkeypatch):
-    monkeypatch.setattr(_progress, "_EVERY", 0.0)
+def clock(monkeypatch):
+    """The time, which the tests move; no thread shows lines meanwhile."""
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(_progress.Progress, "_tick", lambda self: None)
+    return clock
+
+
+@pytest.fixture
+def logged(caplog):
+    caplog.set_level("INFO", "absl")
+    return lambda: [record.getMessage() for record in caplog.records]
 
 
 def drawn(terminal):
     return terminal.getvalue().split("\r\033[K")[1:]
 
 
-def test_a_line_on_a_terminal():
+def test_a_line_on_a_terminal(clock):
     terminal = Terminal()
-    bar = _progress.Progress("Work", 4, stream=terminal)
-    bar.add(1)
-    bar.add(3)
-    bar.close()
-    first, last, nothing = drawn(terminal)
-    assert first.startswith("Work 1/4, 0:00 left, ") and first.endswith(" images/s")
-    assert last.startswith("Work 4/4, ") and nothing == ""
+    with _progress.Progress("Work", 5, stream=terminal) as bar:
+        assert drawn(terminal) == ["Work, 0:00, 5 images"]  # before anything is done
+        clock.now += 30  # a compiler
+        bar._show()
+        bar.add(1)
+        clock.now += 1
+        bar.add(2)
+    assert drawn(terminal)[1:] == ["Work, 0:30, 5 images", "Work 3/5, 0:01 left, 2.0 images/s", ""]
 
 
-def test_without_a_total():
+def test_a_line_is_drawn_a_few_times_a_second(clock):
     terminal = Terminal()
-    _progress.Progress("Download", None, unit="MiB", stream=terminal).update(1_200)
-    (line,) = drawn(terminal)
-    assert line.startswith("Download 1,200 MiB, ") and line.endswith(" MiB/s")
+    with _progress.Progress("Work", 100, stream=terminal) as bar:
+        for _ in range(100):
+            clock.now += 0.01
+            bar.add(1)
+    assert 5 <= len(drawn(terminal)) <= 7
 
 
-def test_a_line_is_no_wider_than_the_terminal(monkeypatch):
+def test_without_a_total(clock):
+    terminal = Terminal()
+    with _progress.Progress("Download", unit="MiB", stream=terminal) as bar:
+        clock.now += 100
+        bar.update(1_200)
+    assert drawn(terminal)[1] == "Download 1,200 MiB, 12.0 MiB/s"
+
+
+def test_a_line_is_no_wider_than_the_terminal(monkeypatch, clock):
     monkeypatch.setenv("COLUMNS", "40")
     terminal = Terminal()
-    bar = _progress.Progress("step", 200, stream=terminal, log=False)
-    bar.update(100, ["loss 1.0000", "accuracy 0.7500", "2:03 left"])
-    assert drawn(terminal) == ["step 100/200, loss 1.0000, accuracy 0.7"]
+    with _progress.Progress("step", 200, stream=terminal) as bar:
+        clock.now += 1
+        bar.update(100, ["loss 1.0000", "accuracy 0.7500", "2:03 left"])
+    assert drawn(terminal)[1] == "step 100/200, loss 1.0000, accuracy 0.7"
 
 
-def test_nothing_is_drawn_without_a_terminal(caplog, monkeypatch):
-    monkeypatch.setattr(_progress, "_LOG_EVERY", 0.0)
-    caplog.set_level("INFO", "absl")
-    for log in (False, True):
-        pipe = io.StringIO()
-        bar = _progress.Progress("Work", 4, stream=pipe, log=log)
-        bar.add(2)
-        bar.close()
-        assert pipe.getvalue() == "" and ("Work 2/4" in caplog.text) == log
+def test_a_log_gets_a_line_after_two_seconds_and_then_every_fifteen(clock, logged):
+    pipe = io.StringIO()
+    with _progress.Progress("Work", 60, stream=pipe) as bar:
+        for _ in range(40):
+            clock.now += 1
+            bar.add(1)
+    assert logged() == [f"Work {done}/60, 0:{60 - done} left, 1.0 images/s" for done in (2, 17, 32)]
+    assert pipe.getvalue() == ""
+
+
+def test_another_line_about_the_work_postpones_the_next_one(clock, logged):
+    terminal = Terminal()
+    for stream in (io.StringIO(), terminal):
+        with _progress.Progress("step", 60, unit="steps", stream=stream) as bar:
+            for _ in range(40):
+                clock.now += 1
+                bar.add(1)
+                bar.postpone()
+    assert logged() == []
+    assert len(drawn(terminal)) == 42
+
+
+def test_short_work_leaves_no_line_in_a_log(clock, logged):
+    for log, seconds in ((True, 1.9), (False, 100)):
+        with _progress.Progress("Work", 4, stream=io.StringIO(), log=log) as bar:
+            clock.now += seconds
+            bar.add(4)
+    assert logged() == []
+
+
+def test_only_the_innermost_work_is_shown(clock):
+    terminal = Terminal()
+    with _progress.Progress("Outer", 9, stream=terminal) as outer:
+        with _progress.Progress("Inner", stream=terminal) as inner:
+            clock.now += 1
+            outer.add(1)
+            inner.update(1)
+            assert _progress.current() == "Inner 1 images, 1.0 images/s"
+        clock.now += 1
+        outer.add(1)
+    shown = [line.partition(",")[0] for line in drawn(terminal)]
+    assert shown == ["Outer", "Inner", "Inner 1 images", "", "Outer 2/9", ""]
+    assert _progress.current() is None
+
+
+def test_other_text_takes_the_place_of_the_line(clock):
+    file = io.BytesIO()
+    terminal = _progress.Terminal(file, write_through=True)
+    terminal.isatty = lambda: True
+    with _progress.Progress("Work", stream=terminal):
+        terminal.write("warning: cold\n")
+        terminal.write("warning: wet\n")
+    assert file.getvalue().decode() == "\r\033[KWork, 0:00\r\033[Kwarning: cold\nwarning: wet\n"
+
+
+def test_tracked_items(clock):
+    terminal = Terminal()
+    found = []
+    for item in _progress.track("ab", "Letters", unit="letters", stream=terminal):
+        clock.now += 1
+        found.append(item)
+    assert found == ["a", "b"]
+    assert [line.partition(",")[0] for line in drawn(terminal)] == ["Letters", "Letters 1/2", "Letters 2/2", ""]
+
+
+def test_a_line_appears_although_nothing_is_done(monkeypatch):
+    """A compiler returns to Python minutes later."""
+    monkeypatch.undo()
+    monkeypatch.setattr(_progress, "_TICK", 0.001)
+    monkeypatch.setattr(_progress, "_EVERY", 0.0)
+    terminal = Terminal()
+    with _progress.Progress("Compiling", stream=terminal):
+        while len(drawn(terminal)) < 3:
+            pass
+    assert set(drawn(terminal)) == {"Compiling, 0:00", ""}
 
 
 def test_durations():

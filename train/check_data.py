@@ -49,13 +49,13 @@ def main(argv: Sequence[str]) -> int:
     reports = {}
     for name, source in sources.items():
         logging.info("Checking %s", source)
-        bar = Progress(name, source.num_examples)
-        reports[name] = audit.audit(source, options.threads, bar.update)
-        bar.close()
+        with Progress(name, source.num_examples) as bar:
+            reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP
-        sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
+        with Progress("Drawing the contact sheet"):
+            sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
         with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)

@@ -40,7 +40,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import _image_files, _io, _lock
-    from keras_vit._progress import Progress
+    from keras_vit._progress import track
     from keras_vit.inference import Predictor, open_predictor, preparation, tables
     from keras_vit.version import __version__
 
@@ -174,10 +174,10 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     names: list[str] = []
     features: list[np.ndarray] = []
     chosen = paths[start : start + flags.FLAGS.part_size]
-    progress = Progress(f"Features from image {start + 1:,} on", len(chosen))
     prepare = preparation.image_function(predictor.card.preprocess)
     compute = predictor.patch_features if flags.FLAGS.dense else predictor.features
-    for begin in range(0, len(chosen), flags.FLAGS.batch_size):
+    what = f"Features from image {start + 1:,} on"
+    for begin in track(range(0, len(chosen), flags.FLAGS.batch_size), what, unit="batches"):
         batch = {}
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:
             try:
@@ -191,8 +191,6 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
         if batch:
             names += batch
             features.append(np.asarray(compute(np.stack(list(batch.values()))), np.float32))
-        progress.update(begin + len(batch))
-    progress.close()
     return np.array(names, np.str_), np.concatenate(features) if features else np.zeros((0, 0), np.float32)
 
 

@@ -36,12 +36,12 @@ def main(argv: Sequence[str]) -> int:
     for split in splits:
         source = data.open_source(given, split=split)
         shards = min(options.shards or default_shards(source.num_examples), source.num_examples)
-        bar = Progress(split, source.num_examples)
         logging.info("Writing %s[%s] to %d files in %s", given, split, shards, options.output)
         log = data.Log()
         on_bad_image = log if options.on_bad_image == "skip" else "error"
-        writer.write_tfrecords(source, options.output, name_of(split), shards, options.seed, bar.update, on_bad_image)
-        bar.close()
+        name = name_of(split)
+        with Progress(name, source.num_examples) as bar:
+            writer.write_tfrecords(source, options.output, name, shards, options.seed, bar.update, on_bad_image)
         if log.reasons:
             logging.warning("Left out %d images of %s that cannot be read", len(log.reasons), split)
     logging.info("Done. Open the data set as tfrecord:%s", options.output)

@@ -30,6 +30,7 @@ common_flags.define_json_flag()
 
 with program.imports(__name__):
     from keras_vit import recipe as recipes
+    from keras_vit._progress import Progress
     from keras_vit.planning import datasets, plan
     from keras_vit.recipe import Recipe
 
@@ -43,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     devices = options.devices
     examples, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3
-    planned = plan.of_recipe(recipe, classes, examples, devices, channels)
+    with Progress("Counting"):
+        planned = plan.of_recipe(recipe, classes, examples, devices, channels)
     if options.json:
         sys.stdout.write(json.dumps(as_dict(recipe, planned, examples, classes, devices)) + "\n")
     else:

@@ -118,14 +118,13 @@ def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]
     if len(paths) > MANY:
         predictor.prepare_for_many()
     is_read_along = not tables.is_table(options.output) and options.order == "given" and sys.stdout.isatty()
-    progress = Progress("Predictions", len(paths), enabled=not is_read_along)
-    for found in predictor.predict_each(image_inputs.of_files(paths), top_k=options.top_k):
-        for write in writers:
-            write(found)
-        if found.error:
-            unreadable.append(f"{found.name}: {found.error}")
-        progress.add(1)
-    progress.close()
+    with Progress("Predictions", len(paths), enabled=not is_read_along) as progress:
+        for found in predictor.predict_each(image_inputs.of_files(paths), top_k=options.top_k):
+            for write in writers:
+                write(found)
+            if found.error:
+                unreadable.append(f"{found.name}: {found.error}")
+            progress.add(1)
     return unreadable
 
 

@@ -29,6 +29,7 @@ with program.imports(__name__):
     import tensorflow as tf
 
     from keras_vit import _io, data
+    from keras_vit._progress import track
     from keras_vit.data.readers import digits
     from keras_vit.inference import masks
 
@@ -56,7 +57,7 @@ def write_digits(directory: str, count: int | None) -> list[str]:
     rows = ["path,label,ink,split"]
     for split, chosen in (("train", ~is_test), ("test", is_test)):
         pairs = zip(images[chosen], labels[chosen].tolist(), strict=True)
-        for number, (image, label) in enumerate(itertools.islice(pairs, count)):
+        for number, (image, label) in enumerate(track(itertools.islice(pairs, count), f"Writing {split}")):
             path = f"{split}/{label}/{number:04}.png"
             write_file(directory, path, tf.io.encode_png(image[..., None]).numpy())
             rows.append(f"{path},{label},{image.mean() / 2.55:.2f},{split}")
@@ -67,7 +68,7 @@ def write_shapes(directory: str, count: int | None) -> list[str]:
     """Write shapes with their masks and the names of the classes, and return the lines of their list."""
     rows = ["path,mask,split"]
     for split, available in NUM_SHAPES.items():
-        for number in range(min(available, count or available)):
+        for number in track(range(min(available, count or available)), f"Drawing {split}"):
             image, mask = draw(split, number)
             path, mask_path = (f"{folder}/{split}/{number:04}.png" for folder in ("images", "masks"))
             write_file(directory, path, tf.io.encode_png(image).numpy())

@@ -36,6 +36,7 @@ with program.imports(__name__):
     from keras_vit import evaluators
     from keras_vit import recipe as recipes
     from keras_vit._metrics import segmentation_scores
+    from keras_vit._progress import Progress, track
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
@@ -66,7 +67,8 @@ def main(argv: Sequence[str]) -> int:
     measured = predict or predictor.card.output in ("values", "mask")
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
-    outputs = np.concatenate([predictor.predict(image[None]) for image in prepared]) if measured else None
+    shown = track(prepared, "Predicting")
+    outputs = np.concatenate([predictor.predict(image[None]) for image in shown]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
     if not measured:
         found = found._replace(labels=None)  # there are no names of classes
@@ -81,22 +83,24 @@ def main(argv: Sequence[str]) -> int:
         chosen = np.argsort(image_scores(outputs, found.labels, predictor), kind="stable")[
             : options.num_images
         ].tolist()
-    path = report.write_report(
-        options.output,
-        options.title or title_of(options.model, predictor.card),
-        [load_example(predictor, found, index, pp, None if predict else outputs) for index in chosen],
-        predict,
-        predictor.class_names,
-        model=getattr(predictor, "model", None),
-        results=results,
-        data=origin,
-        card=card_of(predictor),
-        metrics=run_directory.read_metrics(directory),
-        quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
-        distance_images=[prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)],
-        reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
-        progress=True,
-    )
+    distance_images = [prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)]
+    with Progress("Writing the report"):
+        path = report.write_report(
+            options.output,
+            options.title or title_of(options.model, predictor.card),
+            [load_example(predictor, found, index, pp, None if predict else outputs) for index in chosen],
+            predict,
+            predictor.class_names,
+            model=getattr(predictor, "model", None),
+            results=results,
+            data=origin,
+            card=card_of(predictor),
+            metrics=run_directory.read_metrics(directory),
+            quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
+            distance_images=distance_images,
+            reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
+            progress=True,
+        )
     sys.stdout.write(f"{path}\n")
     return 0
 
@@ -135,7 +139,7 @@ def find_images(
 def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
     """Return the images as the model takes them. They may differ in size."""
     function = preprocess.single_image(pp)
-    return [function(tf.constant(content)).numpy() for content in contents]
+    return [function(tf.constant(content)).numpy() for content in track(contents, "Preparing")]
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:

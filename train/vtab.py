@@ -30,6 +30,7 @@ common_flags.define_json_flag()
 
 with program.imports(__name__):
     from keras_vit import _io, data, evaluators
+    from keras_vit._progress import track
     from keras_vit.evaluators import vtab
     from keras_vit.experiments import processes, runs
     from keras_vit.training import errors, preemption, run_directory
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--workdir and --weights are needed: where to write, and the weights to start from.")
     vtab.check_tasks(options.tasks)
     accuracies, missing, failed = {}, {}, {}
-    for task in options.tasks or vtab.TASKS:
+    for task in track(options.tasks or vtab.TASKS, "Tasks", unit="tasks"):
         try:
             data.open_source(vtab.source_of(task, options.options), split=vtab.TEST)
         except (OSError, ImportError) as error:

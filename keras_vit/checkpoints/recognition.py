@@ -9,6 +9,7 @@ from typing import Any
 from absl import logging
 
 from keras_vit import _checks, zoo
+from keras_vit._progress import Progress
 from keras_vit.checkpoints import architecture, families, formats
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
 from keras_vit.checkpoints.errors import CheckpointError
@@ -31,7 +32,8 @@ Path = str | os.PathLike[str]
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
     named = zoo.parse(_checks.path("path", path))
-    with contextlib.closing(formats.open_source(named.local(), config)) as source:
+    local = named.local()
+    with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
         _check_note(source)
         _leave_chunks_out(source)
         checkpoint, family = _recognize(source, hints)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._progress import Progress, track
+
 Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 
@@ -71,33 +73,40 @@ def opener(
         names = None
         if isinstance(opened, data.IndexedSource):
             names = tuple(opened.origin(index) for index in range(opened.num_examples))
-        batches = _Batches(dataset, data.preprocess.device_function(pp))
+        what = f"Predicting {source}[{split}]"
+        batches = _Batches(dataset, data.preprocess.device_function(pp), what, opened.num_examples)
         shape = dataset.element_spec["image"].shape[1:]
         image_shape = tuple(shape.as_list()) if shape.rank else None
         kind, classes, values = opened.label_kind, opened.class_names, opened.value_names
-        originals = functools.partial(data.pipeline.originals, opened, pp, on_bad_image) if kind == "mask" else None
-        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, originals)
+
+        def originals(own: str | None) -> Iterable[dict]:
+            return track(data.pipeline.originals(opened, pp, on_bad_image, own), what, opened.num_examples)
+
+        given = originals if kind == "mask" else None
+        return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, given)
 
     return open_split
 
 
 class _Batches:
-    """A dataset as arrays in the range of the model, to be iterated over any number of times."""
+    """A dataset as arrays in the range of the model, to be iterated over any number of times with progress."""
 
-    def __init__(self, dataset: Any, to_model_range: Callable):
-        self.dataset, self.to_model_range = dataset, to_model_range
+    def __init__(self, dataset: Any, to_model_range: Callable, what: str, num_examples: int):
+        self.dataset, self.to_model_range, self.what, self.num_examples = dataset, to_model_range, what, num_examples
 
     def __iter__(self) -> Iterator[dict]:
         from keras_vit.data import image_errors
 
-        batches = iter(self.dataset)
-        while True:
-            with image_errors("Repair or remove it, or pass --on_bad_image=skip"):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            images = self.to_model_range(batch["image"]).numpy()
-            yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
+        with Progress(self.what, self.num_examples) as bar:
+            batches = iter(self.dataset)
+            while True:
+                with image_errors("Repair or remove it, or pass --on_bad_image=skip"):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                images = self.to_model_range(batch["image"]).numpy()
+                yield {**{name: value.numpy() for name, value in batch.items() if name != "image"}, "image": images}
+                bar.update(min(bar.done + len(images), self.num_examples))
 
 
 def renumber(numbers: np.ndarray, batch: dict) -> dict:

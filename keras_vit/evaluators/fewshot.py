@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit import _checks
 from keras_vit._metrics import Metric
+from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
@@ -85,7 +86,7 @@ class FewShot(FeatureEvaluator):
         metrics: dict[str, float] = {}
         for count in cast(tuple[int, ...], self.shots):
             accuracies = []
-            for seed in range(self.seeds):
+            for seed in track(range(self.seeds), f"Few-shot, {count} per class", unit="fits"):
                 chosen = draw(train_labels, count, num_classes, seed)
                 classifier = RidgeClassifier(train_features[chosen], train_labels[chosen], num_classes)
                 accuracies.append((classifier.predict(test_features, self.l2) == test_labels).mean())

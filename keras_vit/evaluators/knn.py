@@ -7,6 +7,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from keras_vit import _checks
+from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels
@@ -51,7 +52,7 @@ class Knn(FeatureEvaluator):
             raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: {neighbors=}.")
         keys, queries = _normalized(train[0]), _normalized(test[0])
         correct = np.zeros(len(counts), np.int64)
-        for start in range(0, len(queries), _ROWS):
+        for start in track(range(0, len(queries), _ROWS), "Nearest neighbors", unit="parts"):
             cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]
             nearest = _largest(cosines, counts[-1])  # [B, k], the nearest first
             similarity = np.take_along_axis(cosines, nearest, axis=1)

@@ -10,6 +10,7 @@ from scipy import optimize, special
 
 from keras_vit import _checks
 from keras_vit._metrics import Metric
+from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
@@ -127,12 +128,11 @@ def _fits(
     solver: str, features: np.ndarray, labels: np.ndarray, num_classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Callable[[np.ndarray], np.ndarray]]]:
     """Yield each strength, the strongest first, and the function from features to class numbers after its fit."""
-    ordered = sorted(strengths, reverse=True)
-    if solver == "ridge":
-        ridge = RidgeClassifier(features, labels, num_classes)
-        yield from ((strength, functools.partial(ridge.predict, l2=strength)) for strength in ordered)
-        return
-    fit = None
-    for strength in ordered:  # each fit starts at the solution of the stronger regularization, which is near
-        fit = LogisticRegression(features, labels, num_classes, strength, fit)
-        yield strength, fit.predict
+    ridge, fit = None, None
+    for strength in track(sorted(strengths, reverse=True), "Linear probe", unit="fits"):
+        if solver == "ridge":
+            ridge = ridge or RidgeClassifier(features, labels, num_classes)
+            yield strength, functools.partial(ridge.predict, l2=strength)
+        else:  # each fit starts at the solution of the stronger regularization, which is near
+            fit = LogisticRegression(features, labels, num_classes, strength, fit)
+            yield strength, fit.predict

@@ -23,6 +23,7 @@ from absl import logging
 from keras_vit import _io, _lock
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric
+from keras_vit._progress import track
 from keras_vit.experiments import processes
 from keras_vit.experiments.runs import RUNS, final_metrics, is_finished, metric_of
 from keras_vit.experiments.search import Grid, Settings, expand
@@ -84,7 +85,8 @@ def sweep(
     with StopRequest() as stop, futures.ThreadPoolExecutor(parallel) as pool:
         stop.defer()
         state = _Sweep(workdir, recipe, decides, chosen, command, study, len(study.get_trials(deepcopy=False)), stop)
-        for number, _ in enumerate(pool.map(state.train, runs, runs.values()), 1):
+        results = track(pool.map(state.train, runs, runs.values()), "Runs", len(runs), "runs")
+        for number, _ in enumerate(results, 1):
             _io.write_text(os.path.join(workdir, TABLE), state.table().markdown())
             logging.info("%d of %d runs", number, len(runs))
         if stop:

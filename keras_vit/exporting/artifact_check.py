@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import inspection
+from keras_vit._progress import track
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
 from keras_vit.inference import masks, sample_images
@@ -33,7 +34,8 @@ def check(
     """
     images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
-    scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in batches])
+    shown = track(batches, "Predicting with the model", unit="batches")
+    scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in shown])
     answers = reference.answers(scores)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
@@ -43,7 +45,7 @@ def check(
     for signature, run in _signatures(artifact).items():
         expected: Any
         given: Any
-        results = [run(batch) for batch in batches]
+        results = [run(batch) for batch in track(batches, f"Verifying {signature or name}", unit="batches")]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
             expected, given = answers, found[name]

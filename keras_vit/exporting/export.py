@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit import _checks, _io, models
+from keras_vit._progress import Progress
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
@@ -144,7 +145,8 @@ def _open(
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
         card = keras_model.card_of_model(model, model.name, preprocess, class_names or ())
     else:
-        predictor = keras_model.open_model(os.fspath(model), preprocess, class_names)
+        with Progress(f"Opening {model}"):
+            predictor = keras_model.open_model(os.fspath(model), preprocess, class_names)
         model, card = predictor.model, predictor.card
         check_model(model)
     *outer, last = endings(model)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks
+from keras_vit._progress import Progress
 from keras_vit.exporting import artifact_check, single_file, verify, weight_only
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino
@@ -53,7 +54,7 @@ def write(
     with single_file.draft(path, card) as (name, describe):
         verbosity = logging.get_verbosity()
         try:
-            with _garbage_collected(), kernels.plain():
+            with Progress(f"Converting to {format}"), _garbage_collected(), kernels.plain():
                 exported.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter raises its own
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit._progress import track
 from keras_vit.exporting import weight_only
 
 PRECISIONS = {
@@ -86,5 +87,5 @@ def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndar
     if images is None:
         raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]
-    for start in range(0, len(images), batch_size):
+    for start in track(range(0, len(images), batch_size), "Calibrating", unit="batches"):
         yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)

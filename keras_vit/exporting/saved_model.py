@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_vit import _checks, _io
+from keras_vit._progress import Progress
 from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, warmup
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
@@ -51,8 +52,9 @@ def write(
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     target = os.path.join(path, str(version_number(path, version)))
     with _io.atomic_directory(target) as draft:
-        module = signatures.ServingModule(copy, card, top_k, extra_signatures)
-        signatures.write(module, draft, module.signatures())
+        with Progress("Writing the SavedModel"):
+            module = signatures.ServingModule(copy, card, top_k, extra_signatures)
+            signatures.write(module, draft, module.signatures())
         os.makedirs(os.path.join(draft, "assets.extra"), exist_ok=True)  # copied and kept by the server
         card = model_card.write(draft, card)
         artifact = SavedModelPredictor(draft)
@@ -62,7 +64,8 @@ def write(
             )
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:
-                warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
+                with Progress("Writing requests for the warm-up"):
+                    warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
             # With the files of the requests.
             model_card.write(draft, dataclasses.replace(card, verification=dataclasses.asdict(comparison)))
         finally:

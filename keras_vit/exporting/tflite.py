@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit._progress import Progress
 from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
@@ -70,7 +71,8 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    content = convert(copy, card, normalize, calibration_images, features)
+    with Progress("Converting to TFLite"):
+        content = convert(copy, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_vit import _io, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
+from keras_vit._progress import Progress
 from keras_vit._values import Values
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
@@ -63,7 +64,8 @@ class KerasPredictor(FunctionPredictor):
         # The batch size stays open, so that a smaller last batch is not traced anew.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
         if self._prepared:
-            return frozen.function(model, spec)
+            with Progress("Preparing the model"):
+                return frozen.function(model, spec)
         return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
 
     def prepare_for_many(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._progress import track
 from keras_vit.inference.predictor import Predictor
 
 PERCENTILES = (50, 95, 99)
@@ -25,10 +26,10 @@ def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) 
     shape = (batch_size, *predictor.card.image_shape)
     pixels = predictor.card.input == "uint8"
     images = rng.integers(0, 256, shape, np.uint8) if pixels else rng.uniform(-1, 1, shape).astype(np.float32)
-    for _ in range(warmup):
+    times, what = [], f"{batch_size} images per call"
+    for _ in track(range(warmup), f"{what}, warm-up", unit="calls"):
         predictor.predict(images)
-    times = []
-    for _ in range(calls):
+    for _ in track(range(calls), what, unit="calls"):
         start = time.perf_counter()
         predictor.predict(images)
         times.append(time.perf_counter() - start)

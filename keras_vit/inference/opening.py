@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from keras_vit._progress import Progress
 from keras_vit.inference import formats
 from keras_vit.inference.predictor import Predictor
 
@@ -49,7 +50,8 @@ def open_predictor(
     if found is None:
         from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
 
-        return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
+        with Progress(f"Opening {path}"):
+            return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
     if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
             f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels. "
@@ -71,4 +73,5 @@ def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Pr
             f"in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
     artifact, format = found  # noqa: A001  as Keras calls it
-    return format.open(artifact, num_threads)
+    with Progress(f"Opening {path}"):
+        return format.open(artifact, num_threads)

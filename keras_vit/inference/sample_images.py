@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks, _image_files, data
+from keras_vit._progress import track
 from keras_vit.data import errors as data_errors
 from keras_vit.data import headers, sources
 from keras_vit.inference import image_inputs, model_card
@@ -65,7 +66,8 @@ def from_source(
     `UnreadableImageError`. With a `card`, labels are the numbers of the model's classes, by their names.
     """
     contents, labels, names = [], [], []
-    for name, load in _examples(source, min(limit, source.num_examples)):
+    count = min(limit, source.num_examples)
+    for name, load in track(_examples(source, count), "Reading", count):
         try:
             example = load()
         except tf.errors.OpError as error:
@@ -148,7 +150,7 @@ def keep_readable(
         ValueError: If none can be decoded.
     """
     kept = []
-    for index, content in enumerate(images.contents):
+    for index, content in enumerate(track(images.contents, "Decoding")):
         try:
             preprocess(tf.constant(content))
             kept.append(index)

@@ -1,6 +1,5 @@
 """Attention distance, in pixels."""
 
-import contextlib
 import functools
 from typing import Any
 
@@ -58,7 +57,7 @@ def attention_distance(
     totals: list[np.ndarray] = []  # of each layer, [H]
     count = 0
     length = len(images) if hasattr(images, "__len__") else None
-    with contextlib.closing(Progress("Attention distance", length, progress)) as bar:
+    with Progress("Attention distance", length, progress) as bar:
         for batch in _inputs.batches(images, batch_size):
             batch = _inputs.check_images(model, batch)
             sums: list[np.ndarray] = []

@@ -10,6 +10,7 @@ from absl import logging
 
 from keras_vit._metrics import segmentation_scores
 from keras_vit._palette import overlay, palette
+from keras_vit._progress import track
 from keras_vit.evaluators import segmentation
 from keras_vit.inference import outputs
 from keras_vit.inference.outputs import is_correct
@@ -33,7 +34,7 @@ def image_cards(
     """Return images with their predictions and maps, and the kinds of maps; `model` is None if it has no attention."""
     cards: list[page.ImageCard] = []
     views: list[page.View] = []
-    for example in examples:
+    for example in track(examples, "Maps of images"):
         predictions: list[tuple[str, float]] = []
         best: int | None = None
         if predict is not None:

@@ -10,7 +10,11 @@ A program defines its flags, imports what it needs within `program.imports(__nam
     70   the loss became infinite or not a number: change the recipe
     74   a file could not be written: free some space, then start again
     75   stopped by SIGTERM or Ctrl-C, with everything saved, or another worker ended: start again to resume
-    130  stopped by Ctrl-C at once (by the second one, where the first one saves)
+    130  stopped by Ctrl-C (by the second one, where the first one saves)
+    143  stopped by SIGTERM (by the second one, where the first one saves)
+
+A program ends within ten seconds after SIGTERM or Ctrl-C, or logs what is finished first, and how long that takes. A
+second signal, at least two seconds after the first, ends it at once.
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """
@@ -19,6 +23,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app
 
+from keras_vit._signals import StopRequest
 from keras_vit.program import command_line, exit_codes
 from keras_vit.program.command_line import HELP, imports
 from keras_vit.program.exit_codes import WHERE_FROM, WRONG_USAGE
@@ -47,7 +52,8 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """
     exit_code = 0
     try:
-        app.run(main, flags_parser=lambda argv: command_line.parsed_arguments())  # ends with SystemExit
+        with StopRequest():
+            app.run(main, flags_parser=lambda argv: command_line.parsed_arguments())  # ends with SystemExit
     except BaseException as error:  # noqa: BLE001  whatever it is, the process must end
         exit_code = exit_codes.report(error)
     if exit_code:

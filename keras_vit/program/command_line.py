@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
+from keras_vit._progress import Progress
 from keras_vit.program import exit_codes, logs, recipe_file
 
 HELP = "--help lists the flags."
@@ -39,9 +40,10 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
             logs.begin()
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
-        yield
-        if "keras" in sys.modules:
-            import keras_vit._api  # noqa: F401  the layers that saved models hold are registered
+        with Progress("Starting", log=False):
+            yield
+            if "keras" in sys.modules:
+                import keras_vit._api  # noqa: F401  the layers that saved models hold are registered
     except BaseException as error:  # noqa: BLE001
         exit_codes.end(exit_codes.report(error))
 

@@ -49,7 +49,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, _imported("training.errors", "TrainingError")):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "Stopped by Ctrl-C."
+        return getattr(error, "exit_code", INTERRUPTED), str(error) or "Stopped by Ctrl-C."
     if isinstance(error, OSError):
         return _explain_os_error(error)
     explain_image = _imported("data", "explain")

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from absl import logging
 
 from keras_vit import _io
+from keras_vit._progress import Terminal
 
 LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -31,13 +32,14 @@ def begin() -> None:
     """
     global _terminal
     sys.stderr.flush()
-    _terminal = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    _terminal = Terminal(os.fdopen(os.dup(2), "wb"), errors="backslashreplace", line_buffering=True)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
     sys.stderr = _terminal
     faulthandler.enable(_terminal)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+        options: dict = {"encoding": sys.stdout.encoding, "line_buffering": sys.stdout.line_buffering}
+        sys.stdout = Terminal(sys.stdout.buffer, errors="backslashreplace", **options)
     logging.use_absl_handler()
     shown = logging.get_absl_handler().python_handler
     shown.setStream(_terminal)

@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from keras_vit._progress import Progress
 from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
@@ -20,7 +21,8 @@ def open_model(other: str = "output") -> KerasPredictor:
             f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
             f"Received: --model={options.model}."
         )
-    predictor = keras_model.open_model(options.model, **common_flags.model_options())
+    with Progress(f"Opening {options.model}"):
+        predictor = keras_model.open_model(options.model, **common_flags.model_options())
     if not predictor.card.names:
         raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")
     return predictor

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
+from keras_vit._progress import track
 from keras_vit.inference import masks, outputs
 
 _MAX_BYTES = 64 << 20  # of a response
@@ -107,7 +108,7 @@ class Client:
             RequestError: If the server refuses a request, or its response does not fit the images.
         """
         predictions = []
-        for start in range(0, len(contents), batch_size):
+        for start in track(range(0, len(contents), batch_size), "Predicting", unit="requests"):
             batch = contents[start : start + batch_size]
             found = self.run("serving_default", {"image_bytes": batch})
             kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")

@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _io
+from keras_vit._progress import Progress
 from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 _NAME = "ckpt"
@@ -70,7 +71,8 @@ class CheckpointStore:
         for prefix in prefixes:
             problem = problem_with(prefix)
             if problem is None:
-                return read(prefix, specs)
+                with Progress("Reading the last checkpoint"):
+                    return read(prefix, specs)
             logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
         if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
@@ -86,9 +88,10 @@ class CheckpointStore:
             return
         try:
             _io.make_directory(directory)
-            remove(prefix)
-            write(prefix, arrays)
-            write_manifest(prefix, step)
+            with Progress(f"Writing the checkpoint of step {step}"):
+                remove(prefix)
+                write(prefix, arrays)
+                write_manifest(prefix, step)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
             whole, reason = self.newest(), str(error).strip().split("\n", 1)[0]

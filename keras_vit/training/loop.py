@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +14,14 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress, duration
+from keras_vit._signals import Stopped
 from keras_vit.data import errors as data_errors
 from keras_vit.training.backend import Backend, RunSteps
 from keras_vit.training.checkpoints import CheckpointStore, saved_steps
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
-from keras_vit.training.run_directory import TENSORBOARD
+from keras_vit.training.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.state import BaseState
 
 _SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signals and draws the bar
@@ -60,54 +61,78 @@ class Loop:
 
         Without `stop`, it listens to signals itself. It ends early with one of the exceptions of `training.errors`.
         """
-        progress = self.state.progress
-        if progress.step >= self.recipe.total_steps or self._is_stale():
+        progress, total = self.state.progress, self.recipe.total_steps
+        pending = self._is_evaluation_missing()
+        if not pending and (progress.step >= total or self._is_stale()):
             return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step, True)), {})
         with (
             contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
+            Progress("step", total, unit="steps") as bar,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
             if self.backend.num_workers > 1:
                 stop.defer()  # the processes stop together, after a step
-            return self._run(stop, writer)
+            return self._run(stop, writer, bar, pending)
 
-    def _run(self, stop: StopRequest, writer: MetricsWriter) -> dict[str, Any]:
-        progress, total = self.state.progress, self.recipe.total_steps
+    def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
+        progress = self.state.progress
         iterator = iter(self.batches(progress.step))
-        bar = Progress("step", total, log=False)  # elsewhere, the lines of metrics are logged
         speed = _Speed(self.recipe.data.batch_size)
-        last = False
+        results, last = dict[str, Any](), False
+        if pending:  # a signal came during the evaluation of this step
+            stop.defer()
+            results, best, last = self._evaluate(stop, writer)
+            self._save(best)
+            self._release(stop)
         while not last:
             count = self._next_count(progress.step, speed)
-            started = time.monotonic()
-            with self._profiler(speed.calls):
-                history = self.run_steps(iterator, progress.step, count)
+            if speed.calls:
+                stop.defer("the step that runs", speed.seconds_for(count) or 0.0)
+            history = self._call(iterator, count, speed)
             stop.defer()  # now there is something to save
-            speed.add(count, time.monotonic() - started)
-            self._check_finite(history, progress.step)
             progress.step += count
             means = self._add_to_window(history)
             bar.update(progress.step, self._details(means, speed))
 
             logged = self._is_due(self.recipe.log_every)
             if logged:
-                bar.close()
                 self._log(writer, means, history, speed)
-            results, best, last = self._evaluate(bar, writer)
+                bar.postpone()
+            results, best, last = self._evaluate(stop, writer)
             if last and not logged:  # an early end
                 self._log(writer, means, history, speed)
-            stopping = self.backend.mean(bool(stop)) > 0  # all processes, if one has to
-            if best or stopping or last or self._is_due(self.recipe.checkpoint_every):
+            saved = best or last or self._is_due(self.recipe.checkpoint_every)
+            if saved:
                 self._save(best)
-            if stopping and not last:
-                bar.close()
-                raise Interrupted(
-                    f"Stopped by {stop.signal or 'another worker'} at step {progress.step} of {total}; the state is "
-                    "saved. Start the same command again to resume."
-                )
+            if not last and self.backend.mean(bool(stop)) > 0:  # all processes, if one has to
+                if not saved:
+                    self._save(best=False)
+                raise self._interrupted(stop)
+        self._release(stop)
         return results
+
+    def _call(self, iterator: Iterator[Any], count: int, speed: "_Speed") -> dict[str, np.ndarray]:
+        """Run some steps on the devices, and return their metrics."""
+        step, started = self.state.progress.step, time.monotonic()
+        with Progress("Compiling and running the first step", enabled=not speed.calls), self._profiler(speed.calls):
+            history = self.run_steps(iterator, step, count)
+        speed.add(count, time.monotonic() - started)
+        self._check_finite(history, step)
+        return history
+
+    def _release(self, stop: StopRequest) -> None:
+        """Let a signal end the program at once, unless several processes have to stop together."""
+        if self.backend.num_workers == 1:
+            stop.release()
+
+    def _interrupted(self, stop: StopRequest) -> Interrupted:
+        by, step = stop.signal or "another worker", self.state.progress.step
+        return Interrupted(
+            f"Stopped by {by} at step {step} of {self.recipe.total_steps}; the state is saved. Start the same command "
+            "again to resume."
+        )
 
     def _next_count(self, step: int, speed: "_Speed") -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
@@ -124,26 +149,45 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
-    def _evaluate(self, bar: Progress, writer: MetricsWriter) -> tuple[dict[str, Any], bool, bool]:
-        """Run what is due; return the validation's line, whether its score is the best, and whether training ends."""
+    def _evaluate(self, stop: StopRequest, writer: MetricsWriter) -> tuple[dict[str, Any], bool, bool]:
+        """Run what is due; return the validation's line, whether its score is the best, and whether training ends.
+
+        After a signal, the state is saved without the metrics of this step: the next start evaluates it again.
+        """
         progress, score = self.state.progress, self.recipe.task.score
-        name, results, best = f"eval_{score.name}", dict[str, Any](), False
+        name, results, best, lines = f"eval_{score.name}", dict[str, Any](), False, list[dict[str, Any]]()
         last = progress.step == self.recipe.total_steps
-        for evaluator in self.evaluators:
-            if not last and not self._is_due(*evaluator.intervals()):
-                continue
-            bar.close()
-            for line in evaluator(progress.step, last):
-                writer.write(progress.step, line)
-                if name in line:
-                    results, best = line, score.goodness(line[name]) > progress.best
-                    last = last or (not best and self._is_stale())  # the other evaluators then run at the end, too
+        try:
+            with stop.interruptible() if self.backend.num_workers == 1 else contextlib.nullcontext():
+                for evaluator in self.evaluators:
+                    if not last and not self._is_due(*evaluator.intervals()):
+                        continue
+                    for line in evaluator(progress.step, last):
+                        lines.append(line)
+                        if name in line:
+                            results, best = line, score.goodness(line[name]) > progress.best
+                            last = last or (not best and self._is_stale())  # the others then run at the end, too
+        except Stopped:
+            self._save(best=False)
+            raise self._interrupted(stop) from None
+        for line in lines:
+            writer.write(progress.step, line)
         if last and progress.step < self.recipe.total_steps:
             text = "Training ends at step %d: %d evaluations in a row brought no better %s (--config.stop_after)"
             logging.info(text, progress.step, self.recipe.stop_after, score.name)
         if best:
             progress.best = score.goodness(float(np.float32(results[name])))
         return results, best, last
+
+    def _is_evaluation_missing(self) -> bool:
+        """Return whether the run resumes after a step whose evaluation a signal interrupted."""
+        step = self.state.progress.step
+        if not step or not self.evaluators or not self._is_due(*self.evaluators[0].intervals()):
+            return False
+        name = f"eval_{self.recipe.task.score.name}"
+        lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
+        missing = not any(name in line for line in lines if line["step"] == step)
+        return self.backend.mean(missing) > 0  # all processes, if the one that writes says so
 
     def _is_stale(self) -> bool:
         """Return whether the last `stop_after` evaluations brought no better score: the best checkpoint is as old."""
@@ -202,7 +246,8 @@ class Loop:
         """Return results, time and speed, for people who watch."""
         left = speed.seconds_for(self.recipe.total_steps - self.state.progress.step)
         results = [f"{name} {value:.4f}" for name, value in means.items()]
-        return [*results, f"{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
+        bound = "at most " if speed.calls == 1 else ""  # the first call compiles
+        return [*results, f"{bound}{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
 
 
 class _Speed:

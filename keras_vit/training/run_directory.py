@@ -22,6 +22,7 @@ from absl import logging
 
 from keras_vit import _io, zoo
 from keras_vit import recipe as recipes
+from keras_vit._progress import Progress
 from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.adaptation.adapter_files import save_adapter
 from keras_vit.checkpoints.keras_files import load_keras_file
@@ -221,7 +222,7 @@ def save_model(model: keras.Model, directory: str, base: str | None = None) -> s
     """
     path = os.path.join(directory, MODEL)
     try:
-        with _io.atomic_file(path) as temporary:
+        with Progress(f"Writing {MODEL}"), _io.atomic_file(path) as temporary:
             model.save(temporary)
         if lora_layers(model):
             _save_adapter(model, os.path.join(directory, ADAPTER), base)

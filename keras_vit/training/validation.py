@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from keras_vit._progress import track
 from keras_vit.training.backend import Backend, EvaluateBatch
 from keras_vit.training.tasks import Task
 
@@ -14,14 +15,23 @@ class Validation:
     """The evaluation whose score decides about the best checkpoint.
 
     `evaluate` is the result of `Backend.compile_evaluation`, and `batches` are the distributed batches of one pass.
+    `num_batches` is for the progress.
 
     Attributes:
         tally: Of the last pass, what the task counts, such as `[true class, predicted class]`; None if nothing.
         examples: Of the last pass, the first rows of the batch as the pipeline gives them, with `"predictions"`.
     """
 
-    def __init__(self, backend: Backend, task: Task, evaluate: EvaluateBatch, batches: Iterable[Any]):
+    def __init__(
+        self,
+        backend: Backend,
+        task: Task,
+        evaluate: EvaluateBatch,
+        batches: Iterable[Any],
+        num_batches: int | None = None,
+    ):
         self.backend, self.task, self.evaluate, self.batches = backend, task, evaluate, batches
+        self.num_batches = num_batches
         self.tally: np.ndarray | None = None
         self.examples: dict[str, np.ndarray] | None = None
 
@@ -35,7 +45,7 @@ class Validation:
         sums: dict[str, float] = {}
         tally = np.zeros([0, 0], np.int64)
         self.examples = None
-        for batch in self.batches:
+        for batch in track(self.batches, "Validation", self.num_batches, "batches"):
             batch_sums, batch_tally, predictions = self.evaluate(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
             tally = batch_tally.astype(np.int64) + (tally if tally.size else 0)

@@ -11,6 +11,7 @@ from absl import logging
 
 from keras_vit import _checks, _lock, evaluators
 from keras_vit import recipe as recipes
+from keras_vit._progress import Progress
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.data import preprocess
 from keras_vit.inference import FunctionPredictor, ModelCard
@@ -104,7 +105,8 @@ def train_on(
     run.record()
 
     # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
-    validation = Validation(backend, task, backend.compile_evaluation(state), data.eval_batches())
+    evaluate, num_batches = backend.compile_evaluation(state), math.ceil(data.eval.num_examples / data.eval_batch_size)
+    validation = Validation(backend, task, evaluate, data.eval_batches(), num_batches)
     between: list[Any] = [validation]
     scheduled = None
     if recipe.evaluators:
@@ -128,7 +130,8 @@ def train_on(
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
-        draw_figure(recipe, workdir, task, validation, results)
+        with Progress(f"Drawing {run_directory.REPORT}"):
+            draw_figure(recipe, workdir, task, validation, results)
         text = report_text(workdir, results, validation, class_names, recipe.task.score)
         show(text)
         if scheduled and scheduled.last:

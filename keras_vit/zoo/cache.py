@@ -98,7 +98,8 @@ def verify(path: str) -> bool | None:
     """
     hashes = hub.stated_hashes(path) if os.path.isdir(path) else {path: _recorded(pathlib.Path(path))}
     hashes = {file: stated for file, stated in hashes.items() if stated}
-    return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
+    with Progress(f"Verifying {path}"):
+        return all(sha256(file) == stated for file, stated in hashes.items()) if hashes else None
 
 
 def _fetch_file(path: str) -> str:
@@ -163,15 +164,15 @@ def _download(url: str, path: str) -> None:
         if not re.fullmatch(r"[0-9]{1,15}", stated):
             raise OSError(f"the Content-Length is not a number of bytes: {stated[:100]!r}")
         size = int(stated)
-        progress = Progress("Downloading", max(size // 2**20, 1) if size else None, unit="MiB")
-        while block := response.read1(_BLOCK_BYTES):  # what has arrived: `read` waits for the whole block
-            file.write(block)
-            md5.update(block)
-            progress.update(file.tell() // 2**20)
-            slow = file.tell() < _BYTES_PER_SECOND * (time.monotonic() - started - _TIMEOUT)
-            if slow or max(file.tell(), size) > _MAX_BYTES:
-                raise OSError(f"expected at most {_MAX_BYTES} bytes, and {_BYTES_PER_SECOND} bytes per second or more")
-        progress.close()
+        with Progress("Downloading", max(size // 2**20, 1) if size else None, unit="MiB") as bar:
+            while block := response.read1(_BLOCK_BYTES):  # what has arrived: `read` waits for the whole block
+                file.write(block)
+                md5.update(block)
+                bar.update(file.tell() // 2**20)
+                slow = file.tell() < _BYTES_PER_SECOND * (time.monotonic() - started - _TIMEOUT)
+                if slow or max(file.tell(), size) > _MAX_BYTES:
+                    limits = f"at most {_MAX_BYTES} bytes, and {_BYTES_PER_SECOND} bytes per second or more"
+                    raise OSError(f"expected {limits}")
         if size and file.tell() != size:
             raise OSError(f"download incomplete: {file.tell()} of {size} bytes")
         hashes = re.findall("md5=([^, ]+)", ",".join(response.headers.get_all("x-goog-hash", [])))

@@ -8,9 +8,11 @@ import functools
 import os
 import pathlib
 import re
+import sys
 from typing import Any
 
 from keras_vit._io import sha256
+from keras_vit._progress import Progress
 
 PREFIX = "hf:"
 _NAME = re.compile(
@@ -61,7 +63,8 @@ def fetch(address: str, place: str) -> str:
             f"{address} needs: pip install 'keras-vision-transformers[hub]'; or put its files into {place}."
         ) from error
     try:
-        return _download(hub, address, name, revision, file)
+        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # there, the package shows its own
+            return _download(hub, address, name, revision, file)
     except errors.GatedRepoError as error:
         raise PermissionError(
             f"{address} is gated: accept its license at {page}, and log in with `hf auth login` (or set HF_TOKEN)."

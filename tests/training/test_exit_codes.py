@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_vit import data, distribute
+from keras_vit import _signals, data, distribute
 from keras_vit.data.errors import bad_image
 from keras_vit.program import exit_codes
 from keras_vit.training import errors
@@ -61,13 +61,14 @@ def test_a_missing_package_is_one_line():
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_process():
-    process = start("time.sleep(100)")
-    assert process.stdout.readline() == "running\n"
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "Traceback" not in error
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_process_after_its_cleanup(number, code):
+    process = start("try: print('working', flush=True); time.sleep(100)\n    finally: print('cleaned up')")
+    assert [process.stdout.readline() for _ in range(2)] == ["running\n", "working\n"]
+    process.send_signal(number)
+    output, error = process.communicate(timeout=300)
+    assert process.returncode == code and output == "cleaned up\n"
+    assert f"Stopped by {_signals.name_of(number)}." in error and "Traceback" not in error
 
 
 @pytest.mark.slow

@@ -271,6 +271,48 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     assert longer.state.progress.step == 40
 
 
+@pytest.mark.parametrize("step", [4, 10])
+def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, step):
+    """It went on to its end before, for minutes. The metrics and the weights are those of an uninterrupted run."""
+    first = toy.World(tmp_path, toy.recipe())
+    first.loop.evaluators = [first.validation, Interrupting(step)]
+    with pytest.raises(Interrupted, match=f"SIGTERM at step {step} of 10; the state is saved"):
+        first.run()
+    assert first.loop.evaluators[1].finished == [at for at in (4, 8) if at < step]
+    assert not any("eval_loss" in line for line in read_metrics(tmp_path) if line["step"] == step)
+    second = toy.World(tmp_path, toy.recipe())
+    assert second.restored == step
+    assert second.run() == whole.results
+    toy.assert_same(second.everything(), whole.everything())
+    assert lines(tmp_path) == lines(whole.directory)
+    assert os.listdir(tmp_path / "checkpoints" / "best") == os.listdir(f"{whole.directory}/checkpoints/best")
+
+
+class Interrupting:
+    """An evaluation during which SIGTERM comes, at one step."""
+
+    def __init__(self, step):
+        self.step, self.finished = step, []
+
+    def intervals(self):
+        return [4]
+
+    def __call__(self, step, last):
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.finished.append(step)
+        return []
+
+
+def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
+    """It was noticed after the next step, which may take minutes."""
+    world = toy.World(tmp_path, toy.recipe())
+    world.store.save = terminated(world.store.save)
+    with pytest.raises(Interrupted, match="at step 3 of 10"):
+        world.run()
+    assert toy.World(tmp_path, toy.recipe()).restored == 3
+
+
 def test_without_intervals_everything_happens_at_the_end(tmp_path):
     world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
     world.run()
@@ -291,16 +333,6 @@ def terminated(call):
 def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
     world = toy.World(tmp_path, toy.recipe())
     monkeypatch.setattr(world.loop, "run_steps", terminated(world.loop.run_steps))
-    with pytest.raises(Interrupted, match="SIGTERM before the first step") as caught:
+    with pytest.raises(Interrupted, match="SIGTERM. Nothing is lost") as caught:
         world.run()
     assert caught.value.exit_code == 75 and not (tmp_path / "checkpoints").exists()
-
-
-def test_a_signal_during_an_evaluation_costs_no_further_step(tmp_path):
-    """It was seen after one more step, which may take minutes."""
-    world = toy.World(tmp_path, toy.recipe())
-    world.validation.evaluate = terminated(world.validation.evaluate)
-    with pytest.raises(Interrupted, match="SIGTERM at step 4 of 10"):
-        world.run()
-    assert [line["step"] for line in lines(tmp_path) if "eval_loss" in line] == [4]
-    assert toy.World(tmp_path, toy.recipe()).restored == 4

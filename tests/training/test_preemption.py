@@ -11,10 +11,12 @@ import time
 
 import pytest
 
-from keras_vit.training import preemption
+from keras_vit import _progress, _signals
 from keras_vit.training.errors import Interrupted
 from keras_vit.training.preemption import StopRequest
 from tests import forked
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
 def replace_handler():
@@ -24,42 +26,50 @@ def replace_handler():
     libc.signal(signal.SIGTERM, ctypes.c_void_p(1))  # SIG_IGN
 
 
-def test_a_replaced_handler_before_the_first_step():
-    with pytest.raises(Interrupted, match="SIGTERM before the first step"), StopRequest() as stop:
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_while_there_is_nothing_to_save(number):
+    with pytest.raises(Interrupted, match=f"by {_signals.name_of(number)}. Nothing is lost"), StopRequest() as stop:
         replace_handler()
         stop.listen()
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
 
-def test_a_replaced_handler_during_the_training():
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_during_the_training_is_only_noted(number):
+    before = [signal.getsignal(number) for number in NUMBERS]
     with StopRequest() as stop:
         replace_handler()
         stop.defer()
         assert not stop
-        signal.raise_signal(signal.SIGTERM)
-        assert stop and stop.signal == "SIGTERM"
-    assert signal.getsignal(signal.SIGTERM) == before
+        signal.raise_signal(number)
+        assert stop and stop.signal == _signals.name_of(number)
+    assert [signal.getsignal(number) for number in NUMBERS] == before
 
 
-def test_only_a_second_ctrl_c_ends_the_training_at_once():
-    """Schedulers send SIGTERM several times: the step is still finished and saved."""
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with StopRequest() as stop:
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_second_signal_ends_the_training_at_once(number, monkeypatch):
+    """`timeout` and some schedulers send the first one several times: the step is still finished and saved."""
+    with pytest.raises(_signals.Stopped) as caught, StopRequest() as stop:
         stop.defer()
         signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.signal == "SIGTERM"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+        signal.raise_signal(number)
+        monkeypatch.setattr(_signals, "AGAIN", 0.0)
+        signal.raise_signal(number)
+    assert caught.value.exit_code == 128 + number
 
 
-def test_the_first_ctrl_c_is_only_noted():
+@pytest.mark.parametrize("early", [False, True])
+def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
     with StopRequest() as stop:
         stop.defer()
-        signal.raise_signal(signal.SIGINT)
-        assert stop.signal == "SIGINT"
+        if early:
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(_signals.Stopped), stop.interruptible():
+            assert not early
+            signal.raise_signal(signal.SIGTERM)
+        assert stop
+        with pytest.raises(_signals.Stopped):
+            stop.release()
 
 
 @pytest.mark.parametrize("deferred", [False, True])
@@ -68,32 +78,44 @@ def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
     caught = pytest.raises(Interrupted) if not deferred else contextlib.nullcontext()
     with caplog.at_level(logging.WARNING, logger="absl"), caught, StopRequest() as stop:
         if deferred:
-            stop.defer()
+            stop.defer("the step that runs", seconds=101)
         timer = threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM])
         timer.start()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
         finished = time.time()
     (record,) = [record for record in caplog.records if "SIGTERM received" in record.getMessage()]
-    assert ("saving after the step" in record.getMessage()) == deferred
+    assert ("saving after the step that runs (about 1:4" in record.getMessage()) == deferred
     if deferred:
         assert record.created < finished
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def be_busy(path):
-    """In a process of its own: compute before the first step, for minutes."""
-    preemption.PATIENCE = 0.1
-    with StopRequest():
+def test_the_answer_has_the_progress_of_work_of_unknown_length():
+    stop = StopRequest()
+    stop.defer()
+    with _progress.Progress("Validation", 10, unit="batches"):
+        assert "(Validation, 0:00, 10 batches)" in stop._answer(time.monotonic())
+
+
+def be_busy(path, signals):
+    """In a process of its own: compute for minutes, before the first step or, with two signals, in a later one."""
+    _signals.PATIENCE = _signals.AGAIN = _signals.AT_ONCE = 0.1
+    with StopRequest() as stop:
+        if signals == 2:
+            stop.defer()
         path.touch()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
 
 
 @pytest.mark.slow
-def test_before_the_first_step_the_process_ends_whatever_it_computes(tmp_path):
+@pytest.mark.parametrize(("signals", "exit_code"), [(1, 75), (2, 143)])
+def test_the_process_ends_whatever_it_computes(tmp_path, signals, exit_code):
     """It went on until the step was done, and made another one."""
-    process = forked.start(be_busy, tmp_path / "busy")
+    process = forked.start(be_busy, tmp_path / "busy", signals)
     while not (tmp_path / "busy").exists():
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGTERM)
+    for _ in range(signals):
+        os.kill(process.pid, signal.SIGTERM)
+        time.sleep(0.2)
     process.join(60)
-    assert process.exitcode == 75
+    assert process.exitcode == exit_code

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit import _checks, _io
+from keras_vit._progress import Progress
 from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
@@ -131,7 +132,8 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
         if name not in known:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
-    return reader.read(location, **options)
+    with Progress(f"Opening {spec}"):
+        return reader.read(location, **options)
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
+from keras_vit._progress import Progress
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.backend import Backend, check_rows
@@ -48,8 +49,9 @@ class JaxBackend(Backend):
         return self.devices.describe()
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
-        task.open(channels)
-        return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
+        with Progress("Creating the model"):
+            task.open(channels)
+            return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
         return Batches(self.devices, batches_of_worker)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
+from keras_vit._progress import Progress
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
 from keras_vit.training import device_preprocessing, tasks
@@ -45,7 +46,7 @@ class TensorFlowBackend(Backend):
         return distribute.describe(self.strategy)
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
-        with self.strategy.scope():
+        with Progress("Creating the model"), self.strategy.scope():
             task.open(channels)
             return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, task)
 

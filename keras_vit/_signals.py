@@ -1,0 +1,164 @@
+"""SIGTERM and Ctrl-C: a program ends in order within seconds, and at once after a second signal."""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from keras_vit import _progress
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PATIENCE = 5.0  # seconds in which the main thread can end the program, where ending it loses nothing
+AGAIN = 2.0  # seconds after which another signal is a second request: `timeout`, schedulers and sweeps repeat the first
+AT_ONCE = 2.0  # seconds in which the main thread can clean up after a second request
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM or Ctrl-C. It is not an `Exception`, which a library on the way might catch."""
+
+    def __init__(self, number: int):
+        super().__init__(f"Stopped by {name_of(number)}.")
+        self.exit_code = 128 + number
+
+
+class StopRequest:
+    """Within its `with` block, SIGTERM and SIGINT ask the program to stop.
+
+    At first a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles or computes.
+    Therefore a thread watches as well: it logs a signal when it comes, and ends the process after `PATIENCE` seconds.
+    From `defer()` on, a signal only sets `signal`, for the caller to finish and to save; within `interruptible()`, it
+    raises `Stopped`, for the caller to save. `release()` returns to the beginning. A second signal raises `Stopped` in
+    any case, and the process ends after `AT_ONCE` seconds.
+
+    TensorFlow and JAX install handlers of their own where several processes train: call `listen()` after the devices
+    were set up.
+    """
+
+    exit_code: int | None = None  # where nothing is lost; None for 128 and the number of the signal
+
+    def __init__(self):
+        self._number: int | None = None  # of the first signal
+        self._first = 0.0  # when it came
+        self._deferred, self._safe = False, True
+        self._what, self._ends = "", 0.0
+        self._previous: dict = {}
+        self._watch = contextlib.ExitStack()
+
+    def __bool__(self) -> bool:
+        return self._number is not None
+
+    @property
+    def signal(self) -> str | None:
+        """Name of the signal that came, or None."""
+        return None if self._number is None else name_of(self._number)
+
+    def defer(self, what: str = "the step or the evaluation that runs", seconds: float = 0.0) -> None:
+        """Note signals from now on, for the caller to look at; `what` is finished, in about `seconds` if known."""
+        self._what, self._ends = what, time.monotonic() + seconds
+        self._deferred, self._safe = True, False
+        self.listen()
+
+    def release(self) -> None:
+        """Let signals end the program again, also one that came: everything is saved."""
+        self._deferred, self._safe = False, True
+        self._raise_noted()
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Raise `Stopped` if a signal came or comes within the block, although there is something to save."""
+        self._deferred = False
+        try:
+            self._raise_noted()
+            yield
+        finally:
+            self._deferred = True
+
+    def listen(self) -> None:
+        """Install the handlers, also where another library has replaced them."""
+        for number in self._previous:
+            signal.signal(number, self._handle)
+
+    def __enter__(self) -> Any:
+        if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+            self._previous = {number: signal.getsignal(number) for number in SIGNALS}
+            self.listen()
+            self._start_watching()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._watch.close()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _raise_noted(self) -> None:
+        if self._number is not None:
+            raise Stopped(self._number)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        again, now = self._number is not None, time.monotonic()
+        if not again:
+            self._number, self._first = number, now
+        if now - self._first >= AGAIN if again else not self._deferred:
+            raise Stopped(number)
+
+    def _start_watching(self) -> None:
+        """Start the thread that reads the signals which Python writes to a pipe as soon as they come."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._read_signals, args=(reading,), name="signals", daemon=True)
+        thread.start()
+        self._watch.callback(os.close, reading)
+        self._watch.callback(thread.join)
+        self._watch.callback(os.close, writing)  # ends the thread
+        self._watch.callback(signal.set_wakeup_fd, previous)
+
+    def _read_signals(self, reading: int) -> None:
+        first, exit_code, number = 0.0, 0, 0
+        deadline: float | None = None
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            if not select.select([reading], [], [], left)[0]:
+                if exit_code or self._safe:
+                    break
+                deadline = None  # the main thread saves
+                continue
+            received, now = os.read(reading, 1), time.monotonic()
+            if not received:
+                return
+            if received[0] not in SIGNALS or signal.getsignal(received[0]) != self._handle:
+                continue  # of a server, which has its own handlers
+            number = received[0]
+            if not first:
+                first, deadline = now, now + PATIENCE if self._safe else None
+                logging.warning("%s received: %s.", name_of(number), self._answer(now))
+            elif now - first >= AGAIN:
+                exit_code, deadline = 128 + number, now + AT_ONCE
+                logging.warning("%s received again: ending at once.", name_of(number))
+        logging.error("%s", Stopped(number) if exit_code else self.farewell(number))
+        logging.flush()
+        os._exit(exit_code or self.exit_code or 128 + number)
+
+    def farewell(self, number: int) -> str:
+        """Return the last line of a program that a signal ends without loss."""
+        return str(Stopped(number))
+
+    def _answer(self, now: float) -> str:
+        """Return what happens after a signal."""
+        if self._safe:
+            return "stopping"
+        left, work = self._ends - now, _progress.current()
+        about = f" (about {_progress.duration(left)})" if left > 1 else f" ({work})" if work else ""
+        awaited = f"after {self._what}{about}" if self._deferred else "the state"
+        return f"saving {awaited}. A second signal ends the program without saving"
+
+
+def name_of(number: int) -> str:
+    """Return `"SIGTERM"` or `"Ctrl-C"`."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
