@@ -77,7 +77,7 @@ def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     wanted = change(recipe).model
     if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
         return recipe
-    if wanted.checkpoint == recipe.model.checkpoint:
+    if wanted.checkpoint is not None and wanted.checkpoint == recipe.model.checkpoint:
         try:
             zoo.resolve(wanted.checkpoint)
             return recipe

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import select
 import sys
 import traceback
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ UNREADABLE_IMAGE = 66
 CANNOT_WRITE = 74
 LOST_WORKER = 75
 INTERRUPTED = 130
+READER_LEFT = 141  # as if by SIGPIPE
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
 # How the errors of collective operations read after another process has ended: TensorFlow, JAX on CPUs and on GPUs.
 _LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
@@ -26,6 +28,8 @@ def report(error: BaseException) -> int:
     """Print why a program ended and return its exit code."""
     if isinstance(error, SystemExit):
         return _code_of_exit(error)
+    if isinstance(error, BrokenPipeError) and _reader_has_left():
+        return READER_LEFT
     exit_code, message = explain(error)
     if message is None:
         traceback.print_exception(error)
@@ -67,6 +71,16 @@ def explain(error: BaseException) -> tuple[int, str | None]:
 def _imported(module: str, name: str) -> Any:
     """Return a part of the library if it was imported; an empty tuple if not: none of its errors can have come."""
     return getattr(sys.modules.get(f"keras_vit.{module}"), name, ())
+
+
+def _reader_has_left() -> bool:
+    """Return whether nobody reads standard output any more, such as `head`; if so, the rest of it is dropped."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False  # another pipe, or a socket
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _code_of_exit(error: SystemExit) -> int:

@@ -49,6 +49,7 @@ def begin() -> None:
     everything = _LogHandler(log)
     everything.setFormatter(logging.PythonFormatter())
     standard_logging.getLogger().addHandler(everything)
+    standard_logging.getLogger("httpx").setLevel(standard_logging.WARNING)  # otherwise a line for each request
     warnings.showwarning = _warn
 
 

@@ -54,6 +54,15 @@ def test_an_unexpected_error_ends_the_process_with_its_traceback():
 
 
 @pytest.mark.slow
+def test_a_reader_that_has_read_enough_ends_the_process_without_a_word():
+    process = start("time.sleep(1)\n    while True: print('more')")
+    assert process.stdout.readline() == "running\n"
+    process.stdout.close()
+    assert process.wait(timeout=300) == 141
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
 def test_a_missing_package_is_one_line():
     code, error = end("import tensorflow_dataset")
     assert code == 2
