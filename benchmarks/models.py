@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from benchmarks import records, tables
+from benchmarks import host, records, tables
 from benchmarks.interleaved import ROOT
 from benchmarks.rows import ROWS
 from keras_vit import _io, list_models
@@ -15,8 +15,14 @@ GUIDE = ROOT / "docs" / "models.md"
 
 
 def speeds() -> dict[str, Any]:
-    """Return images per second and peak memory of each model, from the newest records, those of batches first."""
-    newest = {record["row"]: record for record in records.read()}
+    """Return images per second and peak memory of each model, from the newest records, those of batches first.
+
+    All are of one processor: the one that measured the most rows.
+    """
+    by_processor: dict[str, dict[str, Any]] = {}
+    for record in records.read():
+        by_processor.setdefault(host.kind(record["machine"]), {})[record["row"]] = record
+    newest = max(by_processor.values(), key=len)
     names = [name for name in ROWS if name.startswith(("inference-", "one-image-")) and name in newest]
     names = [name for name in names if ROWS[name].work.get("precision", "float32") == "float32"]
     found: dict[str, Any] = {}

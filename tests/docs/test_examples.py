@@ -22,7 +22,7 @@ ROOMS = (
     *("keras_vit", "keras_vit.layers", "keras_vit.models", "keras_vit.checkpoints", "keras_vit.zoo"),
     *("keras_vit.data", "keras_vit.data.mix", "keras_vit.data.preprocess", "keras_vit.optim", "keras_vit.recipe"),
     *("keras_vit.training", "keras_vit.inference", "keras_vit.evaluators", "keras_vit.inspection"),
-    *("keras_vit.inspection.plots", "keras_vit.exporting", "keras_vit.tuning"),
+    *("keras_vit.inspection.plots", "keras_vit.exporting"),
 )
 # Each example calls `predict` of another model in the same process.
 RETRACING = ".* triggered tf.function retracing"
