@@ -29,14 +29,15 @@ def find(given: Sequence[str]) -> list[str]:
     """
     paths: list[str] = []
     for name in given:
+        matches = [] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if name == "-" or name.lower().endswith(".txt") and os.path.isfile(name):
             for line in _lines(name):
                 paths += _images_below(line) if os.path.isdir(line) else [line]
-        elif os.path.exists(name) or not (matches := sorted(glob.glob(name, recursive=True))):
-            paths += _images_below(name) if os.path.isdir(name) else [name]
-        else:
+        elif matches:
             files = [path for path in matches if not os.path.isdir(path)]
             paths += files or [path for folder in matches for path in _images_below(folder)]
+        else:
+            paths += _images_below(name) if os.path.isdir(name) else [name]
     if given and not any(map(os.path.lexists, paths)):
         raise FileNotFoundError(
             f"Expected image files. There is none at {', '.join((paths or given)[:5])}. Images in folders end in "

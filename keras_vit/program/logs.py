@@ -22,6 +22,7 @@ LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PREFIXES = {standard_logging.WARNING: "warning: ", standard_logging.ERROR: "error: "}
 _terminal: TextIO | None = None
+_former_output: TextIO | None = None  # it would close the file of the new one when it is deleted
 
 
 def begin() -> None:
@@ -30,7 +31,7 @@ def begin() -> None:
     TensorFlow and the converters print from C++, to file descriptor 2. It becomes a temporary file, which `log_to`
     gives a name. Python's standard error and the log lines of this package stay on the terminal.
     """
-    global _terminal
+    global _terminal, _former_output
     sys.stderr.flush()
     _terminal = Terminal(os.fdopen(os.dup(2), "wb"), errors="backslashreplace", line_buffering=True)
     with tempfile.TemporaryFile() as file:
@@ -39,7 +40,8 @@ def begin() -> None:
     faulthandler.enable(_terminal)
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
         options: dict = {"encoding": sys.stdout.encoding, "line_buffering": sys.stdout.line_buffering}
-        sys.stdout = Terminal(sys.stdout.buffer, errors="backslashreplace", **options)
+        _former_output = sys.stdout
+        sys.stdout = Terminal(_former_output.buffer, errors="backslashreplace", **options)
     logging.use_absl_handler()
     shown = logging.get_absl_handler().python_handler
     shown.setStream(_terminal)

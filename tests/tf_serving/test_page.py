@@ -249,7 +249,7 @@ def shown(page):
 
 def expected(classes, content):
     parts = Page(classes).predict(bytearray(content))["parts"]
-    return [(part["name"], f"{100 * part['number']:.1f} %") for part in parts]
+    return [(part["name"], f"{100 * part['number']:.1f}%") for part in parts]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@
   const visible = (ids, isVisible) => ids.forEach((id) => { $(id).hidden = !isVisible; });
   const say = (text, isError = false) => Object.assign($("status"), { textContent: text, className: isError ? "wrong" : "" });
   const safely = (task) => task().catch((error) => error.name === "AbortError" || say(error.message, true));
-  const short = (number, isValue) => (isValue ? String(Number(number.toPrecision(5))) : `${(100 * number).toFixed(1)} %`);
+  const short = (number, isValue) => (isValue ? String(Number(number.toPrecision(5))) : `${(100 * number).toFixed(1)}%`);
   let image, maps, isValue, duration; // of the image that is shown
   let running = new AbortController();
 
