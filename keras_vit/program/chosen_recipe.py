@@ -60,7 +60,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
 
     from keras_vit import recipe as recipes
     from keras_vit.checkpoints.load import normalization_of
-    from keras_vit.data import preprocess
+    from keras_vit.data import preprocess, split_sizes
     from keras_vit.planning import fitting, rules
     from keras_vit.training import pixel_range, run_directory
 
@@ -88,11 +88,22 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
             operations = {field: preprocess.split(before["data"][field.rpartition(".")[2]])[1] for field in pixels}
         else:
             if path not in found:
-                found[path] = normalization_of(recipes.weights_path(recipe) or "")
+                found[path] = weights_normalization(recipe)
             operations = {field: operation for field in pixels if (operation := found[path])}
         result = pixel_range.with_normalization(recipe, operations)
         changed.update({f: operations[f] for f in pixels if recipes.get(result, f) != recipes.get(recipe, f)})
         return result
+
+    def weights_normalization(recipe: "Recipe") -> str | None:
+        path = recipe.model.checkpoint or ""
+        if not os.path.exists(path):
+            split_sizes(recipe.data.source)  # a wrong name is an error before a download
+        try:
+            return normalization_of(recipes.weights_path(recipe) or "")
+        except (OSError, ImportError):
+            if path in (choices.model, weights, choices.settings.get("model.checkpoint")):
+                raise
+            return None  # of the default, the rules choose another model
 
     def change(recipe: "Recipe") -> "Recipe":
         if began:

@@ -224,6 +224,9 @@ def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, m
     assert warning.startswith("No weights: Could not fetch hf:facebook/dinov2-small.")
     assert recipe_of(Choices(photos, weights="none")) == recipe  # on request, without a warning
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert recipe_of(Choices(photos), workdir="runs/new") == recipe  # as the program does
+    with pytest.raises(OSError, match="Could not fetch"):
+        recipe_of(Choices(photos, model="hf:facebook/dinov2-small"), workdir="runs/new")
     other = recipe_of(Choices(photos, model="ViT_Ti16", weights="none"))
     assert (other.model.variant, other.optim) == (
         "ViT-Ti/16",

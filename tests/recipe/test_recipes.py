@@ -96,10 +96,10 @@ def test_the_folder_of_a_recipe_may_have_commas_in_its_name(tmp_path):
     plain, comma = str(tmp_path / "roses"), str(tmp_path / "roses, pink")
     os.mkdir(plain)
     os.mkdir(comma)
-    assert split(comma) == (comma, "ViT-B/16")
+    assert split(comma) == (comma, None)
     assert split(f"{comma},ViT_Ti16") == split(f"{comma}, ViT-Ti/16") == (comma, "ViT-Ti/16")
-    assert split(f"folder:{comma}") == (f"folder:{comma}", "ViT-B/16")
-    assert split("") == split(",") == ("images", "ViT-B/16")
+    assert split(f"folder:{comma}") == (f"folder:{comma}", None)
+    assert split("") == split(",") == ("images", None)
     assert split("gs://a/b,ViT_S16") == ("gs://a/b", "ViT-S/16")
     for name in models.list_models():
         assert split(f"a,{name}") == split(f"a,{constructor_name(name)}") == ("a", name)
