@@ -347,7 +347,7 @@ class Made(functools.partial):
     ("change", "error", "message"),
     [
         ({"precison": "int8"}, TypeError, "'precison'.* Did you mean 'precision'"),
-        ({"path": "a.onnx", "precision": "float16"}, TypeError, "'precision' for format='onnx'"),
+        ({"path": "a.onnx", "precision": "float16"}, ValueError, "'float32', 'weight_only_int8'.*'float16'"),
         ({"path": "z.bin"}, ValueError, r"`path` must end in \.tflite"),
         ({"path": "z.onnx", "format": "tflite"}, ValueError, r"must end in \.tflite for format='tflite'"),
         ({"path": "z.tflite", "format": "saved_model"}, ValueError, "must be a directory"),
@@ -365,7 +365,7 @@ class Made(functools.partial):
         ({"images": GOOD / 255}, ValueError, "pixels from 0 to 255"),
         ({"images": GOOD[0, 0]}, ValueError, r"\[N, H, W, C\].*shape \(24, 3\)"),
         ({"images": "nowhere/*.png"}, FileNotFoundError, "nowhere"),
-        ({"images": "."}, ValueError, "directory '.'"),
+        ({"images": "."}, FileNotFoundError, "Images in folders end in"),
         ({"images": b"bad"}, UnreadableImageError, "image 0"),
         ({"preprocess": None}, ValueError, "preprocess"),
         ({"class_names": ["a"]}, ValueError, "class_names"),
