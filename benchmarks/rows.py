@@ -171,7 +171,7 @@ def _kernels() -> Iterator[Row]:
     """Training steps with the plain formula in place of one kernel after the other."""
     for precision in ("float32", "bfloat16"):
         for name, model, batch, kernels in (
-            ("vit", "ViT-S/16", 8, ("attention", "gelu_tanh", "layer_norm", "project")),
+            ("vit", "ViT-S/16", 8, ("xla", "attention", "feed_forward", "gelu_tanh", "layer_norm", "project")),
             ("bit", "BiT-R50x1", 4, ("group_norm",)),
         ):
             yield Row(

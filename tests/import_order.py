@@ -54,6 +54,8 @@ BACKEND_SWITCHES = {
     "keras_vit.layers.kernels.chunked_attention",
     "keras_vit.layers.kernels.fused_attention",
     "keras_vit.layers.kernels.gelu",
+    "keras_vit.layers.kernels.feed_forward",
+    "keras_vit.layers.kernels.one_pass",
     "keras_vit.layers.kernels.recompute",
     "keras_vit.models.inputs",
 }

@@ -106,7 +106,7 @@ class MlpBlock(_Mlp):
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any):
         super().__init__(mlp_dim, dropout_rate, **kwargs)
         self.activation = activation
-        self._activation = _KERNELS.get(activation) or get_activation(activation)
+        self._activation = get_activation(activation)
 
     def build(self, input_shape: Shape) -> None:
         self.dense_0 = self._dense("Dense_0", input_shape[-1], self.mlp_dim)
@@ -117,9 +117,15 @@ class MlpBlock(_Mlp):
 
     def call(self, x: Any, training: bool = False) -> Any:
         y = self.dense_0(kernels.as_rows(x, training))  # [B, N, mlp_dim] or [B*N, mlp_dim]
-        y = self.dropout_0(self._activation(y), training=training)
-        y = self.dropout_1(self.dense_1(kernels.as_sequence(y, x)), training=training)
-        return ops.reshape(y, ops.shape(x))  # [B, N, D]
+        z = None if self.dropout_rate else kernels.feed_forward(self.activation, (y,), self.dense_1, training)
+        if z is None:
+            y = self.dropout_0(self._activate(y, training), training=training)
+            z = self.dense_1(kernels.as_sequence(y, x))
+        return ops.reshape(self.dropout_1(z, training=training), ops.shape(x))  # [B, N, D]
+
+    def _activate(self, y, training):
+        kernel = _KERNELS.get(self.activation)
+        return self._activation(y) if kernel is None else kernel(y, training)
 
     def count(self, tally: Any, tokens: int, width: int) -> None:
         """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
@@ -159,8 +165,10 @@ class SwiGLU(_Mlp):
         super().build(input_shape)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        y = ops.silu(self.gate(x)) * self.up(x)  # [B, N, mlp_dim]
-        y = self.down(self.dropout_0(y, training=training))  # [B, N, D]
+        gate, up = self.gate(x), self.up(x)  # [B, N, mlp_dim]
+        y = None if self.dropout_rate else kernels.feed_forward("swiglu", (gate, up), self.down, training)
+        if y is None:
+            y = self.down(self.dropout_0(kernels.swiglu(gate, up), training=training))  # [B, N, D]
         return self.dropout_1(y, training=training)
 
     def count(self, tally: Any, tokens: int, width: int) -> None:

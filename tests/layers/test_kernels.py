@@ -191,7 +191,7 @@ def test_plain_formulas_within_a_block():
         assert chosen() == set()
         np.testing.assert_array_equal(kernels.gelu_tanh(x), formulas.gelu_tanh(x))
     with kernels.plain("gelu_tanh"), kernels.plain("group_norm"):
-        assert chosen() == {"attention", "gelu", "layer_norm"}
+        assert chosen() == {"attention", "feed_forward", "gelu", "layer_norm"}
     assert "gelu_tanh" in chosen()
     with pytest.raises(ValueError, match="`names`"), kernels.plain("relu"):
         pass

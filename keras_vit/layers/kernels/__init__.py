@@ -3,13 +3,15 @@
 A kernel has the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values by the same
 operations. Only its backward pass differs: it is written out, and so saves fewer tensors or moves less than
 differentiation op by op. On NVIDIA GPUs under JAX, attention is cuDNN's, whose values are the same up to the rounding
-of the dtype. A layer calls the kernel, in training and in inference alike; where `choice.uses_kernel` is False, the
-kernel calls the formula.
+of the dtype. In training with TensorFlow on processors, XLA computes GELU and the gate of SwiGLU, up to the same
+rounding. A layer calls the kernel, in training and in inference alike; where `choice.uses_kernel` is False, the kernel
+calls the formula.
 """
 
 from keras_vit.layers.kernels.attention import attention
 from keras_vit.layers.kernels.choice import KERNELS, plain
 from keras_vit.layers.kernels.chunked_attention import queries_per_chunk
+from keras_vit.layers.kernels.feed_forward import feed_forward, swiglu
 from keras_vit.layers.kernels.gelu import as_rows, as_sequence, gelu, gelu_tanh
 from keras_vit.layers.kernels.norm import group_norm, layer_norm
 from keras_vit.layers.kernels.projection import project
@@ -19,6 +21,7 @@ __all__ = [
     "as_rows",
     "as_sequence",
     "attention",
+    "feed_forward",
     "gelu",
     "gelu_tanh",
     "group_norm",
@@ -26,4 +29,5 @@ __all__ = [
     "plain",
     "project",
     "queries_per_chunk",
+    "swiglu",
 ]

@@ -9,41 +9,43 @@ from keras import ops
 
 from keras_vit.layers import formulas
 from keras_vit.layers.kernels.choice import uses_kernel
+from keras_vit.layers.kernels.one_pass import in_one_pass
 from keras_vit.layers.kernels.recompute import recompute_from
 from keras_vit.layers.precision import at_least_float32, has_16_bits
 
 
-def gelu_tanh(x: Any) -> Any:
-    """Compute `x (1 + tanh(u)) / 2` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
+def gelu_tanh(x: Any, training: bool = False) -> Any:
+    """Compute `x (1 + tanh(u)) / 2` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`."""
+    return _with_backward("gelu_tanh", formulas.gelu_tanh, gelu_tanh_backward, x, training)
+
+
+def gelu(x: Any, training: bool = False) -> Any:
+    """Compute `x P(x)` with the distribution function `P` of the normal distribution."""
+    return _with_backward("gelu", formulas.gelu, gelu_backward, x, training)
+
+
+def gelu_tanh_backward(x: Any, d_output: Any) -> Any:
+    """Return the derivative of `x`.
 
     `(1 + tanh(u)) / 2` is `s = sigmoid(2 u)`, so that with `2 u = x (a + b x^2)` the derivative is
     `s + x s (1 - s) (a + 3 b x^2)`.
     """
     a = math.sqrt(8 / math.pi)
     b = 0.044715 * a
-
-    def derivative(x):
-        square = x * x
-        s = ops.sigmoid(x * (a + b * square))
-        return s + x * s * (1 - s) * (a + 3 * b * square)
-
-    return _with_derivative("gelu_tanh", formulas.gelu_tanh, derivative, x)
+    x = at_least_float32(x)
+    square = x * x
+    s = ops.sigmoid(x * (a + b * square))
+    return d_output * ops.cast(s + x * s * (1 - s) * (a + 3 * b * square), d_output.dtype)
 
 
-def gelu(x: Any) -> Any:
-    """Compute `x P(x)` with the distribution function `P` of the normal distribution, whose density is `p`.
-
-    The derivative is `P(x) + x p(x)`.
-    """
-
-    def derivative(x):
-        density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-        return 0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density
-
-    return _with_derivative("gelu", formulas.gelu, derivative, x)
+def gelu_backward(x: Any, d_output: Any) -> Any:
+    """Return the derivative of `x`: that of GELU is `P(x) + x p(x)`, with the density `p`."""
+    x = at_least_float32(x)
+    density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return d_output * ops.cast(0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density, d_output.dtype)
 
 
-def _with_derivative(name: str, formula: Callable, derivative: Callable, x: Any) -> Any:
+def _with_backward(name: str, formula: Callable, backward: Callable, x: Any, training: bool) -> Any:
     """Compute a formula whose backward pass computes its derivative from the input, in at least float32."""
     if not uses_kernel(name, x):
         return formula(x)
@@ -54,9 +56,10 @@ def _with_derivative(name: str, formula: Callable, derivative: Callable, x: Any)
             d_output = arguments[0] if upstream is None else upstream
             # Recomputation in 16 bits takes more time (5 % of a ViT-B/16 step on a CPU) than it saves memory.
             (saved,) = (x,) if has_16_bits(x) else recompute_from(d_output, x)
-            return d_output * ops.cast(derivative(at_least_float32(saved)), d_output.dtype)
+            return in_one_pass(backward, saved, d_output)
 
-        return formula(x), gradient
+        # Inference fuses GELU with the product before it, and its graph may become a file.
+        return in_one_pass(formula, x) if training else formula(x), gradient
 
     return compute(x)
 
