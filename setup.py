@@ -57,6 +57,7 @@ EXTRAS = {
     # The last release for TPUs. It asks for any libtpu from 0.0.14, but from 0.0.32 its import ends in an abort.
     "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu>=0.0.14,<=0.0.30"],
     "jax": ["jax>=0.7"],  # beside [cpu]; on a TPU VM with 'jax[tpu]', on NVIDIA with 'jax[cuda13]'
+    "orbax": ["orbax-checkpoint>=0.11.20"],  # beside [jax]: checkpoints of several hosts
     "torch": ["torch>=2.6"],
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
@@ -98,6 +99,7 @@ EXTRAS["dev"] = [
     *EXTRAS["hub"],
     *EXTRAS["sweep"],
     *EXTRAS["jax"],
+    *EXTRAS["orbax"],
     *(f"{requirement}; {LIBTPU_MACHINES}" for requirement in EXTRAS["plan"]),
     *EXTRAS["serving"],
     *EXTRAS["onnx"],

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from keras_vit.recipe import Recipe
+from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.state import BaseState
 from keras_vit.training.tasks import Task
 
@@ -48,6 +49,10 @@ class Backend(Protocol):
 
     def create_state(self, recipe: Recipe, task: Task, channels: int) -> BaseState:
         """Build the model of a recipe, and everything else that a checkpoint holds."""
+
+    def create_store(self, directory: str, keep: int) -> CheckpointStore:
+        """Return the checkpoints of a run, of which the newest `keep` stay."""
+        return CheckpointStore(directory, keep, writes=self.is_chief)
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
         """Return global batches on the devices.

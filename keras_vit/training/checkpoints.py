@@ -7,6 +7,8 @@ the one before it is used. There is no index of them: the files are the only tru
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
+
+`training.jax.sharded_checkpoints` writes those of several hosts: directories such as checkpoints/ckpt_200.
 """
 
 import glob
@@ -24,7 +26,8 @@ from keras_vit import _io
 from keras_vit._progress import Progress
 from keras_vit.training.errors import CheckpointMismatch, StorageError
 
-_NAME = "ckpt"
+NAME = "ckpt"
+BEST = "best"  # folder of the best checkpoint
 
 
 class CheckpointStore:
@@ -33,9 +36,11 @@ class CheckpointStore:
     Several workers share the directory, and only their chief writes.
     """
 
+    whole_arrays = True  # `save` takes whole arrays, and not the parts of a process
+
     def __init__(self, directory: str, keep: int = 2, writes: bool = True):
         self.directory, self.keep, self.writes = directory, keep, writes
-        self.best = os.path.join(directory, "best")
+        self.best = os.path.join(directory, BEST)
         if writes:
             remove_unfinished(directory)
             remove_unfinished(self.best)
@@ -54,6 +59,9 @@ class CheckpointStore:
         if best:
             self._save(arrays, self.best, keep=1)
 
+    def wait(self) -> None:
+        """Wait until all checkpoints are written; `save` returns when they are."""
+
     def newest(self) -> str | None:
         """Return the prefix of the newest checkpoint that is not torn, or None."""
         prefixes = (_prefix(self.directory, step) for step in reversed(saved_steps(self.directory)))
@@ -65,6 +73,11 @@ class CheckpointStore:
         `specs` has shape and dtype of every array by name. None if there is no checkpoint at all.
         """
         found = saved_steps(self.directory)
+        if found and has_sharded(self.directory):
+            raise CheckpointMismatch(
+                f"The checkpoints in {self.directory} are those of several hosts on JAX. To resume from them: "
+                "KERAS_BACKEND=jax keras-vit train ..."
+            )
         prefixes = [_prefix(self.directory, step) for step in reversed(found)]
         if found:  # where all of them are torn
             prefixes += [_prefix(self.best, step) for step in saved_steps(self.best)]
@@ -122,24 +135,29 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
     """Read the arrays of a checkpoint, all or none."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    found = {name: (tuple(shape), dtypes[name].name) for name, shape in shapes.items()}
+    check_specs(prefix, {name: (tuple(shape), dtypes[name].name) for name, shape in shapes.items()}, specs)
+    return {name: reader.get_tensor(name) for name in specs}
+
+
+def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple]) -> None:
+    """Refuse a checkpoint whose arrays have other names, shapes or dtypes than those of a state."""
     wrong = [name for name in {**specs, **found} if found.get(name) != specs.get(name)]
     if wrong:
         there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
         raise CheckpointMismatch(
-            f"Checkpoint {prefix} does not fit this recipe: {wrong[0]!r} is {there} there and {here} here, and "
+            f"Checkpoint {path} does not fit this recipe: {wrong[0]!r} is {there} there and {here} here, and "
             f"{len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the recipe that this "
             "one was started with."
         )
-    return {name: reader.get_tensor(name) for name in specs}
 
 
 def choose(directory: str, checkpoint: str) -> str:
     """Return the prefix of the best checkpoint (`"best"`) or of that of a step, after checking that it is not torn."""
-    best = os.path.join(directory, "best")
+    best = os.path.join(directory, BEST)
     folders = [best] if checkpoint == "best" else [best, directory]
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
-    prefixes = [_prefix(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
+    wanted = [(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
+    prefixes = [sharded_path(*each) if os.path.isdir(sharded_path(*each)) else _prefix(*each) for each in wanted]
     for prefix in prefixes:
         if problem_with(prefix) is None:
             return prefix
@@ -153,14 +171,20 @@ def choose(directory: str, checkpoint: str) -> str:
 
 def listed(directory: str) -> str:
     """Return the checkpoints of a directory in words, such as "best (200), 400, 500"."""
-    best, steps = saved_steps(os.path.join(directory, "best")), saved_steps(directory)
+    best, steps = saved_steps(os.path.join(directory, BEST)), saved_steps(directory)
     return ", ".join([*(f"best ({step})" for step in best[-1:]), *map(str, steps)]) or "none"
 
 
 def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Read the weights that are evaluated, by their path: their moving averages where the checkpoint has them."""
-    reader = tf.train.load_checkpoint(prefix)
-    stored = reader.get_variable_to_shape_map()
+    if os.path.isdir(prefix):
+        from keras_vit.training.jax import sharded_checkpoints
+
+        described = sharded_checkpoints.described(prefix)
+        stored = {name: list(shape) for name, (shape, _) in described.items()}
+    else:
+        reader = tf.train.load_checkpoint(prefix)
+        stored = reader.get_variable_to_shape_map()
     names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():
         received = stored.get(names[path], "no such weight")
@@ -169,6 +193,9 @@ def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
                 f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
                 f"Received: {received}."
             )
+    if os.path.isdir(prefix):
+        values = sharded_checkpoints.read(prefix, {name: np.empty(*described[name]) for name in names.values()})
+        return {path: values[name] for path, name in names.items()}
     return {path: reader.get_tensor(name) for path, name in names.items()}
 
 
@@ -177,19 +204,29 @@ def _in_words(spec: tuple | None) -> str:
 
 
 def _prefix(directory: str, step: int) -> str:
-    return os.path.join(directory, f"{_NAME}-{step}")
+    return os.path.join(directory, f"{NAME}-{step}")
+
+
+def sharded_path(directory: str, step: int) -> str:
+    """Return the directory of a checkpoint of several hosts."""
+    return os.path.join(directory, f"{NAME}_{step}")
+
+
+def has_sharded(directory: str) -> bool:
+    """Return whether several hosts wrote the checkpoints of a directory."""
+    return any(os.path.isdir(sharded_path(directory, step)) for step in saved_steps(directory))
 
 
 def step_of(prefix: str) -> int:
     """Return the step of a checkpoint."""
-    return int(prefix.rpartition("-")[2])
+    return int(re.split("[-_]", prefix)[-1])
 
 
 def saved_steps(directory: str) -> list[int]:
     """Return the steps, in order, that have any file of a checkpoint in `directory`."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
-    matches = (re.match(rf"{_NAME}-(\d+)\.", name) for name in names)
-    return sorted({int(match.group(1)) for match in matches if match})
+    matches = (re.match(rf"{NAME}(?:-(\d+)\.|_(\d+)$)", name) for name in names)
+    return sorted({int(match[1] or match[2]) for match in matches if match})
 
 
 def write_manifest(prefix: str, step: int) -> None:
@@ -202,8 +239,17 @@ def write_manifest(prefix: str, step: int) -> None:
     _io.write_json(f"{prefix}.json", {"step": step, "files": files})
 
 
+def identity(prefix: str) -> list[str]:
+    """Return the files whose hashes tell a checkpoint from others: the manifest has the hash of each other file."""
+    if os.path.isdir(prefix):
+        return sorted(path for path in glob.glob(f"{glob.escape(prefix)}/**", recursive=True) if os.path.isfile(path))
+    return [f"{prefix}.json"]
+
+
 def problem_with(prefix: str) -> str | None:
     """Return what is wrong with a checkpoint, or None if it is as it was written."""
+    if os.path.isdir(prefix):  # of several hosts, renamed when it was complete
+        return None
     manifest = f"{prefix}.json"
     if not os.path.exists(manifest):
         return "it has no manifest, so it was not written to the end"
@@ -234,7 +280,7 @@ def remove(prefix: str) -> None:
 
 def remove_unfinished(directory: str) -> None:
     """Delete the temporary files of a process that was killed while it wrote a checkpoint."""
-    for path in glob.glob(os.path.join(glob.escape(directory), f"{_NAME}-*temp*")):
+    for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 

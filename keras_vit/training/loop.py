@@ -68,6 +68,7 @@ class Loop:
         with (
             contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
+            self._written(),
             Progress("step", total, unit="steps") as bar,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
@@ -200,9 +201,18 @@ class Loop:
 
     def _save(self, best: bool) -> None:
         try:
-            self.store.save(self.state.values(), best)
+            self.store.save(self.state.values(self.store.whole_arrays), best)
         finally:
-            self.backend.wait()  # no process continues, or ends, while one writes
+            if self.store.whole_arrays:
+                self.backend.wait()  # no process continues, or ends, while one writes
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        """Wait for the checkpoints before a run ends."""
+        try:
+            yield
+        finally:
+            self.store.wait()
 
     def _profiler(self, calls: int) -> contextlib.AbstractContextManager:
         """Return a context that profiles the call after the one that compiles, if asked to."""

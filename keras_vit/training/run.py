@@ -9,7 +9,6 @@ from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit.training import data_record, run_directory, run_fields
-from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
 
@@ -45,8 +44,8 @@ class TrainingRun:
             model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
             recipe = dataclasses.replace(recipe, model=model)
         self.recipe = recipes.resolve(recipe, architecture)
-        self.store = CheckpointStore(
-            os.path.join(directory, run_directory.CHECKPOINTS), recipe.keep_checkpoints, data.backend.is_chief
+        self.store = data.backend.create_store(
+            os.path.join(directory, run_directory.CHECKPOINTS), recipe.keep_checkpoints
         )
         self.step: int | None = None
 

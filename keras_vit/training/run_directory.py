@@ -244,8 +244,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     from keras_vit.training import checkpoints, pixel_range, state
 
     prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
-    # The manifest has the SHA-256 of each file.
-    sha256 = _io.joint_sha256([f"{prefix}.json", os.path.join(directory, CONFIG)])
+    sha256 = _io.joint_sha256([*checkpoints.identity(prefix), os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     names, stated = config["data"]["class_names"], config["data"].get("values")
     outputs = len(stated["names"]) if stated else len(names)

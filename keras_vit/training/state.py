@@ -111,10 +111,13 @@ class BaseState:
             name: (tuple(array.shape), keras.backend.standardize_dtype(array.dtype)) for name, array in arrays.items()
         }
 
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield (name, whole array) for a checkpoint. Every process must iterate over all of them."""
+    def values(self, whole: bool = True) -> Iterator[tuple[str, Any]]:
+        """Yield (name, array) for a checkpoint; whole arrays, or as they are on the devices.
+
+        Every process must iterate over all of them.
+        """
         for name, array in self.arrays_by_name().items():
-            yield name, self.fetch(array)
+            yield name, self.fetch(array) if whole else array
         yield from self.progress.values().items()
 
 

@@ -143,12 +143,12 @@ def test_two_hosts_give_the_result_of_one_device(whole, tmp_path):
 
 
 def test_sigterm_to_one_host_stops_and_saves_all(tmp_path):
-    assert_all_stop_and_save(start_hosts(tmp_path, **LONG), 1, tmp_path)
+    assert_all_stop_and_save(start_hosts(tmp_path, **LONG), 1, tmp_path, "ckpt_{}")
 
 
 def test_the_other_host_of_a_killed_one_ends(tmp_path):
     hosts = start_hosts(tmp_path, **LONG)
-    wait_for(tmp_path / "checkpoints" / "ckpt-3.json", hosts[0])
+    wait_for(tmp_path / "checkpoints" / "ckpt_3", hosts[0])
     assert_others_end(hosts, killed=1)
 
 

@@ -107,9 +107,9 @@ def test_sigterm_to_one_worker_stops_and_saves_all(signaled, tmp_path):
     assert_all_stop_and_save(workers, signaled, tmp_path)
 
 
-def assert_all_stop_and_save(workers, signaled, directory):
+def assert_all_stop_and_save(workers, signaled, directory, name="ckpt-{}.json"):
     """SIGTERM to one of two workers: both end with code 75 at the same step, which is saved."""
-    wait_for(directory / "checkpoints" / "ckpt-3.json", workers)
+    wait_for(directory / "checkpoints" / name.format(3), workers)
     workers[signaled].send_signal(signal.SIGTERM)
     try:
         outputs = [worker.communicate(timeout=120)[0] for worker in workers]
@@ -120,4 +120,4 @@ def assert_all_stop_and_save(workers, signaled, directory):
     found = [re.search(r"Stopped by (.+) at step (\d+) of 100000; the state is saved", output) for output in outputs]
     assert found[signaled][1] == "SIGTERM" and found[1 - signaled][1] == "another worker"
     assert found[0][2] == found[1][2]
-    assert (directory / "checkpoints" / f"ckpt-{found[0][2]}.json").exists()
+    assert (directory / "checkpoints" / name.format(found[0][2])).exists()

@@ -4,13 +4,16 @@ KERAS_BACKEND=jax python -m pytest tests/training/test_on_jax.py
 """
 
 import json
+import math
 import os
 import re
+import shutil
 import signal
 
 import jax
 import keras
 import numpy as np
+import orbax.checkpoint as orbax
 import pytest
 import tensorflow as tf
 
@@ -20,8 +23,9 @@ from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_predictor
 from keras_vit.training import tasks
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.checkpoints import CheckpointStore, choose, listed, read_weights
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
+from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
 from keras_vit.training.jax.state import TrainState
@@ -303,11 +307,13 @@ def test_dropout_depends_on_seed_and_step_only():
 class World:
     """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`."""
 
-    def __init__(self, directory, recipe, where=None, bad_step=None):
+    def __init__(self, directory, recipe, where=None, bad_step=None, sharded=False):
         self.directory, self.recipe, self.where, self.bad_step = str(directory), recipe, where or devices(), bad_step
         self.state = TrainState(network(**NOISE), recipe, self.where)
         self.backend = JaxBackend(self.where)
-        self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints)
+        checkpoints = f"{directory}/checkpoints"
+        create = sharded_checkpoints.ShardedCheckpointStore if sharded else self.backend.create_store
+        self.store = create(checkpoints, recipe.keep_checkpoints, *[self.where] * sharded)
         self.restored = toy.restore(self.store, self.state)
         inputs = training_inputs(tasks.create(recipe, outputs=CLASSES))
 
@@ -375,10 +381,11 @@ def test_it_reports(whole):
     assert whole.step.compiled._cache_size() == 1
 
 
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
-def test_resuming_is_exact(whole, tmp_path, stop_at, monkeypatch):
+def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
-    first = World(tmp_path, RUN, whole.where)
+    first = World(tmp_path, RUN, whole.where, sharded=sharded)
     next_count, call = first.loop._next_count, first.loop.run_steps
     monkeypatch.setattr(first.loop, "_next_count", lambda step, speed: min(1, next_count(step, speed)))
 
@@ -404,6 +411,58 @@ def test_another_number_of_devices_goes_on(whole, tmp_path):
     again.store.save(again.state.values())
     assert World(tmp_path, RUN, whole.where).restored == 10
     assert_same(saved(World(tmp_path, RUN, devices(2)).state), saved(whole.state))
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """A state on eight devices with divided weights, saved by each host in parts."""
+    world = World(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
+    for weight in (*world.state.trained, *world.state.moving):
+        weight.assign(weight.value + 1)
+    world.state.progress.step = 9
+    world.store.save(world.state.values(whole=False), best=True)
+    world.store.wait()
+    return world
+
+
+@pytest.mark.parametrize("count", [4, 1])
+def test_parts_of_eight_devices_go_on_on_fewer(sharded, count):
+    world = World(sharded.directory, RUN, devices(count, fsdp=count > 1))
+    assert world.restored == 9
+    assert_same(saved(world.state), saved(sharded.state))
+    kernel = max(world.state.trained, key=lambda weight: math.prod(weight.shape)).value
+    assert kernel.addressable_shards[0].data.size == kernel.size // count
+
+
+def test_orbax_reads_the_parts_by_itself(sharded):
+    """The values are those of the state, without this package."""
+    with orbax.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9/default")
+    assert_same(found, saved(sharded.state))
+
+
+def test_a_torn_write_leaves_the_former_checkpoint(sharded, tmp_path):
+    shutil.copytree(sharded.directory, tmp_path, dirs_exist_ok=True)
+    torn = tmp_path / "checkpoints/ckpt_12.orbax-checkpoint-tmp"
+    (tmp_path / "checkpoints/ckpt_9").rename(torn)
+    shutil.copytree(torn, tmp_path / "checkpoints/ckpt_9")
+    assert World(tmp_path, RUN).restored == 9
+    assert not torn.exists()
+
+
+def test_weights_of_a_step_are_read_from_parts(sharded):
+    checkpoints, path = f"{sharded.directory}/checkpoints", f"{sharded.directory}/checkpoints/best/ckpt_9"
+    assert listed(checkpoints) == "best (9), 9" and choose(checkpoints, "best") == path
+    shapes = {weight.path: tuple(weight.shape) for weight in sharded.state.trained}
+    expected = saved(sharded.state)
+    assert_same(read_weights(path, shapes), {name: expected[f"average/{name}"] for name in shapes})
+
+
+def test_another_format_or_recipe_than_that_of_the_parts(sharded):
+    with pytest.raises(CheckpointMismatch, match="several hosts on JAX"):
+        CheckpointStore(f"{sharded.directory}/checkpoints").restore(sharded.state.specs())
+    with pytest.raises(CheckpointMismatch, match="ckpt_9 does not fit this recipe"):
+        World(sharded.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
 
 
 def test_not_a_number(tmp_path):

@@ -1,5 +1,6 @@
 """The JAX backend: programs jitted over a mesh of devices. See `keras_vit.training.backend`."""
 
+import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -8,15 +9,19 @@ import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.models.representation import representation
-from keras_vit.training import device_preprocessing, tasks
+from keras_vit.training import checkpoints, device_preprocessing, tasks
 from keras_vit.training.backend import Backend, check_rows
+from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import TrainStep, evaluate, jit_evaluation, run_steps, training_inputs
+
+_INSTALL = "pip install 'keras-vision-transformers[orbax]'"
 
 
 def create_backend(
@@ -52,6 +57,19 @@ class JaxBackend(Backend):
         with Progress("Creating the model"):
             task.open(channels)
             return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
+
+    def create_store(self, directory: str, keep: int) -> Any:
+        found, sharded = checkpoints.saved_steps(directory), checkpoints.has_sharded(directory)
+        if not (sharded or (self.num_workers > 1 and not found)):
+            return super().create_store(directory, keep)
+        if importlib.util.find_spec("orbax"):
+            return sharded_checkpoints.ShardedCheckpointStore(directory, keep, self.devices)
+        if sharded:
+            raise ModuleNotFoundError(
+                f"{directory} has checkpoints of several hosts. To read them: {_INSTALL}", name="orbax"
+            )
+        logging.info("The first host writes whole checkpoints. To write a part on each host: %s", _INSTALL)
+        return super().create_store(directory, keep)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Batches:
         return Batches(self.devices, batches_of_worker)

@@ -91,5 +91,7 @@ class TrainState(BaseState):
         return [pair for group, arrays in values for pair in zip(group, arrays, strict=True)]
 
     def _place(self, value, dtype=None) -> jax.Array:
+        if isinstance(value, jax.Array):  # its parts are on the devices already
+            return value
         value = np.asarray(value, dtype)
         return self.devices.place(value, self.devices.of_weight(value.shape))
