@@ -96,6 +96,8 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return result
 
     def weights_normalization(recipe: "Recipe") -> str | None:
+        if own := choices.settings.get("data.pp_eval"):  # training pixels are normalized like the user's
+            return preprocess.split(own)[1]
         path = recipe.model.checkpoint or ""
         if not os.path.exists(path):
             split_sizes(recipe.data.source)  # a wrong name is an error before a download

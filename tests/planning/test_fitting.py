@@ -50,8 +50,10 @@ def test_which_weights_are_trained_and_how():
     resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
+    of = lambda adapt: chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))  # noqa: E731
     for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
-        assert chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))["optim.name"] == name
+        assert of(adapt)["optim.name"] == name
+    assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
     assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
     assert chosen("update", labels="mask")["optim.name"] == "adamw"
 
