@@ -101,7 +101,8 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
     """
     wanted, devices = change(recipe), max(1, facts.gpus)
     limit, local = wanted.time or rules.CPU_SECONDS, wanted.data.batch_size // devices
-    sizes = rules.image_sizes(facts, wanted, _patch(wanted.model))
+    of_weights = recipes.replace(wanted, {"model.image_size": recipe.model.image_size})
+    sizes = rules.image_sizes(facts, of_weights, _patch(wanted.model))
     # Where the user chose a size or the parts, there are only these.
     possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
     own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
@@ -121,14 +122,14 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
             fits = fixed + planned.peak_bytes * given / parts <= SHARE_OF_MEMORY * facts.memory
             if fits:
                 break
-        base = recipes.replace(base, {"optim.accumulation_steps": parts})
+        base = recipes.replace(base, {"optim.accumulation_steps": parts if given == 1 else 1})
         per_step = 0 if facts.gpus else rules.seconds_for(facts, found, planned.step_flops)
         seconds = found.total_steps * per_step
         # Fewer steps are planned below, but not fewer than the user's.
         if fits and seconds <= limit / (1 if users else rules.FEWEST):
             break
         if len(possible) > 1:
-            reasons["images"] = f"larger ones take too long for {duration(limit)}, or half of the memory"
+            reasons["images"] = "larger ones take " + (f"too long for {duration(limit)}" if fits else "too much memory")
     if seconds > limit and not users:
         total = max(rules.MIN_STEPS, int(limit / per_step))
         base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))
@@ -155,16 +156,23 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
     if used.time:
         steps = f"as many as fit into {duration(used.time)}, after some are measured"
     decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
-    mixup = f", mixup {data.mixup:g}" if data.mixup else ""
+    mixed = f", mixup {data.mixup:g}" if data.mixup else ""
+    mixed += f", label smoothing {used.label_smoothing:g}" if used.label_smoothing else ""
     lines: dict[str, tuple[str, tuple[str, ...]]] = {
         "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}", ("adapt",)),
         "images": (f"images: {model.image_size} pixels, {values}", ("model.image_size",)),
-        "batch": (f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}", ("data.batch_size",)),
+        "batch": (
+            f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
+            ("data.batch_size", "optim.accumulation_steps"),
+        ),
         "steps": (f"steps: {steps}", ("total_steps", "time")),
-        "update": (f"update: {optim.name}, rate {optim.learning_rate:g}{decay}", ("optim.name", "optim.learning_rate")),
+        "update": (
+            f"update: {optim.name}, rate {optim.learning_rate:g}{decay}",
+            ("optim.name", "optim.learning_rate", "optim.weight_decay"),
+        ),
         "augmentation": (
-            f"augmentation: {augmentation.removeprefix('decode|')}{mixup}",
-            ("data.pp_train", "data.mixup"),
+            f"augmentation: {augmentation.removeprefix('decode|')}{mixed}",
+            ("data.pp_train", "data.mixup", "label_smoothing"),
         ),
     }
     for name, (line, fields) in lines.items():

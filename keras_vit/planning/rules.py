@@ -20,6 +20,8 @@ FLOPS_PER_CORE = 3e10  # per second, in float32 training; measured, see the page
 MIN_STEPS = 100
 FEWEST = 0.25  # share of the steps that larger images must leave: pixels matter more than passes
 _SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # of the operations of training all weights
+# Optimizer, rate and weight decay by the weights that are trained; of others as of LoRA.
+_UPDATES = {"all": ("sgd", 3e-3, 0.0), "last": ("sgd", 3e-3, 0.0), "head": ("adamw", 1e-2, 0.0)}
 
 Fields = dict[str, Any]
 # The model that learns from scratch where no weights are to be had: a ResNet of two stages, then 6 by 6 patches.
@@ -87,8 +89,8 @@ def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     elif facts.labels == "mask":
         (name, rate, decay), reason = ("adamw", 1e-4, 0.05), "masks"
     else:
-        most = recipe.adapt.startswith(("all", "last"))
-        (name, rate, decay), reason = ("sgd", 3e-3, 0.0) if most else ("adamw", 1e-3, 0.0), f"for adapt={recipe.adapt}"
+        of = _UPDATES.get(recipe.adapt.partition("(")[0], ("adamw", 1e-3, 0.0))
+        (name, rate, decay), reason = of, f"for adapt={recipe.adapt}"
     return {"optim.name": name, "optim.learning_rate": rate, "optim.weight_decay": decay}, reason
 
 
@@ -103,10 +105,12 @@ def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the random changes of training images, mixup and label smoothing."""
     size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
-    smallest = ", 50" if facts.few and facts.labels != "mask" else ""  # percent of the area of an image
+    scratch = recipe.model.checkpoint is None
+    least = 50 if scratch else 80  # percent of the area of an image
+    smallest = f", {least}" if facts.few and facts.labels != "mask" else ""
     crop = f"decode|inception_crop({size}{smallest})|flip_lr"
-    if recipe.model.checkpoint is not None or facts.labels == "mask":
-        reason = "few images, so crops of half of the area or more" if smallest else "crops of any part"
+    if not scratch or facts.labels == "mask":
+        reason = f"few images, so crops of {least} % of the area or more" if smallest else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason
     mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.labels == "class" else {}
     return {"data.pp_train": f"{crop}|randaug(2, 10)|{values}", **mixed}, "from scratch"

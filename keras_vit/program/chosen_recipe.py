@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 DEFAULT = "folder"  # the recipe for any data set that is named without one
+OF_TIME = {"total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps"}  # fields that it sets
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -39,8 +40,8 @@ class Choices:
             )
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
-        if self.time is not None and "total_steps" in self.settings:
-            raise ValueError("The time sets the number of steps: give either the time or total_steps.")
+        if both := (self.time is not None or "time" in self.settings) and OF_TIME & self.settings.keys():
+            raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Give either the time or {min(both)}.")
 
     def workdir(self) -> str:
         """Return the run directory where none is given: `runs/NAME`, after the data set or recipe."""
@@ -95,6 +96,8 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return result
 
     def weights_normalization(recipe: "Recipe") -> str | None:
+        if own := choices.settings.get("data.pp_eval"):  # training pixels are normalized like the user's
+            return preprocess.split(own)[1]
         path = recipe.model.checkpoint or ""
         if not os.path.exists(path):
             split_sizes(recipe.data.source)  # a wrong name is an error before a download

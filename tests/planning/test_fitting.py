@@ -12,7 +12,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.planning import fitting, rules
-from keras_vit.program.chosen_recipe import Choices, recipe_of, seconds_of
+from keras_vit.program.chosen_recipe import OF_TIME, Choices, recipe_of, seconds_of
 from tests.data import pictures
 from tests.recipe import toy
 
@@ -50,8 +50,10 @@ def test_which_weights_are_trained_and_how():
     resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
+    of = lambda adapt: chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))  # noqa: E731
     for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
-        assert chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))["optim.name"] == name
+        assert of(adapt)["optim.name"] == name
+    assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
     assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
     assert chosen("update", labels="mask")["optim.name"] == "adamw"
 
@@ -65,7 +67,7 @@ def test_a_batch_divides_among_the_devices():
 
 def test_only_images_learned_from_scratch_are_mixed():
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
-    assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 50)|flip_lr|value_range(-1, 1)"}
+    assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 80)|flip_lr|value_range(-1, 1)"}
     assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
     assert chosen("augmentation", recipe=scratch)["data.mixup"] > 0 and "randaug" in str(
         chosen("augmentation", recipe=scratch)
@@ -115,7 +117,7 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
         machine(memory=1e12, cores=cores)
         recipe = fitted(photos, variant)
         sizes.append(recipe.model.image_size)
-        assert f"inception_crop({sizes[-1]}, 50)" in recipe.data.pp_train
+        assert f"inception_crop({sizes[-1]}, 80)" in recipe.data.pp_train
         assert f"resize({sizes[-1]})" in recipe.data.pp_eval
     assert sizes == [224, 160, 112]
     machine(gpus=1, memory=80e9)
@@ -154,35 +156,56 @@ def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
 # The user
 
 
-@pytest.mark.parametrize("settings", [{}, {"total_steps": 120, "data.batch_size": 30, "model.image_size": 112}])
-def test_six_lines_state_the_settings_after_those_of_the_user(settings, machine, photos, caplog):
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({}, []),
+        ({"total_steps": 120, "data.batch_size": 30, "model.image_size": 112}, ["images", "batch", "steps"]),
+        ({"optim.accumulation_steps": 2, "optim.weight_decay": 0.1}, ["batch", "update"]),
+        ({"adapt": "head", "optim.schedule.warmup_steps": 3, "label_smoothing": 0.1}, ["model", "augmentation"]),
+    ],
+)
+def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, machine, photos, caplog):
     machine(memory=1e12)
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = recipe_of(Choices(photos, model="ViT_S16", settings=settings))
     lines = {name: line for name, _, line in (text.partition(": ") for text in caplog.messages)}
     assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
     assert all(recipes.get(recipe, field) == value for field, value in settings.items())
+    parts, optim = recipe.optim.accumulation_steps, recipe.optim
     assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
-    assert lines["batch"].startswith(f"{recipe.data.batch_size} in 1 part (")
-    warmup = recipe.optim.schedule.warmup_steps
+    assert lines["batch"].startswith(f"{recipe.data.batch_size} in {parts} part{'s' if parts > 1 else ''} (")
+    warmup = optim.schedule.warmup_steps
     assert lines["steps"].startswith(f"{recipe.total_steps} steps, {warmup} of them warm-up (")
-    assert lines["update"].startswith("adamw, rate 0.001 (for adapt=lora)")
-    given = [name for name, line in lines.items() if line.endswith("(given)")]
-    assert given == (["images", "batch", "steps"] if settings else [])
-    assert recipe.model.image_size == settings.get("model.image_size", recipe.model.image_size)
+    decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
+    assert lines["update"].startswith(f"adamw, rate {optim.learning_rate:g}{decay} (")
+    smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
+    assert f"|flip_lr{smoothing} (" in lines["augmentation"]
+    assert given == [name for name, line in lines.items() if line.endswith("(given)")]
     assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+
+
+@pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}])
+def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, caplog):
+    """Also where the rules have one size to choose from."""
+    machine(gpus=1, memory=80e9)
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe_of(Choices(photos, model="ViT_Ti16", image_size=64, **choices))
+    assert "images: 64 pixels, value_range(-1, 1) (given)" in caplog.messages
 
 
 def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The rate is that of what is trained, the parts those of the batch, and the steps those of the images."""
     of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
     assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
-    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50)")
+    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 80)")
     assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
     small, large = of(), of(settings={"model.variant": "ViT-L/16"})
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
-    with pytest.raises(ValueError, match="either the time or total_steps"):
-        of(time="5m", settings={"total_steps": 5})
+    assert rules.of_steps(9, 1, 1).keys() == OF_TIME
+    for field in OF_TIME:
+        with pytest.raises(ValueError, match=f"either the time or {field}"):
+            of(time="5m", settings={field: 5})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import pathlib
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import save_checkpoint
 from keras_vit.models.resizing import Resizing
+from keras_vit.program.chosen_recipe import Choices, recipe_of
 from tests import programs, tiny
 from tests.data import pictures
 from tests.zoo.local_hub import COMMIT, local_hub  # noqa: F401 (a fixture)
@@ -52,7 +54,7 @@ def test_a_run_of_one_flag(world):
     config = json.loads((world / "run" / "config.json").read_text())
     data, model = config["recipe"]["data"], config["recipe"]["model"]
     values = PP.rpartition("|")[2]
-    assert data["pp_train"] == f"decode|inception_crop(32, 50)|flip_lr|{values}"
+    assert data["pp_train"] == f"decode|inception_crop(32, 80)|flip_lr|{values}"
     assert data["pp_eval"] == config["preprocess"] == f"decode|resize(32)|{values}"
     assert (model["checkpoint"], model["image_size"]) == ("hf:a/b", 32)
     assert config["architecture"]["arguments"]["hidden_size"] == 16
@@ -61,6 +63,16 @@ def test_a_run_of_one_flag(world):
     longer = [*recipe[1:], "--config.total_steps=2"]
     assert "Resuming" in run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=run", *longer)
     assert json.loads((world / "run" / "config.json").read_text())["weights"] == PINNED
+
+
+def test_training_pixels_are_normalized_like_those_of_the_user(world, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    pp = "decode|resize(32)|value_range(-1, 1)"
+    choices = Choices("folder:photos", model="hf:a/b", settings={"data.pp_eval": pp})
+    data = recipe_of(choices, workdir="run").data
+    assert (data.pp_train, data.pp_eval) == ("decode|inception_crop(32, 80)|flip_lr|value_range(-1, 1)", pp)
+    (line,) = [text for text in caplog.messages if text.startswith("augmentation:")]
+    assert not line.endswith("(given)")
 
 
 def test_other_weights_of_a_recipe(world):
