@@ -104,8 +104,8 @@ def test_mistakes_come_first_with_their_true_class():
     assert (
         text.index("the 1 most confident of 7") < text.index("image 1") < text.index("Correct") < text.index("image 0")
     )
-    assert "✗ cat 75 % dog 25 % true class: dog" in text
-    assert "✓ cat 75 %" in text
+    assert "✗ cat 75.0% dog 25.0% true class: dog" in text
+    assert "✓ cat 75.0%" in text
     assert "Mistakes" not in text_of(render(images=[image(2, truth=None)]))
 
 
