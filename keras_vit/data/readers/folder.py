@@ -133,7 +133,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         example = next(iter(tree.files(tree.root)), None)
         raise ValueError(
             f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
-            f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
+            f"subfolders{f', with images such as {example!r}' if example else ''}."
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()
