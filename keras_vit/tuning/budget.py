@@ -46,8 +46,8 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     )
     if total < rules.MIN_STEPS:
         logging.warning(
-            "So few steps (%d) rarely suffice. Give more --time, or smaller images by --image_size, or train only the head "
-            "by --adapt=head.",
+            "So few steps (%d) rarely suffice. Give more --time, or smaller images by --image_size, or train only the "
+            "head by --adapt=head.",
             total,
         )
     return rules.of_steps(total, size, data.eval.num_examples)
