@@ -76,9 +76,7 @@ def examples_of(card: ModelCard) -> dict[str, bytes]:
     if source.startswith(LOCAL) and "://" not in source:
         with contextlib.suppress(OSError, ValueError):
             found = sample_images.for_model(card, EXAMPLES, on_bad_image="skip")
-            return {
-                "/".join(name.split("/")[-2:]): image for name, image in zip(found.names, found.contents, strict=True)
-            }
+            return dict(zip(("/".join(name.split("/")[-2:]) for name in found.names), found.contents, strict=True))
     return {}
 
 

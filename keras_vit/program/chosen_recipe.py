@@ -64,7 +64,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     from keras_vit.planning import fitting, rules
     from keras_vit.training import pixel_range, run_directory
 
-    if choices.data:  # a wrong name is an error before a download
+    if choices.data and (workdir or not choices.config):  # a wrong name is an error before a download
         split_sizes(choices.data if choices.config or ":" in choices.data else f"folder:{choices.data}")
     named = recipes.named_checkpoint(choices.model, choices.image_size) if choices.model else {}
     weights = choices.weights or named.pop("weights", None)

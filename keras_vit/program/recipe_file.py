@@ -31,7 +31,8 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         config = run_directory.read_config(os.path.dirname(value) or ".")
         return from_dict(config["recipe"]), dict(chosen or {}), lambda recipe, change: change(recipe)
     name, colon, argument = value.partition(":")
-    path, known = find(name), {}
+    path = find(name)
+    known: dict[str, Any] = {}
     try:
         module = _import(path)
         get_config = getattr(module, "get_config", None)
