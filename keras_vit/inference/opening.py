@@ -49,9 +49,9 @@ def open_predictor(
     path = os.fspath(path)
     found = formats.find(path)
     if found is None:
-        from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
-
         with Progress(f"Opening {path}"):
+            from keras_vit.inference import keras_model  # imports Keras, which files do without
+
             return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
     if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
