@@ -99,7 +99,7 @@ def _examples(names: Sequence[str]) -> str:
     """Return a button for each image of `ServedModel.examples`."""
     images = (f'<img alt="{html.escape(name)}" src="page/examples/{index}">' for index, name in enumerate(names))
     buttons = "".join(f"<button>{image}</button>" for image in images)
-    return f'<p id="examples">or try one: {buttons}</p>\n' if buttons else ""
+    return f'<p id="examples">or a test image: {buttons}</p>\n' if buttons else ""
 
 
 def _part(name: str, number: float, **details: Any) -> dict[str, Any]:
