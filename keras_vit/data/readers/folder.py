@@ -31,7 +31,10 @@ def read(
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         if tf.io.gfile.exists(tree.root):
-            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
+            raise ValueError(
+                f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first. A list of images, "
+                f".csv or .jsonl, opens as manifest:{location}."
+            )
         raise FileNotFoundError(f"There is no folder {location!r}.")
     roots, notes = _splits(tree)
     files, about_files = _images(tree, roots)
