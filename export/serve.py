@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:
-        raise ValueError(f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}.") from error
+        raise ValueError(
+            f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}. Give another --port."
+        ) from error
     # The server raises its signal again after its end. Python would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exit_codes.end(0))
