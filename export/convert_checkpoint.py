@@ -62,8 +62,10 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
     if options.describe:
         model, _ = load_source(argv[1], options)
-        sys.stdout.write(json.dumps(model.get_config(), indent=2) + "\n")
-        logging.info("%d parameters", model.count_params())
+        unused = set() if model.get_config().get("include_top", True) else {"classes"}
+        config = {name: value for name, value in model.get_config().items() if name not in unused}
+        sys.stdout.write(json.dumps(config, indent=2) + "\n")
+        logging.info("%s parameters", f"{model.count_params():,}")
         return 0
     destination = argv[2]
     check_writable(destination)

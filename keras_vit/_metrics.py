@@ -29,7 +29,7 @@ class Metric:
     def text(self, value: float | None, digits: int = 4) -> str:
         """Return a value with its unit: a fraction in percent, others in `digits` significant digits."""
         if self.unit == "%" and isinstance(value, float):
-            return f"{value:.2%}"
+            return _numbers.percent(value, 2)
         shown = _numbers.number(value, digits)
         return f"{shown} {self.unit}" if value is not None and self.unit not in ("", "%") else shown
 

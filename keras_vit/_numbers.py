@@ -10,3 +10,8 @@ def number(value: object, digits: int = 4) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """Return a fraction such as 82.5%; measured ones, such as accuracies, with two digits."""
+    return f"{fraction:.{digits}%}"

@@ -59,7 +59,7 @@ def _published(variant: str) -> str:
     """Return the list of the published weights of a variant, as its docstring shows it."""
     lines = []
     for entry in zoo.list_weights(variant):
-        accuracy = "" if entry.accuracy is None else f", {entry.accuracy} % top-1 on ImageNet"
+        accuracy = "" if entry.accuracy is None else f", {entry.accuracy}% top-1 on ImageNet"
         pretraining, head = _DATA_SETS[entry.pretraining], _DATA_SETS.get(entry.head or "", "without a head")
         trained = pretraining if head == pretraining else f"{pretraining}, then {head}"
         trained = f"{pretraining}, {head}" if entry.head is None else trained

@@ -24,7 +24,7 @@ def test_the_constructor_builds_its_variant_with_the_documented_arguments():
 
 def test_the_docstring_lists_the_published_weights_with_their_accuracy():
     text = inspect.getdoc(keras_vit.ViT_B16)
-    assert "'augreg'`: trained on ImageNet-21k, then ImageNet, 384 pixels, 85.49 %" in text
+    assert "'augreg'`: trained on ImageNet-21k, then ImageNet, 384 pixels, 85.49%" in text
     for name in inspect.signature(keras_vit.ViT_B16).parameters:
         assert f"\n    {name}: " in text, name
     (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(keras_vit.ViT_Ti16), re.DOTALL)

@@ -66,7 +66,7 @@ def rows(model: str) -> list[dict[str, Any]]:
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as Markdown."""
-    formats = {"top-1": "{} %", "parameters": "{:,}", "GFLOPs": "{:.1f}", "images/s": "{:.1f}", "memory": "{:.2f} GB"}
+    formats = {"top-1": "{}%", "parameters": "{:,}", "GFLOPs": "{:.1f}", "images/s": "{:.1f}", "memory": "{:.2f} GB"}
     names = [column.removesuffix(":") for column in COLUMNS]
     shown = (
         [None if row[name] is None else formats.get(name, "{}").format(row[name]) for name in names] for row in found

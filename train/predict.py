@@ -64,6 +64,7 @@ with program.imports(__name__):
         image_inputs,
         masks,
         open_predictor,
+        opening,
         outputs,
         sorted_copies,
         tables,
@@ -78,11 +79,14 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = find_images(argv[1:])
     check_flags(paths)
+    check_output(opening.stated_output(options.model))
     is_table = tables.is_table(options.output)
     with tables.opened(options.output) if is_table else contextlib.nullcontext() as table:
         predictor = open_predictor(options.model, **common_flags.model_options())
         card = predictor.card
-        check_model(card)
+        if not card.names:
+            raise ValueError(f"--model must have classes or values. Received: --model={options.model} without names.")
+        check_output(card.output_name)
         done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
 
         # What becomes of a prediction
@@ -159,18 +163,16 @@ def check_flags(paths: Sequence[str]) -> None:
     tables.check_names(paths)
 
 
-def check_model(card: ModelCard) -> None:
-    """Refuse flags that do not fit the model."""
-    options, kind = flags.FLAGS, card.output_name
-    if not card.names:
-        raise ValueError(f"--model must have classes or values. Received: --model={options.model}, which has none.")
+def check_output(kind: str | None) -> None:
+    """Refuse flags that do not fit the output of the model, if it is known."""
+    options = flags.FLAGS
     given = [f"--{name}" for name in ("top_k", "order", "sort") if options[name].present]
-    if given and kind != "probabilities":
+    if given and kind not in (None, "probabilities"):
         raise ValueError(
-            f"Only a model with probabilities of classes takes {', '.join(given)}. Received: a model of {kind}: "
-            f"{', '.join(card.names)}."
+            f"Only a model with probabilities of classes takes {', '.join(given)}. "
+            f"Received: --model={options.model}, a model of {kind}."
         )
-    if options.output and not tables.is_table(options.output) and kind != "mask":
+    if options.output and not tables.is_table(options.output) and kind not in (None, "mask"):
         raise ValueError(
             f"--output must end in {', '.join(tables.EXTENSIONS)}; only a model that predicts masks writes to a "
             f"folder. Received: --output={options.output} and a model of {kind}."

@@ -89,8 +89,8 @@ class Match:
         if ours and mode != "reset" and classes == model_classes:
             return
         if ours:
-            sizes = f"the file's has {classes} classes, the model's {model_classes}"
-            self.report.notes.append(f"the head was reset to its initial values: {sizes}")
+            sizes = f"the file has {classes} classes, the model has {model_classes}"
+            self.report.notes.append(f"the head begins at its initial values: {sizes}")
             self.report.reset = ours
         self._drop("" if ours else "the model has no head", *_HEAD)
         if not self._named(self.variables, "pre_logits/"):

@@ -56,8 +56,9 @@ def write(
             module = signatures.ServingModule(copy, card, top_k, extra_signatures)
             signatures.write(module, draft, module.signatures())
         os.makedirs(os.path.join(draft, "assets.extra"), exist_ok=True)  # copied and kept by the server
-        card = model_card.write(draft, card)
-        artifact = SavedModelPredictor(draft)
+        with Progress("Opening the SavedModel"):
+            card = model_card.write(draft, card)
+            artifact = SavedModelPredictor(draft)
         try:
             result = artifact_check.check(
                 artifact, reference(model, copy, card), images, verify.tolerance_of(precision, card.output)

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 
+from keras_vit import _io
 from keras_vit._progress import Progress
-from keras_vit.inference import formats
+from keras_vit.inference import formats, model_card, outputs
 from keras_vit.inference.predictor import Predictor
 
 
@@ -48,9 +49,9 @@ def open_predictor(
     path = os.fspath(path)
     found = formats.find(path)
     if found is None:
-        from keras_vit.inference import keras_model  # imports Keras' backend, which files of other runtimes do without
-
         with Progress(f"Opening {path}"):
+            from keras_vit.inference import keras_model  # imports Keras, which files do without
+
             return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
     if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
@@ -59,6 +60,13 @@ def open_predictor(
             f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )
     return open_artifact(path, num_threads)
+
+
+def stated_output(path: str) -> str | None:
+    """Return the name of the output in the card of an artifact or in the record of a run; None if there is neither."""
+    found = formats.find(path)
+    record = model_card.path_of(found[0]) if found else os.path.join(path, "config.json")
+    return outputs.NAMES.get(_io.read_json(record).get("output")) if os.path.isfile(record) else None
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:

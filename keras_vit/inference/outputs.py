@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._numbers import percent
 from keras_vit._values import Values
 from keras_vit.inference import masks
 
@@ -96,7 +97,7 @@ def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities",
 
 def as_text(answer: Parts, kind: str = "probabilities") -> str:
     """Return an answer as lines of a table, one per class or value."""
-    numbers = [as_number(number) if kind == "values" else f"{number:8.3%}" for _, number in answer]
+    numbers = [as_number(number) if kind == "values" else percent(number) for _, number in answer]
     name_width, width = max(len(name) for name, _ in answer), max(map(len, numbers))
     pairs = zip(answer, numbers, strict=True)
     return "".join(f"  {name:<{name_width}}  {number:>{width}}\n" for (name, _), number in pairs)

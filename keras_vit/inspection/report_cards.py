@@ -9,6 +9,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit._metrics import segmentation_scores
+from keras_vit._numbers import percent
 from keras_vit._palette import overlay, palette
 from keras_vit._progress import track
 from keras_vit.evaluators import segmentation
@@ -66,7 +67,7 @@ def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]
     )
     if example.mask is not None:
         scores = segmentation_scores(segmentation.count(example.mask, example.predicted, len(class_names)))
-        fields["note"] = f"mIoU {scores['miou']:.0%}"
+        fields["note"] = f"mIoU {percent(scores['miou'])}"
     return fields
 
 

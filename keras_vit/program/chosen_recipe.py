@@ -65,6 +65,8 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     from keras_vit.planning import fitting, rules
     from keras_vit.training import pixel_range, run_directory
 
+    if choices.data and (workdir or not choices.config):  # a wrong name is an error before a download
+        split_sizes(choices.data if choices.config or ":" in choices.data else f"folder:{choices.data}")
     named = recipes.named_checkpoint(choices.model, choices.image_size) if choices.model else {}
     weights = choices.weights or named.pop("weights", None)
     own_size = named.pop("image_size", None)
@@ -99,8 +101,6 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         if own := choices.settings.get("data.pp_eval"):  # training pixels are normalized like the user's
             return preprocess.split(own)[1]
         path = recipe.model.checkpoint or ""
-        if not os.path.exists(path):
-            split_sizes(recipe.data.source)  # a wrong name is an error before a download
         try:
             return normalization_of(recipes.weights_path(recipe) or "")
         except (OSError, ImportError):

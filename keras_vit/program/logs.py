@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from absl import logging
 
 from keras_vit import _io
-from keras_vit._progress import Terminal
+from keras_vit._progress import Terminal, hide
 
 LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -73,7 +73,7 @@ def shown(enabled: bool = True) -> Iterator[None]:
     if not enabled or _terminal is not None:
         yield
         return
-    logger, handler = logging.get_absl_logger(), standard_logging.StreamHandler()
+    logger, handler = logging.get_absl_logger(), _ShownHandler()
     level, propagates = logger.level, logger.propagate
     handler.setFormatter(_ShortFormatter())
     handler.addFilter(lambda record: is_ours(record.pathname))
@@ -98,6 +98,12 @@ def is_ours(path: str) -> bool:
     if path.startswith(_PACKAGE + os.sep):
         return True
     return not re.search(r"[/\\](site|dist)-packages[/\\]", path) and not path.startswith(sysconfig.get_path("stdlib"))
+
+
+class _ShownHandler(standard_logging.StreamHandler):
+    def emit(self, record: standard_logging.LogRecord) -> None:
+        hide()  # the line of progress
+        super().emit(record)
 
 
 class _LogHandler(standard_logging.StreamHandler):

@@ -32,6 +32,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         return from_dict(config["recipe"]), dict(chosen or {}), lambda recipe, change: change(recipe)
     name, colon, argument = value.partition(":")
     path = find(name)
+    known: dict[str, Any] = {}
     try:
         module = _import(path)
         get_config = getattr(module, "get_config", None)
@@ -48,7 +49,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         known = {name: choice for name, choice in (chosen or {}).items() if name in own}
         recipe = get_config(*arguments, **known)
     except ValueError as error:
-        raise ValueError(f"--config={value}: {error}") from error
+        raise ValueError(f"--config={value}: {error}" if colon or not known else str(error)) from error
     except (ImportError, OSError):
         raise
     except Exception as error:  # any mistake in the file

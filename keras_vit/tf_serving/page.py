@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _FOOTER = (
     f"Development server of keras_vit {__version__}, without batching, authentication and encryption. "
     "Use TensorFlow Serving for production."
 )
-_POLICY = "default-src 'none'; img-src data: blob:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+_POLICY = "default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
 # Names and numbers in the outputs of `serving_default`.
 _COLUMNS = {"probabilities": ("top_k_classes", "top_k_scores"), "values": ("value_names", "values")}
 
@@ -37,6 +38,7 @@ class Page:
         height, width, _ = model.card.image_shape
         script, css, body = (html.asset(f"serve.{kind}", __package__) for kind in ("js", "css", "html"))
         subtitle = f"Version {model.version}. Input: {width} x {height} pixels. Output: {model.card.output_name}."
+        body = body.replace("{{examples}}", _examples(tuple(model.examples)))
         script = f"<script>{script}</script>"
         self.html = html.document(model.name, subtitle, (), body, _FOOTER, script, css, policy="")
         allowed = "; ".join(f"{name}-src {_source(self.html, name)}" for name in ("script", "style"))
@@ -91,6 +93,13 @@ class Page:
             return examples.load(content, "", self._model.card.preprocess)
         except tf.errors.OpError as error:
             raise RequestError(f"The image cannot be read: {errors.describe(error)}.") from error
+
+
+def _examples(names: Sequence[str]) -> str:
+    """Return a button for each image of `ServedModel.examples`."""
+    images = (f'<img alt="{html.escape(name)}" src="page/examples/{index}">' for index, name in enumerate(names))
+    buttons = "".join(f"<button>{image}</button>" for image in images)
+    return f'<p id="examples">or a test image: {buttons}</p>\n' if buttons else ""
 
 
 def _part(name: str, number: float, **details: Any) -> dict[str, Any]:

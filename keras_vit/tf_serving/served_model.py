@@ -26,10 +26,10 @@ _LARGE_PIXELS = 12_500_000  # Requests of more pixels are computed one at a time
 
 
 class ServedModel:
-    """Responses of one version of a model, as objects for JSON."""
+    """Responses of one version of a model, as objects for JSON; `examples` are image files to try it with, by name."""
 
-    def __init__(self, name: str, predictor: Predictor):
-        self.name, self.version, self.card = name, 1, predictor.card
+    def __init__(self, name: str, predictor: Predictor, examples: Mapping[str, bytes] | None = None):
+        self.name, self.version, self.card, self.examples = name, 1, predictor.card, examples or {}
         self.is_warm = False
         self.max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
         self._large = threading.Lock()

@@ -12,6 +12,7 @@ References:
 import asyncio
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import select
 import socket
@@ -199,10 +200,10 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
 
 
 def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
-    """Return the routes that need no worker: the page, health, readiness and metrics."""
+    """Return the routes that need no worker: the page and its examples, health, readiness and metrics."""
     from starlette import responses, routing
 
-    def route(path: str, content: Callable[[], str], media_type: str = "text/plain") -> Any:
+    def route(path: str, content: Callable[[], str | bytes], media_type: str = "text/plain") -> Any:
         async def respond(_: Any) -> responses.Response:
             status = 503 if path == "/readyz" and not model.is_warm else 200
             return responses.Response(content(), status, page.headers, media_type)
@@ -213,6 +214,10 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
         route("/", lambda: page.html, "text/html"),
         route("/healthz", lambda: "ok\n"),
         route("/readyz", lambda: "ready\n" if model.is_warm else "warming up\n"),
+        *(
+            route(f"/page/examples/{index}", functools.partial(bytes, image), "image/png")  # or another that is read
+            for index, image in enumerate(model.examples.values())
+        ),
         *(route(path, counts.render, metrics.MEDIA_TYPE) for path in _METRICS_PATHS),
     ]
 

@@ -79,7 +79,8 @@ class Loop:
 
     def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
         progress = self.state.progress
-        iterator = iter(self.batches(progress.step))
+        with Progress("Preparing the first batch"):
+            iterator = iter(self.batches(progress.step))
         speed = _Speed(self.recipe.data.batch_size)
         results, last = dict[str, Any](), False
         if pending:  # a signal came during the evaluation of this step

@@ -5,7 +5,7 @@ import time
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit._progress import duration
+from keras_vit._progress import Progress, duration
 from keras_vit.planning import rules
 from keras_vit.training.backend import Backend
 from keras_vit.training.run_data import Splits
@@ -26,12 +26,15 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     state = backend.create_state(recipe, data.task, data.channels)
     state.begin()
     run_steps, batches = backend.compile_steps(state, recipe), iter(data.train_batches(0))
-    run_steps(batches, 0, 1)
+    with Progress("Compiling and running the first step"):
+        run_steps(batches, 0, 1)
     compiled, count = time.monotonic(), 0
-    # All processes run the same number of steps.
-    while count < _MEASURED_STEPS or backend.mean(time.monotonic() - compiled) < _MEASURED_SECONDS:
-        count += 1
-        run_steps(batches, count, 1)
+    with Progress("Measuring", unit="steps") as progress:
+        # All processes run the same number of steps.
+        while count < _MEASURED_STEPS or backend.mean(time.monotonic() - compiled) < _MEASURED_SECONDS:
+            count += 1
+            run_steps(batches, count, 1)
+            progress.add(1)
     seconds = (time.monotonic() - compiled) / count
     # The model is built and compiled once more.
     left = backend.mean(recipe.time - (time.monotonic() - started) - (compiled - before))
@@ -43,8 +46,8 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     )
     if total < rules.MIN_STEPS:
         logging.warning(
-            "%d steps are few. Give more --time, or smaller images by --image_size, or train only the head by "
-            "--adapt=head.",
+            "So few steps (%d) rarely suffice. Give more --time, or smaller images by --image_size, or train only the "
+            "head by --adapt=head.",
             total,
         )
     return rules.of_steps(total, size, data.eval.num_examples)

@@ -80,7 +80,8 @@ def train_on(
     """Train on the devices of a backend; see `train`."""
     started = time.monotonic()
     # Data: the batches of a step depend only on the recipe and the step
-    data = Splits(recipe, backend)
+    with Progress(f"Preparing {recipe.data.source}"):
+        data = Splits(recipe, backend)
     task, class_names = data.task, data.train.class_names
     logging.info(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples

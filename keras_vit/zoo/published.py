@@ -213,7 +213,7 @@ class WeightsTable(list):
         rows = [("model", "weights", "size", "resolution", "accuracy", "pretraining", "head", "source")]
         for entry in self:
             size = "" if entry.size_mib is None else f"{entry.size_mib} MiB"
-            accuracy = "" if entry.accuracy is None else f"{entry.accuracy} %"
+            accuracy = "" if entry.accuracy is None else f"{entry.accuracy}%"
             image = str(entry.resolution)
             rows.append(
                 (entry.model, entry.name, size, image, accuracy, entry.pretraining, entry.head or "none", entry.source)

@@ -104,15 +104,15 @@ def test_mistakes_come_first_with_their_true_class():
     assert (
         text.index("the 1 most confident of 7") < text.index("image 1") < text.index("Correct") < text.index("image 0")
     )
-    assert "✗ cat 75 % dog 25 % true class: dog" in text
-    assert "✓ cat 75 %" in text
+    assert "✗ cat 75.0% dog 25.0% true class: dog" in text
+    assert "✓ cat 75.0%" in text
     assert "Mistakes" not in text_of(render(images=[image(2, truth=None)]))
 
 
 def test_classes():
     html = render()
     text = text_of(html)
-    assert text.index("dog 50 % 2") < text.index("cat 75 % 4")  # the weakest first; classes without images are left out
+    assert text.index("dog 50.0% 2") < text.index("cat 75.0% 4")  # the weakest first; none without images
     matrix = re.search(r"<tbody>(.*?)</tbody>", html, re.DOTALL)[1]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in matrix.split("</tr>")[:3]]
     assert rows == [["3", "1", "·"], ["1", "1", "·"], ["·", "·", "·"]]

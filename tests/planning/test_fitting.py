@@ -250,6 +250,8 @@ def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, m
     assert recipe_of(Choices(photos), workdir="runs/new") == recipe  # as the program does
     with pytest.raises(OSError, match="Could not fetch"):
         recipe_of(Choices(photos, model="hf:facebook/dinov2-small"), workdir="runs/new")
+    with pytest.raises(FileNotFoundError, match="phtos"):  # before the download
+        recipe_of(Choices("folder:phtos", model="hf:facebook/dinov2-small"), workdir="runs/new")
     other = recipe_of(Choices(photos, model="ViT_Ti16", weights="none"))
     assert (other.model.variant, other.optim) == (
         "ViT-Ti/16",

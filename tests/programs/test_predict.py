@@ -107,6 +107,7 @@ def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path
         ([".", "--output=prices.csv"], r"prices\.csv.*table of predictions"),
         ([".", "--output=digit_0.png"], "--output.*a file"),
         ([".", "--sort=digit_0.png"], "--sort"),
+        ([".", "--output=masks"], "only a model that predicts masks"),
         ([".", "--sort=gs://bucket"], "gs://bucket"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import signal
 import socket
 import subprocess
@@ -35,6 +36,17 @@ def test_name_of_a_model(tmp_path):
     (tmp_path / "pets.keras").write_bytes(b"")
     name_of = load("export.serve").name_of
     assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
+
+
+def test_examples_are_test_images_that_need_no_download():
+    examples_of = load("export.serve").examples_of
+
+    def found(source):
+        return examples_of(dataclasses.replace(tiny.card(), recipe={"data": {"source": source, "eval_split": "test"}}))
+
+    assert len(found("digits")) == 8 and all(image.startswith(b"\x89PNG") for image in found("digits").values())
+    for source in ("tfds:mnist", "folder:gs://bucket/photos", "folder:missing", ""):
+        assert found(source) == {}
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ def picture(seed=0, kind="PNG"):
 @pytest.fixture(scope="module")
 def classes():
     card = dataclasses.replace(tiny.card(), class_names=NAMES)
-    return ServedModel(HOSTILE, inference.KerasPredictor(tiny.model(num_layers=1), card))
+    examples = {HOSTILE: picture(7)}
+    return ServedModel(HOSTILE, inference.KerasPredictor(tiny.model(num_layers=1), card), examples)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,9 @@ class TestPredictions:
         card = dataclasses.replace(tiny.card(), class_names=(), output="features")
         outputs = {"features": [0.5] * 16, "valid": True}
         page = Page(
-            types.SimpleNamespace(name="x", version=1, card=card, predict_image=lambda _: outputs, scores_of=None)
+            types.SimpleNamespace(
+                name="x", version=1, card=card, examples={}, predict_image=lambda _: outputs, scores_of=None
+            )
         )
         assert page.predict(bytearray(picture())) == {"kind": "features", "shape": (16,)}
         with pytest.raises(client.RequestError, match="features"):
@@ -261,6 +264,11 @@ class TestInABrowser:
         assert expected(classes, picture(0)) != expected(classes, picture(1))
         assert opened.evaluate("document.getElementById('image').naturalWidth") == 24
 
+    def test_an_example(self, opened, classes):
+        opened.evaluate("document.getElementById('status').textContent = ''")
+        opened.click("#examples button")
+        assert shown(opened) == expected(classes, picture(7))
+
     def test_choose_a_file_that_only_the_browser_reads(self, opened, classes, tmp_path):
         """A GIF of at most 27 colors, which it keeps."""
         pixels = tiny.arrays(1, seed=5)[0] // 86 * 86
@@ -311,4 +319,4 @@ class TestInABrowser:
     def test_no_errors_and_no_other_requests(self, opened, running):
         assert opened.problems == []
         asked = {url for url in opened.requests if not url.startswith(("data:", "blob:"))}
-        assert asked <= {f"{running}/", f"{running}/page/predict", f"{running}/page/explain"}
+        assert asked <= {f"{running}/", *(f"{running}/page/{name}" for name in ("predict", "explain", "examples/0"))}

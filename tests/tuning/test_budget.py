@@ -46,7 +46,7 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     left = 600 - 20 - COMPILING - measured - COMPILING  # what comes is built and compiled again
     assert 0.75 * left < fields["total_steps"] * seconds <= 0.8 * left
     assert len(backend.ran) >= 4 and backend.ran == list(range(len(backend.ran))) and measured < 20
-    assert bool([text for text in caplog.messages if "steps are few" in text]) == (fields["total_steps"] < 100)
+    assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
 
 
 def test_a_time_that_is_over_leaves_a_step(monkeypatch):

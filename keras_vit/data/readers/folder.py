@@ -31,7 +31,10 @@ def read(
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         if tf.io.gfile.exists(tree.root):
-            raise ValueError(f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first.")
+            raise ValueError(
+                f"A folder is expected. Received: the file {tree.root!r}. Unpack an archive first. A list of images, "
+                f".csv or .jsonl, opens as manifest:{location}."
+            )
         raise FileNotFoundError(f"There is no folder {location!r}.")
     roots, notes = _splits(tree)
     files, about_files = _images(tree, roots)
@@ -133,7 +136,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         example = next(iter(tree.files(tree.root)), None)
         raise ValueError(
             f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
-            f"subfolders, which holds {f'{example!r} and the like' if example else 'nothing'}."
+            f"subfolders{f', with images such as {example!r}' if example else ''}."
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit._numbers import percent
 from keras_vit.inspection.page import html
 
 _MAX_MATRIX = 20  # more classes have a list of confusions instead
@@ -65,7 +66,7 @@ def _accuracy(classes: Classes, index: int) -> str:
     name, share, count = html.escape(classes.names[index]), classes.accuracies[index], int(classes.counts[index])
     return (
         f'<li><span class="label" title="{name}">{name}</span><span class="bar"><span style="width:{share:.1%}"></span>'
-        f'</span><span class="value">{100 * share:.0f} %</span><span class="count">{count:,}</span></li>'
+        f'</span><span class="value">{percent(share)}</span><span class="count">{count:,}</span></li>'
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._numbers import percent
 from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
 
@@ -122,8 +123,7 @@ def _chips(image: ImageCard) -> str:
             kind, mark = (" right", "✓ ") if image.correct else (" wrong", "✗ ")
         label = html.escape(label)
         chips.append(
-            f'<li class="chip{kind}"><span title="{label}: {probability:.2%}">{mark}{label}</span>'
-            f"<b>{100 * probability:.0f} %</b></li>"
+            f'<li class="chip{kind}"><span title="{label}">{mark}{label}</span><b>{percent(probability)}</b></li>'
         )
     for name, text in image.values:
         name, text = html.escape(name), html.escape(text)

@@ -144,6 +144,9 @@
   const listeners = { file: ["change", () => { show($("file").files[0]); $("file").value = ""; }], opacity: ["input", fade], which: ["change", shade],
     explain: ["click", explain], camera: ["click", () => safely(openCamera)], close: ["click", closeCamera], shoot: ["click", () => safely(shoot)] };
   for (const [id, [type, listener]] of Object.entries(listeners)) $(id).addEventListener(type, listener);
+  for (const example of document.querySelectorAll("#examples button")) {
+    example.addEventListener("click", () => safely(async () => show(await (await fetch(example.firstChild.src)).blob())));
+  }
   for (const id of ["image", "seen"]) {
     $(id).addEventListener("load", ({ target }) => target.classList.toggle("small", target.naturalWidth < 64));
   }

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
+from keras_vit._numbers import percent
 from keras_vit.training.tasks.task import Shown, Task
 
 MAX_CLASSES = 200  # of more, the confusion of classes is not counted
@@ -73,7 +74,7 @@ class Classification(Task):
         true = labels if labels.ndim == 1 else labels.argmax(axis=-1)
         right = predicted == true if labels.ndim == 1 else labels[np.arange(len(labels)), predicted] > 0
         captions = [
-            f"{self.class_names[found]} · {share:.0%}" + ("" if is_right else f"\n(is {self.class_names[of]})")
+            f"{self.class_names[found]} · {percent(share)}" + ("" if is_right else f"\n(is {self.class_names[of]})")
             for found, share, is_right, of in zip(predicted, confidence, right, true, strict=True)
         ]
         return Shown({"image": batch["image"]}, captions, right, confidence)
