@@ -14,7 +14,7 @@ from keras_vit.exporting import tflite_files
 from keras_vit.inference import onnx, openvino
 
 NAME = "weight_only_int8"
-_SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
+SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
 
 
 def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,7 @@ def in_onnx_file(path: str) -> None:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in list(model.graph.node):
         tensor = constants.pop(node.input[1], None) if node.op_type in ("MatMul", "Gemm", "Conv") else None
-        if tensor is None or np.prod(tensor.dims) < _SMALLEST:
+        if tensor is None or np.prod(tensor.dims) < SMALLEST:
             continue
         is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
         axis = 0 if is_transposed or node.op_type == "Conv" else 1
@@ -56,7 +56,7 @@ def in_openvino_file(path: str) -> None:
             continue
         source = node.input_value(1)
         constant: Any = source.get_node()
-        if constant.get_type_name() != "Constant" or np.prod(constant.shape) < _SMALLEST:
+        if constant.get_type_name() != "Constant" or np.prod(constant.shape) < SMALLEST:
             continue
         weights = constant.data
         is_product = node.get_type_name() == "MatMul"
@@ -90,7 +90,7 @@ def in_tflite_file(content: bytes) -> bytes:
             index = operator.inputs[1]
             kernel = graph.tensors[index]
             data = model.buffers[kernel.buffer].data
-            if kernel.type != schema.TensorType.FLOAT32 or data is None or np.prod(kernel.shape) < _SMALLEST:
+            if kernel.type != schema.TensorType.FLOAT32 or data is None or np.prod(kernel.shape) < SMALLEST:
                 continue
             if kernel.buffer not in done:
                 integers, scales = quantize(np.frombuffer(data.tobytes(), np.float32).reshape(kernel.shape), 0)
