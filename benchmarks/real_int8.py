@@ -97,7 +97,7 @@ def export(
     if precision == "int8":
         options["calibration"] = sample_images.of_any(pixels(calibration))
     if not os.path.exists(path):
-        exporting.export(model, path, images=pixels(calibration[:4]), **options)
+        exporting.export(model, path, images=pixels(calibration), **options)
     return path, open_predictor(path, num_threads=1).features
 
 

@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit._progress import Progress
-from keras_vit.exporting import artifact_check, single_file, verify, weight_only
+from keras_vit.exporting import artifact_check, calibrated_rounding, single_file, verify, weight_only
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
@@ -48,7 +48,8 @@ def write(
     format = _prepare(path)  # noqa: A001  as Keras calls it
     _checks.choice("precision", precision, PRECISIONS[format])
     copy = inference_model(model, "float32")
-    exported = with_answers(copy, card, batch_size)
+    is_rounded = precision == weight_only.NAME
+    exported = with_answers(calibrated_rounding.rounded(model, card, images) if is_rounded else copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
@@ -60,7 +61,7 @@ def write(
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
-        if precision == weight_only.NAME:
+        if is_rounded:
             (weight_only.in_openvino_file if format == "openvino" else weight_only.in_onnx_file)(name)
         describe()
         try:

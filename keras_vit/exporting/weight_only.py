@@ -5,6 +5,7 @@ Each format has an operator that multiplies them by their scales. This is writte
 one version of LiteRT, NNCF requires many packages, and ONNX Runtime quantizes only weights for operators of its own.
 """
 
+import itertools
 import os
 from typing import Any
 
@@ -14,7 +15,8 @@ from keras_vit.exporting import tflite_files
 from keras_vit.inference import onnx, openvino
 
 NAME = "weight_only_int8"
-_SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
+_OF_PIXELS = 1  # first kernels, which stay in float32: a hundredth of a ViT, which rounds all that follows
+SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
 
 
 def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
@@ -32,9 +34,10 @@ def in_onnx_file(path: str) -> None:
     helper, numpy_helper = library.helper, library.numpy_helper
     model = library.load(path)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in list(model.graph.node):
-        tensor = constants.pop(node.input[1], None) if node.op_type in ("MatMul", "Gemm", "Conv") else None
-        if tensor is None or np.prod(tensor.dims) < _SMALLEST:
+    nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "Conv")]
+    for node in [node for node in nodes if node.input[1] in constants][_OF_PIXELS:]:
+        tensor = constants.pop(node.input[1], None)  # None if nodes share it
+        if tensor is None or np.prod(tensor.dims) < SMALLEST:
             continue
         is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
         axis = 0 if is_transposed or node.op_type == "Conv" else 1
@@ -51,13 +54,13 @@ def in_openvino_file(path: str) -> None:
     """Replace the kernels of an OpenVINO file by integers, their conversion and their multiplication."""
     runtime = openvino.import_openvino()
     opset, model = runtime.opset13, runtime.Core().read_model(path)
-    for node in model.get_ordered_ops():
-        if node.get_type_name() not in ("MatMul", "Convolution"):
-            continue
+    nodes = [node for node in model.get_ordered_ops() if node.get_type_name() in ("MatMul", "Convolution")]
+    constants = [node.input_value(1).get_node().get_type_name() == "Constant" for node in nodes]
+    for node in list(itertools.compress(nodes, constants))[_OF_PIXELS:]:
         source = node.input_value(1)
         constant: Any = source.get_node()
-        if constant.get_type_name() != "Constant" or np.prod(constant.shape) < _SMALLEST:
-            continue
+        if constant.get_type_name() != "Constant" or np.prod(constant.shape) < SMALLEST:
+            continue  # replaced already, or small
         weights = constant.data
         is_product = node.get_type_name() == "MatMul"
         axis = weights.ndim - 1 if is_product and not node.get_attributes()["transpose_b"] else 0
@@ -84,13 +87,13 @@ def in_tflite_file(content: bytes) -> bytes:
     done: dict[int, tuple[int, np.ndarray]] = {}  # graphs share buffers: index -> that of the integers, and scales
     for graph in model.subgraphs:
         added = []
-        for operator in graph.operators:
-            if model.operatorCodes[operator.opcodeIndex].builtinCode not in (kinds.FULLY_CONNECTED, kinds.CONV_2D):
-                continue
+        codes = [model.operatorCodes[operator.opcodeIndex].builtinCode for operator in graph.operators]
+        products = [code in (kinds.FULLY_CONNECTED, kinds.CONV_2D) for code in codes]
+        for operator in list(itertools.compress(graph.operators, products))[_OF_PIXELS:]:
             index = operator.inputs[1]
             kernel = graph.tensors[index]
             data = model.buffers[kernel.buffer].data
-            if kernel.type != schema.TensorType.FLOAT32 or data is None or np.prod(kernel.shape) < _SMALLEST:
+            if kernel.type != schema.TensorType.FLOAT32 or data is None or np.prod(kernel.shape) < SMALLEST:
                 continue
             if kernel.buffer not in done:
                 integers, scales = quantize(np.frombuffer(data.tobytes(), np.float32).reshape(kernel.shape), 0)

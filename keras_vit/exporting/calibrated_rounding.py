@@ -1,0 +1,115 @@
+"""Kernels of 8 bits whose errors cancel on images: GPTQ (https://arxiv.org/abs/2210.17323) for every dense layer.
+
+To round each weight to the nearest integer ignores that the inputs of a layer are correlated. Here the error of each
+input's weights is compensated by the weights that are not rounded yet, and the mean of the rest by the bias.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit._progress import Progress
+from keras_vit.exporting import weight_only
+from keras_vit.exporting.inference_model import inference_model
+from keras_vit.inference.model_card import ModelCard
+from keras_vit.inference.sample_images import SampleImages
+from keras_vit.layers import Dense, EinsumDense, EncoderBlock, MlpBlock, SelfAttention, SwiGLU, kernels
+from keras_vit.models import layer_walk
+
+DAMPING = 0.01  # of the mean diagonal, as in the reference implementation
+_BLOCK = 128  # inputs whose errors are applied to the others at once
+
+
+IMAGES = 32
+
+
+def rounded(model: keras.Model, card: ModelCard, images: SampleImages) -> keras.Model:
+    """Return a copy of a model for export with rounded kernels, by its activations on the first `IMAGES` images."""
+    copy = inference_model(model, "float32")
+    with Progress("Rounding kernels"):
+        round_kernels(copy, card.prepare(images.contents[:IMAGES]))
+    return copy
+
+
+def round_kernels(model: keras.Model, images: np.ndarray) -> None:
+    """Move the kernels of a model's dense layers to integers times a scale, by its activations on images `[B, ...]`.
+
+    Each layer is rounded when the images reach it, through the layers before it that are rounded already.
+    `weight_only.quantize` finds the same integers.
+    """
+    layers: list[Any] = layer_walk.layers_of(model)
+    for layer in layers:
+        if isinstance(layer, EncoderBlock):
+            _fold_norms(layer)
+    dense = [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and _is_rounded(layer)]
+    calls = [layer.call for layer in dense]
+    for layer in dense:  # as Keras' own GPTQ does
+        layer.call = functools.partial(_round_and_call, layer, layer.call)
+    try:
+        with kernels.plain():
+            model(images, training=False)
+    finally:
+        for layer, call in zip(dense, calls, strict=True):
+            layer.call = call
+
+
+def _is_rounded(layer: Any) -> bool:
+    return layer.quantization_mode is None and np.size(layer.kernel) >= weight_only.SMALLEST
+
+
+def _round_and_call(layer: Any, call: Callable[..., Any], x: Any, **arguments: Any) -> Any:
+    layer.call = call
+    shape = layer.flat_shape()
+    rows = np.reshape(x, (-1, shape[0])).astype("float64")
+    kernel = np.reshape(layer.kernel, shape)
+    rounded = round_kernel(kernel, rows.T @ rows / len(rows))
+    layer.kernel.assign(rounded.reshape(layer.kernel.shape))
+    if layer.bias is not None:
+        layer.bias.assign(layer.bias + (rows.mean(axis=0) @ (kernel - rounded)).reshape(layer.bias.shape))
+    return call(x, **arguments)
+
+
+def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Round a kernel `[inputs, outputs]`, for small errors of its outputs, by the second moments of its inputs.
+
+    The largest weight of each output stays, which determines the scale of the others.
+    """
+    order = np.argsort(-np.diagonal(moments), kind="stable")
+    weights = np.float64(kernel)[order]
+    scales = np.float64(weight_only.quantize(kernel, 1)[1])
+    largest = (np.arange(len(kernel))[:, None] == np.abs(weights).argmax(axis=0)) & (weights != 0)
+    damped = moments[np.ix_(order, order)]
+    damped = damped + np.eye(len(kernel)) * max(DAMPING * np.diagonal(moments).mean(), 1e-12)
+    factor = np.linalg.cholesky(np.linalg.inv(damped)).T  # upper: each row has the shares of the later inputs
+    rounded = np.empty_like(weights)
+    for start in range(0, len(kernel), _BLOCK):
+        block = slice(start, min(start + _BLOCK, len(kernel)))
+        errors = np.empty_like(weights[block])
+        for row in range(block.start, block.stop):
+            integers = np.clip(np.rint(weights[row] / scales), -127, 127)
+            integers = np.where(largest[row], np.copysign(127, weights[row]), integers)
+            rounded[row] = integers * scales
+            errors[row - start] = (weights[row] - rounded[row]) / factor[row, row]
+            weights[row + 1 : block.stop] -= np.outer(factor[row, row + 1 : block.stop], errors[row - start])
+        weights[block.stop :] -= factor[block, block.stop :].T @ errors
+    return np.float32(rounded[np.argsort(order)])
+
+
+def _fold_norms(block: EncoderBlock) -> None:
+    """Multiply the kernels after both norms by the norms' scales, as TFLite's converter does."""
+    attention, mlp = block.attention, block.mlp
+    after: list[tuple[Any, list[Any]]] = []
+    if isinstance(attention, SelfAttention):
+        after.append((block.norm_0, [attention.query, attention.key, attention.value]))
+    if isinstance(mlp, (MlpBlock, SwiGLU)):
+        after.append((block.norm_1, [mlp.dense_0] if isinstance(mlp, MlpBlock) else [mlp.gate, mlp.up]))
+    for norm, dense in after:
+        scale = np.array(norm.scale)
+        scale[np.abs(scale) < 1e-6] = 1  # cannot be divided by
+        for weight in norm.weights:
+            weight.assign(weight / scale)
+        for layer in dense:
+            layer.kernel.assign(layer.kernel * scale.reshape(-1, *[1] * (layer.kernel.ndim - 1)))
