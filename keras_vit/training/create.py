@@ -4,6 +4,7 @@ import keras
 from absl import logging
 
 from keras_vit.recipe import Recipe
+from keras_vit.training import joining
 from keras_vit.training.backend import Backend
 
 
@@ -22,7 +23,8 @@ def create(
         from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+    with joining.watched():
+        created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(
             "--distribute=%s divides nothing: one device was found (%s). JAX finds TPUs with the package jax[tpu]; "
