@@ -100,7 +100,7 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
     path, longest = os.path.join(directory, LEASE), SILENCE + 2 * _REFRESH
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=_REFRESH, on_compromise=end)
     if owner := lease.owner:
-        text = "%s holds the lease of %s. If it is dead, this process takes over after %d seconds without a sign of life."
+        text = "%s holds the lease of %s. After %d seconds without a sign of life, this process takes it over."
         logging.warning(text, _name(owner), directory, SILENCE)
     try:
         lease.acquire(timeout=longest, poll_interval=min(1.0, _REFRESH))

@@ -4,8 +4,8 @@ import keras
 from absl import logging
 
 from keras_vit.recipe import Recipe
-from keras_vit.training import joining
 from keras_vit.training.backend import Backend
+from keras_vit.training.waiting import joining
 
 
 def create(
@@ -23,7 +23,7 @@ def create(
         from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    with joining.watched():
+    with joining():
         created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -19,7 +19,6 @@ from keras_vit._progress import duration
 from keras_vit.experiments.processes import last_line
 from keras_vit.program import exit_codes
 
-COMMAND = (sys.executable, "-m", "keras_vit", "train")
 NOTICE = 10.0  # seconds after the first worker ended; those that still run are named
 PATIENCE = 60.0  # seconds after the first worker ended; those that still run are killed. A checkpoint takes less
 _LOOK = 0.2  # seconds between two looks at the workers
@@ -31,9 +30,9 @@ _RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
 def run(arguments: Sequence[str], processes: int, backend: str, logs: str, restarts: int = 3) -> int:
     """Train in several processes on this machine.
 
-    Worker 0 is the chief. Its lines also appear on the terminal. If a worker dies or stops with exit code 75, the
-    others end, too; then all start again and resume from the last checkpoint. SIGTERM or Ctrl-C makes all workers save
-    and end. A second signal ends all of them at once.
+    Worker 0 is the chief. Its lines also appear on the terminal, and so do warnings of the others. If a worker dies or
+    stops with exit code 75, the others end, too; then all start again and resume from the last checkpoint. SIGTERM or
+    Ctrl-C makes all workers save and end. A second signal ends all of them at once.
 
     Args:
         arguments: Arguments of `keras-vit train`.
@@ -63,14 +62,13 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
             elif code == exit_codes.LOST_WORKER:
                 lost.append(reason)
                 if failures <= restarts:
-                    logging.warning("%s. All workers start again from the last checkpoint.", reason)
+                    logging.warning("All workers start again from the last checkpoint: %s.", reason)
                     continue
                 code, reason = exit_codes.FAILED, f"{failures} starts in a row brought no newer checkpoint"
             break
-    restarted = f", {len(lost)} times lost a worker ({'; '.join(lost)})" if lost else ""
-    logging.info(
-        "%d workers, %s%s: %s. Logs: %s", processes, duration(time.monotonic() - began), restarted, reason, logs
-    )
+    took = duration(time.monotonic() - began)
+    starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
+    logging.info("%d workers, %s%s: %s. Logs: %s/worker-*.log", processes, starts, took, reason, logs)
     return code
 
 
@@ -105,6 +103,19 @@ def _gpus() -> list[str]:
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
 
 
+def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: str) -> subprocess.Popen:
+    """Start `keras-vit train` with additional environment variables. A session of its own keeps Ctrl-C from it."""
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "keras_vit", "train", *arguments],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 class Workers:
     """All workers of a training, from their start to the end of the last one.
 
@@ -115,20 +126,11 @@ class Workers:
     def __init__(self, arguments: Sequence[str], variables: Sequence[dict[str, str]], logs: Sequence[str]):
         self.logs, self.resumed = logs, -1
         self.ended: dict[int, int] = {}  # exit codes in the order of the ends
+        self.hung: list[int] = []  # workers that had to be killed
         self.processes: list[subprocess.Popen] = []
-        self._shown = open(logs[0], "a+", encoding="utf-8", errors="replace")  # noqa: SIM115  closed by `wait`
+        self._files = [open(path, "a+", encoding="utf-8", errors="replace") for path in logs]  # noqa: SIM115
         for path, own in zip(logs, variables, strict=True):
-            with open(path, "ab") as file:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*COMMAND, *arguments],
-                        env={**os.environ, **own},
-                        stdin=subprocess.DEVNULL,
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C reaches them through this process only
-                    )
-                )
+            self.processes.append(start_worker(arguments, own, path))
 
     def wait(self, stop: _signals.StopRequest) -> tuple[int, str]:
         """Wait until all workers have ended.
@@ -147,33 +149,42 @@ class Workers:
                 running, late = self._running(), time.monotonic() - first
                 if running and late > NOTICE and not named:
                     named = True
-                    text = "%s, but workers %s still run after %d s. They are killed after %d s unless they end."
-                    logging.warning(text, self._reason(), running, late, PATIENCE)
-                if late > PATIENCE:
+                    names, ended = (
+                        ", ".join(map(str, running)),
+                        next(index for index in self.ended if self.ended[index]),
+                    )
+                    text = "Worker %d ended %d s ago, but not worker %s, which is killed after %d s."
+                    logging.warning(text, ended, late, names, PATIENCE)
+                if late > PATIENCE and not self.hung:
+                    self.hung = running
                     self._signal(signal.SIGKILL)
         finally:  # also after a second signal
             self._signal(signal.SIGKILL)
             for process in self.processes:
                 process.wait()
             self._show()
-            self._shown.close()
+            for file in self._files:
+                file.close()
         return self._outcome()
 
     def _outcome(self) -> tuple[int, str]:
-        codes = [code for code in self.ended.values() if code]
-        if not codes:
+        failed = {index: code for index, code in self.ended.items() if code}
+        died = [index for index, code in failed.items() if code < 0 and index not in self.hung]
+        # After the death of a worker, the others may fail with an unknown error.
+        final = [
+            index
+            for index, code in failed.items()
+            if code > 0 and code not in _RESTARTABLE and not (died and code == exit_codes.FAILED)
+        ]
+        if not failed:
             return 0, "the training is complete"
-        wrong = [code for code in codes if code > 0 and code not in _RESTARTABLE]
-        if codes[0] < 0:  # an error after the death of another worker may be unknown
-            wrong = [code for code in wrong if code != exit_codes.FAILED]
-        return (wrong or [exit_codes.LOST_WORKER])[0], self._reason()
-
-    def _reason(self) -> str:
-        """Return how the first worker ended that did not reach the end of the training."""
-        index, code = next((index, code) for index, code in self.ended.items() if code)
-        if code < 0:
-            return f"Worker {index} was ended by {signal.Signals(-code).name}"
-        return f"Worker {index} ended with exit code {code}: {last_line(self.logs[index])}"
+        if died and not final:
+            return exit_codes.LOST_WORKER, f"worker {died[0]} died by {signal.Signals(-failed[died[0]]).name}"
+        if self.hung and not final:
+            return exit_codes.LOST_WORKER, f"worker {self.hung[0]} hung"
+        index = (final or list(failed))[0]
+        reason = f"worker {index} ended with exit code {failed[index]}: {last_line(self.logs[index])}"
+        return failed[index] if final else exit_codes.LOST_WORKER, reason
 
     def _look(self) -> bool:
         """Show what the chief logged, note who has ended, and return whether a worker has failed."""
@@ -184,10 +195,15 @@ class Workers:
         return any(self.ended.values())
 
     def _show(self) -> None:
-        for line in self._shown:
-            sys.stdout.write(line)
-            if found := _RESUMED.search(line):
-                self.resumed = int(found[1])
+        """Copy new lines of the chief to the terminal, and warnings and errors of the others."""
+        for index, file in enumerate(self._files):
+            for line in file:
+                if index == 0:
+                    sys.stdout.write(line)
+                elif line.startswith(("warning: ", "error: ")):
+                    sys.stdout.write(f"worker {index}: {line}")
+                if found := _RESUMED.search(line):
+                    self.resumed = int(found[1])
         sys.stdout.flush()
 
     def _running(self) -> list[int]:
