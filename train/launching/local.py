@@ -68,7 +68,8 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
             break
     took = duration(time.monotonic() - began)
     starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
-    logging.info("%d workers, %s%s: %s. Logs: %s/worker-*.log", processes, starts, took, reason, logs)
+    level = logging.INFO if code in (0, exit_codes.LOST_WORKER) else logging.ERROR
+    logging.log(level, "%d workers, %s%s: %s. Logs: %s/worker-*.log", processes, starts, took, reason, logs)
     return code
 
 
