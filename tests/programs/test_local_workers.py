@@ -81,7 +81,8 @@ def test_the_terminal_shows_the_chief_and_the_warnings_of_others(supervise):
     [
         {1: worker(-9)},
         {0: worker(75), 1: worker(-9)},
-        {0: worker(1), 1: worker(-6)},  # an error after the death of another worker may be unknown
+        {0: worker(2), 1: worker(-9)},  # an error after the death of another worker may be unknown
+        {0: worker(-6), 1: worker(-6)},  # so JAX ends workers after another one
         {0: worker(143), 1: worker(75)},
     ],
 )
@@ -92,8 +93,8 @@ def test_all_start_again_when_a_worker_is_lost(supervise, script, caplog):
 
 @pytest.mark.parametrize("final", [1, 2, 66, 70, 74])
 def test_an_error_that_a_restart_does_not_mend_ends_all(supervise, final):
-    others = {0: worker(None, deaf=True), 1: worker(final), 2: worker(75)}
-    assert supervise(others, processes=3)[::2] == (final, 1)
+    others = {0: worker(None, deaf=True), 1: worker(final), 2: worker(75), 3: worker(-6)}
+    assert supervise(others, processes=4)[::2] == (final, 1)
 
 
 def test_a_worker_that_hangs_is_named_and_killed(supervise, caplog):

@@ -170,22 +170,23 @@ class Workers:
 
     def _outcome(self) -> tuple[int, str]:
         failed = {index: code for index, code in self.ended.items() if code}
-        died = [index for index, code in failed.items() if code < 0 and index not in self.hung]
-        # After the death of a worker, the others may fail with an unknown error.
-        final = [
-            index
-            for index, code in failed.items()
-            if code > 0 and code not in _RESTARTABLE and not (died and code == exit_codes.FAILED)
-        ]
         if not failed:
             return 0, "the training is complete"
-        if died and not final:
-            return exit_codes.LOST_WORKER, f"worker {died[0]} died by {signal.Signals(-failed[died[0]]).name}"
-        if self.hung and not final:
+        # By SIGABRT, JAX ends a worker after another one.
+        died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
+        died = [index for index in died if index not in self.hung]
+        final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
+        if final and not died:  # after a death, the errors of the others may be unknown
+            return failed[final[0]], self._end_of(final[0])
+        if self.hung and not died:
             return exit_codes.LOST_WORKER, f"worker {self.hung[0]} hung"
-        index = (final or list(failed))[0]
-        reason = f"worker {index} ended with exit code {failed[index]}: {last_line(self.logs[index])}"
-        return failed[index] if final else exit_codes.LOST_WORKER, reason
+        return exit_codes.LOST_WORKER, self._end_of((died or list(failed))[0])
+
+    def _end_of(self, index: int) -> str:
+        code = self.ended[index]
+        if code < 0:
+            return f"worker {index} died by {signal.Signals(-code).name}"
+        return f"worker {index} ended with exit code {code}: {last_line(self.logs[index])}"
 
     def _look(self) -> bool:
         """Show what the chief logged, note who has ended, and return whether a worker has failed."""
