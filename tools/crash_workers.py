@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 from tests import forked
 from tests.on_jax import ON_JAX
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory, dice = pathlib.Path(options.workdir), random.Random(options.seed)
     shutil.rmtree(directory, ignore_errors=True)
     forked.ENVIRONMENT |= {**(ON_JAX if options.backend == "jax" else {}), "KERAS_BACKEND": options.backend}
-    starter = local.start_worker = Starter(Forked)
+    local.start_worker = Forked
 
     started = time.monotonic()
     train(directory / "whole", options.backend, options.processes)
@@ -51,23 +52,64 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{options.processes} workers on {options.backend}, uninterrupted: {seconds:.0f} s", flush=True)
     kills = 0
     while kills < options.kills:
-        steps = [dice.randrange(4, STEPS["total_steps"] * 3 // 4) for _ in range(options.each)]
-        # 0 for any moment after the start
-        steps = [0 if (kills + index) % 3 == 1 else step for index, step in enumerate(sorted(steps))]
-        killer = Killer(starter, directory / "killed", options.processes, steps, dice, seconds)
-        killer.start()
-        train(directory / "killed", options.backend, options.processes)
+        plan = []
+        for step in sorted(dice.randrange(4, STEPS["total_steps"] * 3 // 4) for _ in range(options.each)):
+            anytime = (kills + len(plan)) % 3 == 1
+            delay = dice.uniform(0, seconds if anytime else 0.3)
+            plan.append(Kill(dice.randrange(options.processes), 0 if anytime else step, delay))
+        done = train_and_kill(plan, directory / "killed", options.backend, options.processes)
         compare(directory / "whole", directory / "killed")
-        kills += len(killer.done)
+        kills += done
         print(f"the same weights in every bit after {kills} of {options.kills} kills", flush=True)
         shutil.rmtree(directory / "killed")
 
 
-def train(directory: pathlib.Path, backend: str, processes: int, **fields: Any) -> None:
+def train(directory: pathlib.Path, backend: str, processes: int, *flags: str, **fields: Any) -> None:
     """Train to the end under the supervisor."""
-    arguments = worlds.arguments(directory, **{**STEPS, **fields})
+    arguments = worlds.arguments(directory, *flags, **{**STEPS, **fields})
     code = local.run(arguments, processes, backend, f"{directory}/logs")
     assert code == 0, f"the run in {directory} ended with exit code {code}"
+
+
+class Kill(NamedTuple):
+    """A worker that is killed some seconds after a checkpoint of at least this step; 0 for the start."""
+
+    worker: int
+    step: int
+    seconds: float
+
+
+def train_and_kill(
+    plan: Sequence[Kill], directory: pathlib.Path, backend: str, processes: int, *flags: str, **fields: Any
+) -> int:
+    """Train to the end under the supervisor, kill workers on the way, and return how many."""
+    start, done = local.start_worker, list[Kill]()
+    starter = Starter(start)
+    with mock.patch.object(local, "start_worker", starter):
+        threading.Thread(target=_kill, args=(plan, directory, starter.workers, done), daemon=True).start()
+        train(directory, backend, processes, *flags, **fields)
+    return len(done)
+
+
+def _kill(plan: Sequence[Kill], directory: pathlib.Path, workers: dict[int, Any], done: list[Kill]) -> None:
+    for kill in plan:
+        while kill.worker not in workers or _newest(directory) < kill.step:
+            time.sleep(0.002)
+        time.sleep(kill.seconds)
+        newest, victim = _newest(directory), workers[kill.worker]
+        if victim.poll() is not None:
+            return  # the training is complete
+        victim.kill()
+        done.append(kill)
+        print(f"killed worker {kill.worker} with the checkpoint of step {newest}", flush=True)
+        while workers[kill.worker] is victim:  # until all start again
+            time.sleep(0.1)
+
+
+def _newest(directory: pathlib.Path) -> int:
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    found = glob.glob(f"{directory}/checkpoints/ckpt-*.json")
+    return max((int(pathlib.Path(path).stem.removeprefix("ckpt-")) for path in found), default=0)
 
 
 class Starter:
@@ -80,49 +122,6 @@ class Starter:
         worker = self.start(arguments, variables, log)
         self.workers[json.loads(variables["TF_CONFIG"])["task"]["index"]] = worker
         return worker
-
-
-class Killer(threading.Thread):
-    """Kills a worker after each of some steps, while the supervisor runs in the main thread.
-
-    A step of 0 stands for any moment within `seconds` of the start. `done` describes the kills.
-    """
-
-    def __init__(
-        self,
-        starter: Starter,
-        directory: pathlib.Path,
-        processes: int,
-        steps: Sequence[int],
-        dice: random.Random,
-        seconds: float = 0.0,
-    ):
-        super().__init__(daemon=True)
-        self.starter, self.directory, self.steps, self.dice, self.seconds = starter, directory, steps, dice, seconds
-        self.victims = [dice.randrange(processes) for _ in steps]
-        self.done: list[str] = []
-
-    def run(self) -> None:
-        workers = self.starter.workers
-        workers.clear()
-        for victim, step in zip(self.victims, self.steps, strict=True):
-            started = time.monotonic()
-            while victim not in workers or self._saved() < step:
-                time.sleep(0.01)
-            time.sleep(self.dice.uniform(0, 0.3 if step else self.seconds))
-            newest, killed = self._saved(), workers[victim]
-            if killed.poll() is not None:
-                return  # too late: the training is complete
-            killed.kill()
-            after = time.monotonic() - started
-            self.done.append(f"killed worker {victim} after {after:.1f} s, with the checkpoint of step {newest}")
-            print(self.done[-1], flush=True)
-            while workers[victim] is killed:  # until all start again
-                time.sleep(0.1)
-
-    def _saved(self) -> int:
-        found = glob.glob(f"{self.directory}/checkpoints/ckpt-*.json")
-        return max((int(pathlib.Path(path).stem.removeprefix("ckpt-")) for path in found), default=0)
 
 
 class Forked:
