@@ -59,19 +59,24 @@ class Watch:
             self._seconds = self._starved = 0.0
 
     def _run(self) -> None:
-        last, due = time.monotonic(), self._first
-        while not self._closed.wait(_TICK):
-            last, late = time.monotonic(), time.monotonic() - last - _TICK
-            if late > STOOD_STILL and self._since < last:
+        since, due = math.inf, self._first
+        while True:
+            before = time.monotonic()
+            if self._closed.wait(_TICK):
+                return
+            now = time.monotonic()
+            if self._since != since:
+                since, due = self._since, self._first
+            waited, late = now - since, now - before - _TICK
+            if waited > 0 and late > STOOD_STILL:
                 logging.warning("This process stood still for %d s, and the other workers waited for it.", late)
-            waited = last - self._since
             if waited > self._limit:
                 logging.error("Waited for %s. %s Start all workers again.", duration(waited), self._explain())
                 logging.flush()
                 os._exit(Interrupted.exit_code)
             if waited > due:
+                due = waited + EVERY
                 logging.warning("Waiting for %s. %s", duration(waited), self._explain())
-            due = self._first if waited < 0 else max(due, waited + EVERY) if waited > due else due
 
 
 @contextlib.contextmanager
@@ -91,7 +96,7 @@ def _unreachable() -> str:
     for kind, index in listening:
         host, port = cluster[kind][index].rsplit(":", 1)
         try:
-            socket.create_connection((host, int(port)), timeout=5).close()
+            socket.create_connection((host, int(port)), timeout=2).close()
         except OSError as error:
             missing.append(f"{kind} {index} at {host}:{port} ({error.strerror or error})")
     if missing:
