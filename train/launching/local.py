@@ -19,8 +19,8 @@ from keras_vit._progress import duration
 from keras_vit.experiments.processes import last_line
 from keras_vit.program import exit_codes
 
-NOTICE = 10.0  # seconds after the first worker ended; those that still run are named
-PATIENCE = 60.0  # seconds after the first worker ended; those that still run are killed. A checkpoint takes less
+# Seconds in which the others end after the first worker: after its death, and after exit code 75, when they may save.
+PATIENCE, SAVING = 10.0, 60.0
 _LOOK = 0.2  # seconds between two looks at the workers
 # Exit codes after which a restart helps, beside death by a signal: a lost worker, SIGTERM and Ctrl-C.
 _RESTARTABLE = (exit_codes.LOST_WORKER, 128 + signal.SIGTERM, 128 + signal.SIGINT)
@@ -138,26 +138,18 @@ class Workers:
 
         Returns the exit code of the whole, 75 if a restart helps, and the reason in words.
         """
-        first, asked, named = math.inf, False, False
+        deadline, asked = math.inf, False
         try:
             while len(self.ended) < len(self.processes):
                 time.sleep(_LOOK)
                 if stop and not asked:
                     self._signal(signal.SIGTERM)
                     asked = True
-                if self._look() and first == math.inf:
-                    first = time.monotonic()
-                running, late = self._running(), time.monotonic() - first
-                if running and late > NOTICE and not named:
-                    named = True
-                    names, ended = (
-                        ", ".join(map(str, running)),
-                        next(index for index in self.ended if self.ended[index]),
-                    )
-                    text = "Worker %d ended %d s ago, but not worker %s, which is killed after %d s."
-                    logging.warning(text, ended, late, names, PATIENCE)
-                if late > PATIENCE and not self.hung:
-                    self.hung = running
+                if (code := self._look()) and deadline == math.inf:
+                    deadline = time.monotonic() + (SAVING if code == exit_codes.LOST_WORKER else PATIENCE)
+                if time.monotonic() > deadline and not self.hung:
+                    self.hung = self._running()
+                    logging.warning("Worker %s does not end like the others, and is killed.", _listed(self.hung))
                     self._signal(signal.SIGKILL)
         finally:  # also after a second signal
             self._signal(signal.SIGKILL)
@@ -179,7 +171,7 @@ class Workers:
         if final and not died:  # after a death, the errors of the others may be unknown
             return failed[final[0]], self._end_of(final[0])
         if self.hung and not died:
-            return exit_codes.LOST_WORKER, f"worker {self.hung[0]} hung"
+            return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"
         return exit_codes.LOST_WORKER, self._end_of((died or list(failed))[0])
 
     def _end_of(self, index: int) -> str:
@@ -188,13 +180,13 @@ class Workers:
             return f"worker {index} died by {signal.Signals(-code).name}"
         return f"worker {index} ended with exit code {code}: {last_line(self.logs[index])}"
 
-    def _look(self) -> bool:
-        """Show what the chief logged, note who has ended, and return whether a worker has failed."""
+    def _look(self) -> int:
+        """Show new lines of the logs, note who has ended, and return the exit code of the first that failed, or 0."""
         for index in self._running():
             if (code := self.processes[index].poll()) is not None:
                 self.ended[index] = code
         self._show()
-        return any(self.ended.values())
+        return next(filter(None, self.ended.values()), 0)
 
     def _show(self) -> None:
         """Copy new lines of the chief to the terminal, and warnings and errors of the others."""
@@ -214,3 +206,7 @@ class Workers:
     def _signal(self, number: int) -> None:
         for index in self._running():
             self.processes[index].send_signal(number)
+
+
+def _listed(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
