@@ -147,8 +147,8 @@ class Workers:
                     asked = True
                 if (code := self._look()) and deadline == math.inf:
                     deadline = time.monotonic() + (SAVING if code == exit_codes.LOST_WORKER else PATIENCE)
-                if time.monotonic() > deadline and not self.hung:
-                    self.hung = self._running()
+                if time.monotonic() > deadline and not self.hung and (running := self._running()):
+                    self.hung = running
                     logging.warning("Worker %s does not end like the others, and is killed.", _listed(self.hung))
                     self._signal(signal.SIGKILL)
         finally:  # also after a second signal
