@@ -1,11 +1,14 @@
 """The choice of the Keras backend that trains, and of its devices."""
 
+import contextlib
+import os
+
 import keras
 from absl import logging
 
 from keras_vit.recipe import Recipe
 from keras_vit.training.backend import Backend
-from keras_vit.training.waiting import joining
+from keras_vit.training.joining import joining
 
 
 def create(
@@ -23,7 +26,8 @@ def create(
         from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    with joining():
+    joins = "TF_CONFIG" in os.environ and (backend == "jax" or distribute in ("auto", "multi_worker"))
+    with joining() if joins else contextlib.nullcontext():
         created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(

@@ -1,22 +1,18 @@
-"""Reports of a worker that waits for others, or that lets them wait. Neither TensorFlow nor JAX reports them."""
+"""Reports of a worker that waits for the steps of others, or that lets them wait."""
 
 import contextlib
-import json
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-import keras
 from absl import logging
 
 from keras_vit._progress import duration
 from keras_vit.training.errors import Interrupted
 
-JOINING = 30.0, 600.0  # seconds of waiting before a report, and before the process ends
-STEP = 60.0, 1800.0
+STEP = 60.0, 1800.0  # seconds of a call of the devices before a report, and before the process ends
 EVERY = 60.0  # seconds between two reports
 STOOD_STILL = 5.0  # seconds of standing still that are reported
 _TICK = 1.0
@@ -71,34 +67,11 @@ class Watch:
             if waited > 0 and late > STOOD_STILL:
                 logging.warning("This process stood still for %d s, and the other workers waited for it.", late)
             if waited > self._limit:
-                logging.error("Waited for %s. %s Start all workers again.", duration(waited), self._explain())
-                logging.flush()
-                os._exit(Interrupted.exit_code)
+                try:  # nobody may read the log any more
+                    logging.error("Waited for %s. %s Start all workers again.", duration(waited), self._explain())
+                    logging.flush()
+                finally:
+                    os._exit(Interrupted.exit_code)
             if waited > due:
                 due = waited + EVERY
                 logging.warning("Waiting for %s. %s", duration(waited), self._explain())
-
-
-@contextlib.contextmanager
-def joining() -> Iterator[None]:
-    """Report the workers of TF_CONFIG that cannot be reached, within the block, which waits for them."""
-    watch = Watch(_unreachable, *JOINING, enabled="TF_CONFIG" in os.environ)
-    with contextlib.closing(watch), watch.waiting():
-        yield
-
-
-def _unreachable() -> str:
-    """Return a sentence with the workers that do not listen at their addresses."""
-    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
-    names = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, ())))]
-    listening = names[:1] if keras.backend.backend() == "jax" else names  # on JAX, the others connect to the first
-    missing = []
-    for kind, index in listening:
-        host, port = cluster[kind][index].rsplit(":", 1)
-        try:
-            socket.create_connection((host, int(port)), timeout=2).close()
-        except OSError as error:
-            missing.append(f"{kind} {index} at {host}:{port} ({error.strerror or error})")
-    if missing:
-        return f"Not reached: {', '.join(missing)}."
-    return f"Reached {len(listening)} of {len(names)} workers. Compare TF_CONFIG and the logs of all workers."

@@ -4,6 +4,7 @@ import contextlib
 import json
 import queue
 import socket
+import threading
 import time
 
 import keras
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import waiting
+from keras_vit.training import joining, waiting
+from keras_vit.training.errors import Interrupted
 from keras_vit.training.run_data import Splits
 
 
@@ -71,22 +73,54 @@ def test_a_process_that_waits_for_its_data_reports_it(starved, reported, caplog)
     assert ("waited for its data" in caplog.text) == reported
 
 
-@pytest.mark.parametrize(("backend", "missing"), [("tensorflow", ["chief 0", "worker 1"]), ("jax", ["chief 0"])])
-def test_workers_that_do_not_listen_are_named(backend, missing, monkeypatch, caplog):
-    """On JAX, only the first worker listens."""
+@pytest.mark.parametrize(("backend", "first"), [("tensorflow", True), ("tensorflow", False), ("jax", False)])
+def test_workers_wait_for_each_other(backend, first, monkeypatch, caplog):
+    """The one that comes later is named until then. On JAX, the others go on listening when all have come."""
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(waiting, "JOINING", (0.02, 60.0))
+    monkeypatch.setattr(joining, "FIRST", 0.02)
+    monkeypatch.setattr(joining, "EVERY", 0.02)
+    monkeypatch.setattr(joining, "_PAUSE", 0.01)
+    late, own = config(monkeypatch, index=0 if first else 1)
+
+    def come():
+        while f"worker {late[0]} at localhost:{late[1]} (Connection refused)" not in caplog.text:
+            time.sleep(0.01)
+        servers.append(socket.create_server(("localhost", late[1])))
+
+    servers = []
+    threading.Thread(target=come).start()
+    with joining.joining():
+        assert servers, "it did not wait"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("localhost", own)).close()
+            assert backend == "jax"
+            backend = None
+    assert backend in ("tensorflow", None)
+    servers[0].close()
+
+
+def config(monkeypatch, index):
+    """Set TF_CONFIG of one of two workers; return index and port of the other, and the port of this one."""
     with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:
-        here, closed = one.getsockname()[1], other.getsockname()[1]
-        other.close()
-        cluster = {"chief": [f"localhost:{closed}"], "worker": [f"localhost:{here}", f"localhost:{closed}"]}
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
-        with waiting.joining():
-            deadline = time.monotonic() + 60
-            while "Not reached" not in caplog.text and time.monotonic() < deadline:
-                time.sleep(0.01)
-    named = [name for name in ("chief 0", "worker 0", "worker 1") if f"{name} at localhost" in caplog.text]
-    assert named == missing
+        ports = [server.getsockname()[1] for server in (one, other)]
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}))
+    return (1 - index, ports[1 - index]), ports[index]
+
+
+def test_a_worker_that_does_not_come_ends_the_others(monkeypatch):
+    monkeypatch.setattr(joining, "LIMIT", 0.05)
+    monkeypatch.setattr(joining, "_PAUSE", 0.01)
+    config(monkeypatch, index=0)
+    with pytest.raises(Interrupted, match="have not come in 0:00: worker 1 at localhost") as error, joining.joining():
+        pytest.fail("it did not wait")
+    assert error.value.exit_code == 75
+
+
+def test_a_single_worker_waits_for_nobody(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}')
+    with joining.joining():
+        pass
 
 
 class TwoWorkers:
