@@ -29,7 +29,13 @@ from tests.training import worlds
 from tools.crash import compare
 from train.launching import local
 
-STEPS = {"total_steps": 60, "eval_every": 20, "checkpoint_every": 4, "steps_per_loop": 1}
+STEPS = {
+    "total_steps": 60,
+    "eval_every": 30,
+    "checkpoint_every": 4,
+    "steps_per_loop": 1,
+    "model.arguments.num_layers": 1,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory, dice = pathlib.Path(options.workdir), random.Random(options.seed)
     shutil.rmtree(directory, ignore_errors=True)
     forked.ENVIRONMENT |= {**(ON_JAX if options.backend == "jax" else {}), "KERAS_BACKEND": options.backend}
+    forked.CONTEXT.set_forkserver_preload(["tensorflow", options.backend, "keras", "keras_vit.tuning"])
     local.start_worker = Forked
 
     started = time.monotonic()

@@ -22,8 +22,8 @@ _PAUSE = 0.5
 def joining() -> Iterator[None]:
     """Wait for all workers of TF_CONFIG; within the block, TensorFlow or JAX connects them.
 
-    TensorFlow waits for an hour without a word, while no thread of Python runs. A worker has come when it listens at its
-    address. This process listens there until TensorFlow or JAX does; JAX does only in the first worker.
+    TensorFlow waits for an hour without a word, while no thread of Python runs. A worker has come when it listens at
+    its address. This process listens there until TensorFlow or JAX does; JAX does only in the first worker.
 
     Raises:
         Interrupted: If a worker has not come after ten minutes.
