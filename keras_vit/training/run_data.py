@@ -84,7 +84,7 @@ class Splits:
             with tf.control_dependencies([tf.numpy_function(count, [], tf.int64)]):
                 return tf.nest.map_structure(tf.identity, batch)
 
-        return batches.map(counted, deterministic=True).prefetch(1)
+        return batches.map(counted).prefetch(1)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

@@ -27,12 +27,7 @@ def quick(monkeypatch):
 def ended(monkeypatch):
     """Queue of the exit codes with which a watch ends the process."""
     codes = queue.Queue()
-
-    def end(code):
-        codes.put(code)
-        raise SystemExit  # of the thread
-
-    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("os._exit", codes.put)
     return codes
 
 
@@ -135,6 +130,7 @@ class OneWorker(TwoWorkers):
 def test_batches_that_a_worker_has_read_are_counted():
     recipe = recipes.Recipe(total_steps=9, model=recipes.Model(image_size=8))
     recipe.data.source, recipe.data.batch_size = "digits", 4
+    recipe.data.pp_train = recipe.data.pp_eval = "value_range(-1, 1)"
     splits, uncounted = Splits(recipe, TwoWorkers()), Splits(recipe, OneWorker())
     batches, same = splits.train_batches(3), uncounted.train_batches(3)
     assert splits.read == 3
