@@ -101,7 +101,8 @@ def _gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return [] if done.returncode else done.stdout.split()  # without GPUs, it fails and prints a sentence
 
 
 def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: str) -> subprocess.Popen:
