@@ -4,8 +4,8 @@
 
 Trains a small model on the digits without interruption, and then again and again, under the supervisor of
 `keras-vit launch --on=local`, which starts all workers again after each kill. Every run must end with the weights and
-metrics of the uninterrupted run, bit for bit. Every third kill comes at any moment after a start, the others during the
-training.
+metrics of the uninterrupted run, bit for bit. The first kill of a run comes at any moment of the start, the others
+during the training.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backend", choices=("tensorflow", "jax"), default="tensorflow")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--each", type=int, default=1, help="number of kills in a run")
+    parser.add_argument("--each", type=int, default=4, help="number of kills in each run")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     options = parser.parse_args(arguments)
     directory, dice = pathlib.Path(options.workdir), random.Random(options.seed)
@@ -59,11 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{options.processes} workers on {options.backend}, uninterrupted: {seconds:.0f} s", flush=True)
     kills = 0
     while kills < options.kills:
-        plan = []
-        for step in sorted(dice.randrange(4, STEPS["total_steps"] * 3 // 4) for _ in range(options.each)):
-            anytime = (kills + len(plan)) % 3 == 1
-            delay = dice.uniform(0, seconds if anytime else 0.3)
-            plan.append(Kill(dice.randrange(options.processes), 0 if anytime else step, delay))
+        steps = sorted(dice.randrange(4, STEPS["total_steps"] * 3 // 4) for _ in range(options.each - 1))
+        delays = [dice.uniform(0, seconds / 2), *(dice.uniform(0, 0.3) for _ in steps)]
+        plan = [Kill(dice.randrange(options.processes), *when) for when in zip([0, *steps], delays, strict=True)]
         done = train_and_kill(plan, directory / "killed", options.backend, options.processes)
         compare(directory / "whole", directory / "killed")
         kills += done

@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
     took = duration(time.monotonic() - began)
     starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
     level = logging.INFO if code in (0, exit_codes.LOST_WORKER) else logging.ERROR
-    logging.log(level, "%d workers, %s%s: %s. Logs: %s/worker-*.log", processes, starts, took, reason, logs)
+    logging.log(level, "%d workers, %s%s: %s (%s/worker-*.log)", processes, starts, took, reason, logs)
     return code
 
 
