@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     forked.ENVIRONMENT |= {**(ON_JAX if options.backend == "jax" else {}), "KERAS_BACKEND": options.backend}
     forked.CONTEXT.set_forkserver_preload(["tensorflow", options.backend, "keras", "keras_vit.tuning"])
-    local.start_worker = Forked
+    local.start_worker = Forked  # type: ignore[assignment]
 
     started = time.monotonic()
     train(directory / "whole", options.backend, options.processes)
