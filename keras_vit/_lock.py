@@ -17,15 +17,20 @@ SILENCE = 180  # seconds without a sign of the owner after which a lease is free
 _REFRESH = 30  # seconds between two signs
 # Error codes of file systems that have no flock, such as some network file systems.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+_MOUNTS = "/proc/self/mounts"
+# Mount options, and types of file systems, with which a lock is unknown to other hosts.
+_LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
+_LOCAL_TYPES = ("fuse.", "9p")
 
 
 @contextlib.contextmanager
 def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
     """Lock a directory for this process; `flag` chooses it. The directory is created if it does not exist.
 
-    The kernel releases the lock when the process ends, however it ends. On a file system without locks, a lease takes
-    its place: a file that its owner touches every 30 seconds, and that another process takes over if the owner is dead,
-    or after three minutes without a sign of it. Workers that write nothing give no directory and hold none.
+    The kernel releases the lock when the process ends, however it ends. On a file system without locks, or whose locks
+    other hosts do not see, a lease takes its place: a file that its owner touches every 30 seconds, and that another
+    process takes over if the owner is dead, or after three minutes without a sign of it. Workers that write nothing
+    give no directory and hold none.
     """
     if directory is None:
         yield
@@ -54,6 +59,8 @@ def is_taken(directory: str) -> bool:
 
 def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
     """Lock the directory and write the name of this process for others; None where the file system has no locks."""
+    if _locks_are_local(directory):
+        return None
     path = os.path.join(directory, LOCK)
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
@@ -70,6 +77,18 @@ def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
     return lock
 
 
+def _locks_are_local(directory: str) -> bool:
+    """Return whether the locks of a directory are unknown to other hosts that share it, by its mount."""
+    path, mount = os.path.join(os.path.realpath(directory), ""), ("", "", "")
+    with contextlib.suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            _, point, kind, options, *_ = line.split(" ")
+            point = os.path.join(point.replace("\\040", " "), "")
+            if path.startswith(point) and len(point) >= len(mount[0]):  # the last mount covers earlier ones
+                mount = (point, kind, options)
+    return mount[1].startswith(_LOCAL_TYPES) or not _LOCAL_LOCKS.isdisjoint(mount[2].split(","))
+
+
 def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
     """Take the lease of the directory, once it is certain that no other process holds it."""
 
@@ -80,15 +99,18 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
 
     path, longest = os.path.join(directory, LEASE), SILENCE + 2 * _REFRESH
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=_REFRESH, on_compromise=end)
-    if os.path.exists(path):
-        logging.info("%s exists. Waiting up to %d minutes for signs of its owner.", path, longest // 60)
+    if owner := lease.owner:
+        text = "%s holds the lease of %s. After %d seconds without a sign of life, this process takes it over."
+        logging.warning(text, _name(owner), directory, SILENCE)
     try:
         lease.acquire(timeout=longest, poll_interval=min(1.0, _REFRESH))
     except filelock.Timeout as error:
-        owner = lease.owner
-        name = f"process {owner.pid} on {owner.hostname}" if owner else "Another process"
-        raise _taken(directory, flag, name) from error
+        raise _taken(directory, flag, _name(lease.owner)) from error
     return lease
+
+
+def _name(owner: filelock.OwnerRecord | None) -> str:
+    return f"process {owner.pid} on {owner.hostname.split('?')[0]}" if owner else "Another process"
 
 
 def _taken(directory: str, flag: str, owner: str) -> ValueError:

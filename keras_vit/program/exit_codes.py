@@ -61,6 +61,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if unreadable or isinstance(error, _imported("data", "UnreadableImageError")):
         advice = "Repair or remove it, or skip such images where the program can."
         return UNREADABLE_IMAGE, str(error) if getattr(error, "advice", "") else f"{unreadable or error}. {advice}"
+    if lost := _explain_lost_worker(error):
+        return LOST_WORKER, lost
     if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
@@ -97,15 +99,26 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
     return WRONG_USAGE if wrong_path else FAILED, str(error)
 
 
+def _explain_lost_worker(error: BaseException) -> str | None:
+    """Return what a user should read if the error of TensorFlow or JAX means that another worker is lost."""
+    text = str(getattr(error, "message", error)).strip()
+    # JAX raises a ValueError where it waits for arrays of a collective operation that failed.
+    if not {"OpError", "JaxRuntimeError", "ValueError"} & _names(error) or not _LOST.search(text.split("\n", 1)[0]):
+        return None
+    text = text.replace(":\n", ": ").split("\n", 1)[0]  # the next line names the worker
+    return (
+        f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from "
+        "the last checkpoint."
+    )
+
+
+def _names(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
 def _explain_by_name(error: BaseException) -> tuple[int, str | None]:
     """Explain the errors of TensorFlow and JAX, known by name: programs import no more."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
-    if names & {"OpError", "JaxRuntimeError"} and _LOST.search(text):
-        return LOST_WORKER, (
-            f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from "
-            "the last checkpoint."
-        )
+    names, text = _names(error), str(getattr(error, "message", error)).strip().split("\n", 1)[0]
     if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."

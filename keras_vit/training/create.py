@@ -1,10 +1,14 @@
 """The choice of the Keras backend that trains, and of its devices."""
 
+import contextlib
+import os
+
 import keras
 from absl import logging
 
 from keras_vit.recipe import Recipe
 from keras_vit.training.backend import Backend
+from keras_vit.training.joining import joining
 
 
 def create(
@@ -22,7 +26,9 @@ def create(
         from keras_vit.training.tf import backend as chosen  # type: ignore[no-redef]
     else:
         raise ValueError(f"Training needs the backend tensorflow or jax. Received: KERAS_BACKEND={backend}.")
-    created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
+    joins = "TF_CONFIG" in os.environ and (backend == "jax" or distribute in ("auto", "multi_worker"))
+    with joining() if joins else contextlib.nullcontext():
+        created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(
             "--distribute=%s divides nothing: one device was found (%s). JAX finds TPUs with the package jax[tpu]; "

@@ -23,6 +23,7 @@ from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
 from keras_vit.training.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.state import BaseState
+from keras_vit.training.waiting import STEP, Watch
 
 _SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signals and draws the bar
 _PROFILED_STEPS = 5
@@ -55,6 +56,7 @@ class Loop:
     directory: str | None = None  # run directory; None, on workers other than the chief, writes no metrics
     profile: bool = False  # whether to write a profile of a few steps
     track: Sequence[str] = ("tensorboard",)  # names of trackers
+    read: Callable[[], int] | None = None  # of several workers: first step whose batch this process has not read
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
@@ -70,14 +72,17 @@ class Loop:
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             self._written(),
             Progress("step", total, unit="steps") as bar,
+            contextlib.closing(Watch(self._awaited, *STEP, enabled=self.backend.num_workers > 1)) as watch,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
             if self.backend.num_workers > 1:
                 stop.defer()  # the processes stop together, after a step
-            return self._run(stop, writer, bar, pending)
+            return self._run(stop, writer, bar, watch, pending)
 
-    def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
+    def _run(
+        self, stop: StopRequest, writer: MetricsWriter, bar: Progress, watch: Watch, pending: bool
+    ) -> dict[str, Any]:
         progress = self.state.progress
         with Progress("Preparing the first batch"):
             iterator = iter(self.batches(progress.step))
@@ -92,7 +97,7 @@ class Loop:
             count = self._next_count(progress.step, speed)
             if speed.calls:
                 stop.defer("the step that runs", speed.seconds_for(count) or 0.0)
-            history = self._call(iterator, count, speed)
+            history = self._call(iterator, count, speed, watch)
             stop.defer()  # now there is something to save
             progress.step += count
             means = self._add_to_window(history)
@@ -115,14 +120,26 @@ class Loop:
         self._release(stop)
         return results
 
-    def _call(self, iterator: Iterator[Any], count: int, speed: "_Speed") -> dict[str, np.ndarray]:
+    def _call(self, iterator: Iterator[Any], count: int, speed: "_Speed", watch: Watch) -> dict[str, np.ndarray]:
         """Run some steps on the devices, and return their metrics."""
         step, started = self.state.progress.step, time.monotonic()
-        with Progress("Compiling and running the first step", enabled=not speed.calls), self._profiler(speed.calls):
+        waiting = watch.waiting() if speed.calls else Progress("Compiling and running the first step")
+        with waiting, self._profiler(speed.calls):
             history = self.run_steps(iterator, step, count)
-        speed.add(count, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if speed.calls and self.read is not None:
+            watch.note(seconds, starved=self.read() <= step + count)
+        speed.add(count, seconds)
         self._check_finite(history, step)
         return history
+
+    def _awaited(self) -> str:
+        """Return what the steps that run wait for."""
+        step, read = self.state.progress.step, self.read() if self.read is not None else None
+        if read == step:
+            return f"This worker has no batch for step {step + 1}: reading its data hangs."
+        own = f" It has read the batches up to step {read}; a worker that has read fewer hangs." if read else ""
+        return f"Another worker does not finish the steps from {step + 1} on; see its log.{own}"
 
     def _release(self, stop: StopRequest) -> None:
         """Let a signal end the program at once, unless several processes have to stop together."""

@@ -4,6 +4,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
@@ -22,6 +25,7 @@ class Splits:
         channels: Channels of the images.
         task: The task, on the training split.
         eval_batch_size: Examples per batch of an evaluation.
+        read: Where several processes train, the first step whose batch this process has not read.
     """
 
     def __init__(self, recipe: recipes.Recipe, backend: Backend):
@@ -34,6 +38,7 @@ class Splits:
         self.eval = open_source(data.source, split=data.eval_split)
         self.channels = self._check_images()
         self.task = tasks.create(recipe, self.train)
+        self.read = 0
 
     def train_batches(self, step: int) -> Iterable[Any]:
         """Return the global batches from a step on, on the devices."""
@@ -46,7 +51,10 @@ class Splits:
             "cutmix": data.cutmix,
             "shuffle_buffer": data.shuffle_buffer,
         }
-        return self._distributed(functools.partial(train_batches, self.train, data.pp_train, **options), seed)
+        self.read = step
+        batches = functools.partial(train_batches, self.train, data.pp_train, **options)
+        several = self.backend.num_workers > 1
+        return self._distributed(lambda **shard: self._counted(batches(**shard)) if several else batches(**shard), seed)
 
     def eval_batches(self) -> Iterable[Any]:
         """Return the global batches of one pass over the evaluation split, on the devices."""
@@ -64,6 +72,19 @@ class Splits:
                 draw=None if draw is None else functools.partial(draw, seed),
             )
         )
+
+    def _counted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Count in `read` the batches of this process."""
+
+        def count() -> np.int64:
+            self.read += 1
+            return np.int64(self.read)
+
+        def counted(batch):
+            with tf.control_dependencies([tf.numpy_function(count, [], tf.int64)]):
+                return tf.nest.map_structure(tf.identity, batch)
+
+        return batches.map(counted).prefetch(1)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

@@ -121,7 +121,13 @@ class JaxRuntimeError(RuntimeError):
         (data.UnreadableImageError("/a/b.jpg", "cut"), 66, "/a/b.jpg"),
         (tf.errors.InvalidArgumentError(None, None, f"[{bad_image('/a/b.jpg', 'cut')}] [[node]]"), 66, "/a/b.jpg"),
         (tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg\nmore"), 75, "recvmsg"),
+        (
+            tf.errors.UnavailableError(None, None, "Collective ops is aborted by: unhealthy:\n/task:1\nmore"),
+            75,
+            "task:1",
+        ),
         (JaxRuntimeError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"), 75, "closed"),
+        (ValueError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer"), 75, "reset"),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1, None),
         (tf.errors.InternalError(None, None, "a mistake"), 1, None),
         (TypeError("a mistake"), 1, None),

@@ -16,7 +16,7 @@ from tests import programs, selection
 from tests.made_once import made_once
 from tests.on_jax import ON_JAX
 from tests.training import toy, worlds
-from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_others_end, free_ports
+from tests.training.test_multi_worker import LONG, assert_all_stop_and_save, assert_kill_costs_nothing, free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -133,23 +133,32 @@ def start_hosts(directory, **fields):
     ]
 
 
-def test_two_hosts_give_the_result_of_one_device(whole, tmp_path):
-    hosts = start_hosts(tmp_path)
-    outputs = [host.communicate(timeout=600)[0] for host in hosts]
-    for host, output in zip(hosts, outputs, strict=True):
-        assert host.returncode == 0, output[-4000:]
-    assert "JAX, 2 cpu in 2 processes, fsdp" in outputs[0]
-    assert_same_run(whole, tmp_path)
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory):
+    """An uninterrupted run of the tiny recipe on two hosts."""
+
+    def make(directory):
+        hosts = start_hosts(directory)
+        outputs = [host.communicate(timeout=600)[0] for host in hosts]
+        for host, output in zip(hosts, outputs, strict=True):
+            assert host.returncode == 0, output[-4000:]
+        assert "JAX, 2 cpu in 2 processes, fsdp" in outputs[0]
+
+    return made_once(tmp_path_factory, "two_hosts_on_jax", make)
+
+
+def test_two_hosts_give_the_result_of_one_device(whole, two_hosts):
+    assert_same_run(whole, two_hosts)
 
 
 def test_sigterm_to_one_host_stops_and_saves_all(tmp_path):
     assert_all_stop_and_save(start_hosts(tmp_path, **LONG), 1, tmp_path, "ckpt_{}")
 
 
-def test_the_other_host_of_a_killed_one_ends(tmp_path):
-    hosts = start_hosts(tmp_path, **LONG)
-    wait_for(tmp_path / "checkpoints" / "ckpt_3", hosts[0])
-    assert_others_end(hosts, killed=1)
+def test_a_killed_host_costs_nothing(two_hosts, tmp_path, monkeypatch):
+    for name, value in ON_JAX.items():
+        monkeypatch.setenv(name, value)
+    assert_kill_costs_nothing(two_hosts, tmp_path, "jax", "--distribute=fsdp")
 
 
 def wait_for(path, process):

@@ -11,6 +11,8 @@ import pytest
 
 from tests import selection
 from tests.training import worlds
+from tools import crash, crash_workers
+from train.launching import local
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -76,29 +78,20 @@ def test_two_workers_give_the_result_of_one_device(together, tmp_path_factory):
             assert first[name] == pytest.approx(second[name], rel=1e-4)
 
 
-def test_a_killed_worker_costs_nothing(together, tmp_path):
-    """SIGKILL one worker in the middle of the run, start both again: the same final weights, bit for bit."""
-    workers = start_workers(tmp_path, **QUIET, steps_per_loop=1)
-    wait_for(tmp_path / "checkpoints" / "ckpt-3.json", workers)
-    assert_others_end(workers, killed=1)
-    assert not (tmp_path / "model.keras").exists(), "the run was finished before the kill"
-    outputs = finish(start_workers(tmp_path, **QUIET))
-    went_on = [re.findall("Resuming from the checkpoint of step ([0-9]+)", output) for output in outputs]
-    assert went_on[0] == went_on[1] != []
-    assert worlds.metrics(together) == worlds.metrics(tmp_path)
-    worlds.assert_same_bits(worlds.final_weights(together), worlds.final_weights(tmp_path))
+def test_a_killed_worker_costs_nothing(together, tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "start_worker", crash_workers.Forked)
+    assert_kill_costs_nothing(together, tmp_path, "tensorflow", **QUIET)
 
 
-def assert_others_end(workers, killed):
-    """SIGKILL one of two workers: the other ends with one line and code 75."""
-    workers[killed].kill()
-    other = workers[1 - killed]
-    try:
-        output = other.communicate(timeout=120)[0]
-    finally:
-        kill(workers)
-    assert other.returncode == 75, output[-3000:]
-    assert "Another worker ended or cannot be reached" in output and "Traceback" not in output
+def assert_kill_costs_nothing(whole, directory, backend, *flags, **fields):
+    """SIGKILL one of two supervised workers in the middle of a run: the same final weights, bit for bit."""
+    fields = {**worlds.TINY, "steps_per_loop": 1, **fields}
+    kill = crash_workers.Kill(worker=1, step=3, seconds=0)
+    assert crash_workers.train_and_kill([kill], directory, backend, 2, *flags, **fields) == 1
+    log = (directory / "logs" / "worker-0.log").read_text()
+    assert "Another worker ended or cannot be reached" in log and "Traceback" not in log
+    assert "Resuming from the checkpoint of step" in log
+    crash.compare(whole, directory)
 
 
 @pytest.mark.parametrize("signaled", selection.cases([0, 1], [1], selection.EXHAUSTIVE))

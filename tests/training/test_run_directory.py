@@ -248,13 +248,14 @@ def in_a_second(monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_flock_a_lease_that_is_not_refreshed_is_taken_over(tmp_path, monkeypatch):
+def test_without_flock_a_lease_that_is_not_refreshed_is_taken_over(tmp_path, monkeypatch, caplog):
     without_flock(monkeypatch)
     in_a_second(monkeypatch)
     pod, started = Pod(tmp_path), time.monotonic()
     with lock.locked(str(tmp_path)):
         assert time.monotonic() - started >= lock.SILENCE
         assert f"pid={os.getpid()}\n" in pod.path.read_text()
+    assert "process 1 on pod-1 holds the lease" in caplog.text
 
 
 @pytest.mark.slow
@@ -272,12 +273,32 @@ def test_without_flock_the_lease_of_a_running_process_is_respected(tmp_path, mon
     other = threading.Thread(target=refresh)
     other.start()
     try:
-        with pytest.raises(ValueError, match=f"process {os.getpid()} on "), lock.locked(str(tmp_path)):
+        owner = f"process {os.getpid()} on {host.split('?')[0]} writes to"
+        with pytest.raises(ValueError, match=owner), lock.locked(str(tmp_path)):
             pass
     finally:
         stopped.set()
         other.join()
     assert host in pod.path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "leased"),
+    [
+        ("ext4", "rw", False),
+        ("nfs4", "rw,vers=4.2,local_lock=none", False),
+        ("nfs", "rw,nolock", True),
+        ("nfs", "rw,local_lock=flock", True),
+        ("lustre", "rw,localflock", True),
+        ("fuse.gcsfuse", "rw", True),
+    ],
+)
+def test_a_lease_replaces_locks_that_other_hosts_do_not_see(tmp_path, monkeypatch, kind, options, leased):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"a / 9p rw 0 0\na {tmp_path} {kind} {options} 0 0\na {tmp_path}/other fuse.x nolock 0 0\n")
+    monkeypatch.setattr(lock, "_MOUNTS", str(mounts))
+    with lock.locked(str(tmp_path / "run")):
+        assert (tmp_path / "run" / ".lock-owner").exists() == leased
 
 
 def test_without_flock_a_process_ends_if_its_lease_was_taken_over(tmp_path, monkeypatch, caplog):

@@ -1,0 +1,77 @@
+"""The start of several workers: each waits until the others have come, and reports those that have not."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import keras
+from absl import logging
+
+from keras_vit import distribute
+from keras_vit._progress import duration
+from keras_vit.training.errors import Interrupted
+
+FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
+_PAUSE = 0.5
+
+
+@contextlib.contextmanager
+def joining() -> Iterator[None]:
+    """Wait for all workers of TF_CONFIG; within the block, TensorFlow or JAX connects them.
+
+    TensorFlow waits for an hour without a word, while no thread of Python runs. A worker has come when it listens at
+    its address. This process listens there until TensorFlow or JAX does; JAX does only in the first worker.
+
+    Raises:
+        Interrupted: If a worker has not come after ten minutes.
+    """
+    distribute.check_tf_config()
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster, task = config["cluster"], config["task"]
+    kinds = [kind for kind in ("chief", "worker") if kind in cluster]
+    addresses = {f"{kind} {index}": address for kind in kinds for index, address in enumerate(cluster[kind])}
+    own = f"{task['type']} {task['index']}"
+    if own not in addresses or len(addresses) == 1:
+        yield
+        return
+    is_first = own == next(iter(addresses))
+    with socket.create_server(("", _split(addresses.pop(own))[1]), backlog=1024) as server:
+        _await(addresses)
+        if is_first or keras.backend.backend() == "tensorflow":
+            server.close()
+        yield
+
+
+def _await(addresses: dict[str, str]) -> None:
+    """Return when something has listened at each address."""
+    started, due = time.monotonic(), FIRST
+    while True:
+        errors = {name: _error(address) for name, address in addresses.items()}
+        addresses = {name: addresses[name] for name, error in errors.items() if error}
+        if not addresses:
+            return
+        waited = time.monotonic() - started
+        missing = ", ".join(f"{name} at {address} ({errors[name]})" for name, address in addresses.items())
+        if waited > LIMIT:
+            raise Interrupted(f"Workers of TF_CONFIG have not come in {duration(waited)}: {missing}. Start all again.")
+        if waited > due:
+            due = waited + EVERY
+            logging.warning("Waiting for workers of TF_CONFIG for %s. Not reached: %s", duration(waited), missing)
+        time.sleep(_PAUSE)
+
+
+def _error(address: str) -> str:
+    """Return why a connection to an address fails; empty if it does not."""
+    try:
+        socket.create_connection(_split(address), timeout=2).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, port = address.rsplit(":", 1)
+    return host, int(port)

@@ -1,0 +1,1 @@
+"""Starts of a training on the places that `keras-vit launch` knows."""

@@ -1,0 +1,213 @@
+"""Several processes of one training on this machine. When one dies, all are started again from the last checkpoint."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from keras_vit import _io, _signals
+from keras_vit._progress import duration
+from keras_vit.experiments.processes import last_line
+from keras_vit.program import exit_codes
+
+# Seconds in which the others end after the first worker: after its death, and after exit code 75, when they may save.
+PATIENCE, SAVING = 10.0, 60.0
+_LOOK = 0.2  # seconds between two looks at the workers
+# Exit codes after which a restart helps, beside death by a signal: a lost worker, SIGTERM and Ctrl-C.
+_RESTARTABLE = (exit_codes.LOST_WORKER, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+_RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
+
+
+def run(arguments: Sequence[str], processes: int, backend: str, logs: str, restarts: int = 3) -> int:
+    """Train in several processes on this machine.
+
+    Worker 0 is the chief. Its lines also appear on the terminal, and so do warnings of the others. If a worker dies or
+    stops with exit code 75, the others end, too; then all start again and resume from the last checkpoint. SIGTERM or
+    Ctrl-C makes all workers save and end. A second signal ends all of them at once.
+
+    Args:
+        arguments: Arguments of `keras-vit train`.
+        processes: Number of workers. The NVIDIA GPUs of the machine are divided among them.
+        backend: Keras backend, `"tensorflow"` or `"jax"`.
+        logs: Directory of the logs `worker-0.log`, `worker-1.log`, ..., to which each start appends.
+        restarts: Number of restarts in a row without a newer checkpoint after which the training ends.
+
+    Returns:
+        Exit code: 0 at the end of the training, 75 after a signal, else the exit code of the worker that failed.
+
+    Raises:
+        ValueError: If the GPUs cannot be divided among the workers.
+    """
+    _io.make_directory(logs)
+    paths = [os.path.join(logs, f"worker-{index}.log") for index in range(processes)]
+    began, lost, failures, newest = time.monotonic(), list[str](), 0, -1
+    with _signals.StopRequest() as stop:
+        stop.defer("the step of all workers")
+        while True:
+            workers = Workers(arguments, environments(processes, backend), paths)
+            code, reason = workers.wait(stop)
+            failures = 1 if workers.resumed > newest else failures + 1
+            newest = max(newest, workers.resumed)
+            if stop and code == exit_codes.LOST_WORKER:
+                reason = f"stopped by {stop.signal}; start the same command again to resume"
+            elif code == exit_codes.LOST_WORKER:
+                lost.append(reason)
+                if failures <= restarts:
+                    logging.warning("All workers start again from the last checkpoint: %s.", reason)
+                    continue
+                code, reason = exit_codes.FAILED, f"{failures} starts in a row brought no newer checkpoint"
+            break
+    took = duration(time.monotonic() - began)
+    starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
+    level = logging.INFO if code in (0, exit_codes.LOST_WORKER) else logging.ERROR
+    logging.log(level, "%d workers, %s%s: %s (%s/worker-*.log)", processes, starts, took, reason, logs)
+    return code
+
+
+def environments(processes: int, backend: str) -> list[dict[str, str]]:
+    """Return the environment variables of each worker: its place in the cluster, on free ports, and its GPUs."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(processes)]
+    cluster = {"worker": [f"localhost:{one.getsockname()[1]}" for one in sockets]}
+    for one in sockets:
+        one.close()
+    gpus = _gpus()
+    if len(gpus) % processes:
+        raise ValueError(
+            f"{len(gpus)} GPUs must divide evenly among the workers. Received: {processes} processes. "
+            "CUDA_VISIBLE_DEVICES=0,1 restricts the GPUs, CUDA_VISIBLE_DEVICES=-1 trains on the CPU."
+        )
+    share, variables = len(gpus) // processes, list[dict[str, str]]()
+    for index in range(processes):
+        place = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+        own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[index * share : (index + 1) * share])} if gpus else {}
+        variables.append({"KERAS_BACKEND": backend, "TF_CONFIG": place, "PYTHONUNBUFFERED": "1", **own})
+    return variables
+
+
+def _gpus() -> list[str]:
+    """Return the numbers of the NVIDIA GPUs that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name not in ("", "-1")]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return [] if done.returncode else done.stdout.split()  # without GPUs, it fails and prints a sentence
+
+
+def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: str) -> subprocess.Popen:
+    """Start `keras-vit train` with additional environment variables. A session of its own keeps Ctrl-C from it."""
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "keras_vit", "train", *arguments],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+class Workers:
+    """All workers of a training, from their start to the end of the last one.
+
+    Attributes:
+        resumed: Step of the checkpoint from which the workers resumed; -1 if they did not.
+    """
+
+    def __init__(self, arguments: Sequence[str], variables: Sequence[dict[str, str]], logs: Sequence[str]):
+        self.logs, self.resumed = logs, -1
+        self.ended: dict[int, int] = {}  # exit codes in the order of the ends
+        self.hung: list[int] = []  # workers that had to be killed
+        self.processes: list[subprocess.Popen] = []
+        self._files = [open(path, "a+", encoding="utf-8", errors="replace") for path in logs]  # noqa: SIM115
+        for path, own in zip(logs, variables, strict=True):
+            self.processes.append(start_worker(arguments, own, path))
+
+    def wait(self, stop: _signals.StopRequest) -> tuple[int, str]:
+        """Wait until all workers have ended.
+
+        Returns the exit code of the whole, 75 if a restart helps, and the reason in words.
+        """
+        deadline, asked = math.inf, False
+        try:
+            while len(self.ended) < len(self.processes):
+                time.sleep(_LOOK)
+                if stop and not asked:
+                    self._signal(signal.SIGTERM)
+                    asked = True
+                if (code := self._look()) and deadline == math.inf:
+                    deadline = time.monotonic() + (SAVING if code == exit_codes.LOST_WORKER else PATIENCE)
+                if time.monotonic() > deadline and not self.hung and (running := self._running()):
+                    self.hung = running
+                    logging.warning("Worker %s does not end like the others, and is killed.", _listed(self.hung))
+                    self._signal(signal.SIGKILL)
+        finally:  # also after a second signal
+            self._signal(signal.SIGKILL)
+            for process in self.processes:
+                process.wait()
+            self._show()
+            for file in self._files:
+                file.close()
+        return self._outcome()
+
+    def _outcome(self) -> tuple[int, str]:
+        failed = {index: code for index, code in self.ended.items() if code}
+        if not failed:
+            return 0, "the training is complete"
+        # By SIGABRT, JAX ends a worker after another one.
+        died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
+        died = [index for index in died if index not in self.hung]
+        final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
+        if final and not died:  # after a death, the errors of the others may be unknown
+            return failed[final[0]], self._end_of(final[0])
+        if self.hung and not died:
+            return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"
+        return exit_codes.LOST_WORKER, self._end_of((died or list(failed))[0])
+
+    def _end_of(self, index: int) -> str:
+        code = self.ended[index]
+        if code < 0:
+            return f"worker {index} died by {signal.Signals(-code).name}"
+        return f"worker {index} ended with exit code {code}: {last_line(self.logs[index])}"
+
+    def _look(self) -> int:
+        """Show new lines of the logs, note who has ended, and return the exit code of the first that failed, or 0."""
+        for index in self._running():
+            if (code := self.processes[index].poll()) is not None:
+                self.ended[index] = code
+        self._show()
+        return next(filter(None, self.ended.values()), 0)
+
+    def _show(self) -> None:
+        """Copy new lines of the chief to the terminal, and warnings and errors of the others."""
+        for index, file in enumerate(self._files):
+            for line in file:
+                if index == 0:
+                    sys.stdout.write(line)
+                elif line.startswith(("warning: ", "error: ")):
+                    sys.stdout.write(f"worker {index}: {line}")
+                if found := _RESUMED.search(line):
+                    self.resumed = int(found[1])
+        sys.stdout.flush()
+
+    def _running(self) -> list[int]:
+        return [index for index in range(len(self.processes)) if index not in self.ended]
+
+    def _signal(self, number: int) -> None:
+        for index in self._running():
+            self.processes[index].send_signal(number)
+
+
+def _listed(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
