@@ -1,0 +1,194 @@
+"""Write what starts a training on a cluster: a Slurm script, YAML for Kubernetes, or commands for TPU VMs.
+
+    keras-vit launch digits --on=local --processes=4
+    keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8
+    keras-vit launch vit_s16_i1k --on=kubernetes --workdir=/shared/s16 --nodes=2 --gpus=8 --image=registry/keras-vit:1
+    keras-vit launch vit_i21k --on=jobset --workdir=/shared/i21k --accelerator=v5litepod-256 --slices=2
+    keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
+
+The first argument is a recipe, as of --config, or a data set, as of `keras-vit train`, whose flags are passed on; other
+flags of that program follow after two dashes: `-- --track=wandb`. The file is for you to read and to change, and nothing
+is submitted without --submit. --on=local writes no file and trains on this machine, in several processes.
+
+In each place, a training that is preempted is started again and resumes from its run directory, which must be on
+storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+PLACES = {  # the flags of each place, beside those of every place
+    "local": ("processes",),
+    "slurm": ("nodes", "gpus", "tasks_per_node"),
+    "kubernetes": ("nodes", "gpus", "image"),
+    "jobset": ("accelerator", "slices", "chips_per_vm", "spot", "image"),
+    "tpu-vm": ("accelerator", "spot"),
+}
+FILES = ("output", "overwrite", "submit")
+PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
+SHARED = "/shared"  # where the hosts mount the storage that they share
+
+common_flags.define_recipe_flags()
+common_flags.define_distribution_flags()
+common_flags.define_written_flag("workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.")
+flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.", required=True)
+flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; JAX on TPUs, else that of this machine.")
+flags.DEFINE_integer("restarts", 20, "Number of times that a training is started again after a failure.", 0)
+flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
+flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
+flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs of each machine; 0 trains on CPUs.", 0)
+flags.DEFINE_integer("tasks_per_node", 1, "slurm: 1 process per machine, or as many as a machine has GPUs.", 1)
+flags.DEFINE_string("image", "keras-vit:1", "kubernetes, jobset: the container image of deploy/train/Dockerfile.")
+flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU slice, such as v5litepod-16 or v4-32.")
+flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)
+flags.DEFINE_integer("chips_per_vm", None, "jobset: chips of each host: 4 or 8 where a slice has 8 chips.")
+flags.DEFINE_bool("spot", False, "jobset, tpu-vm: take TPUs that cost less and may be preempted.")
+common_flags.define_output_flag("File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.")
+flags.DEFINE_bool("overwrite", False, "Replace a file of other content.")
+flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
+
+with program.imports(__name__):
+    import keras
+    from absl import logging
+
+    from keras_vit import distribute
+    from keras_vit.data import readers
+    from keras_vit.program import recipe_file
+
+    from .launching import jobs, kubernetes, slurm, tpu_vm, tpus
+
+
+def main(argv: Sequence[str]) -> int | None:
+    options = flags.FLAGS
+    place = options.on
+    rest = read_arguments(argv[1:])
+    check_flags(place)
+    on_tpus = "accelerator" in PLACES[place]
+    tpu_slice = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
+    backend = options.backend or ("jax" if on_tpus else keras.backend.backend())
+    if on_tpus and backend != "jax":
+        raise ValueError(f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}.")
+    check_batch_size(place, number_of_devices(place, tpu_slice, backend))
+    workdir = run_directory(place)
+    arguments, own_file = train_arguments(place, workdir)
+    arguments += [*(["--several_hosts"] if on_tpus else []), *rest]
+    if place == "local":
+        from .launching import local
+
+        return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
+
+    ending = {"slurm": "sbatch", "tpu-vm": "sh"}.get(place, "yaml")
+    output = options.output or f"{jobs.resource_name(workdir)}.{ending}"
+    job = jobs.Job(arguments, workdir, backend, options.restarts, output, own_file)
+    if place == "slurm":
+        text, submit = slurm.render(job, options.nodes, options.gpus, options.tasks_per_node), ["sbatch", output]
+    elif tpu_slice and place == "tpu-vm":
+        text, submit = tpu_vm.render(job, tpu_slice, options.spot), ["bash", output, "run"]
+    else:
+        submit = ["kubectl", "apply", f"--filename={output}"]
+        if tpu_slice:
+            text = kubernetes.render_jobset(job, tpu_slice, options.slices, options.spot, options.image)
+        else:
+            text = kubernetes.render_job(job, options.nodes, options.gpus, options.image)
+    if options.submit and not shutil.which(submit[0]):
+        raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
+    jobs.write(output, text, options.overwrite)
+    command = " ".join(submit)
+    if options.submit:
+        sys.stdout.write(f"{output} is written. {command}\n")
+        sys.stdout.flush()
+        return subprocess.run(submit, check=False).returncode
+    sys.stdout.write(f"{output} is written. Read it, change the lines marked CHANGE, then: {command}\n")
+    return 0
+
+
+def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
+    """Set --config or --data to the first argument, and return those for `keras-vit train`, after two dashes."""
+    options = flags.FLAGS
+    given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
+    if given:
+        name, colon, _ = given[0].partition(":")
+        flag = "data" if colon and name in readers.READERS else "config"
+        if given[1:] or options[flag].value:
+            received = ", ".join(map(repr, filter(None, [options[flag].value, *given])))
+            raise ValueError(f"Expected one recipe or data set. Received: {received}.")
+        setattr(options, flag, given[0])
+    return arguments[len(given) :]
+
+
+def check_flags(place: str) -> None:
+    """Refuse the flags of other places."""
+    options = flags.FLAGS
+    own = (*PLACES[place], *(FILES if place != "local" else ()))
+    others = {name for names in (*PLACES.values(), FILES) for name in names} - set(own)
+    wrong = [f"--{name}" for name in sorted(others) if options[name].present]
+    if wrong:
+        known = ", ".join(f"--{name}" for name in own)
+        raise ValueError(f"--on={place} takes {known}. Received: {', '.join(wrong)}.")
+
+
+def number_of_devices(place: str, tpu_slice: "tpus.Slice | None", backend: str) -> int:
+    """Return the number of devices that share a batch."""
+    options = flags.FLAGS
+    if tpu_slice:
+        return tpu_slice.chips * options.slices
+    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
+    if place == "local":
+        return options.processes * each
+    return options.nodes * (options.gpus or options.tasks_per_node * each)
+
+
+def check_batch_size(place: str, devices: int) -> None:
+    """Raise an error for a recipe that does not exist, or whose batch does not divide among the devices."""
+    try:
+        recipe = program.recipe_from_flags()
+    except OSError as error:
+        if place in ("local", "slurm"):
+            raise
+        logging.warning("The recipe is not checked, because its data are not on this machine: %s", error)
+        return
+    distribute.check_batch_size("data.batch_size", recipe.data.batch_size, devices, recipe.optim.accumulation_steps)
+
+
+def run_directory(place: str) -> str:
+    """Return the run directory as the hosts see it."""
+    given = flags.FLAGS.workdir
+    if place in ("local", "slurm"):
+        return os.path.abspath(given or program.default_workdir())
+    workdir = os.path.normpath(given or os.path.join(SHARED, program.default_workdir()))
+    if not os.path.isabs(workdir) or workdir.count("/") < 2:
+        raise ValueError(
+            f"--workdir must be the path of a directory on storage that all hosts mount, such as {SHARED}/runs/s16. "
+            f"Received: --workdir={given}."
+        )
+    return workdir
+
+
+def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
+    """Return the arguments of `keras-vit train`, and the recipe file if it is not one of the package."""
+    options = flags.FLAGS
+    arguments, file = [], None
+    if options.config:
+        name, colon, argument = options.config.partition(":")
+        file = os.path.abspath(name) if os.path.isfile(name) else None
+        where = {"kubernetes": f"{kubernetes.RECIPES}/", "jobset": f"{kubernetes.RECIPES}/", "tpu-vm": ""}
+        path = file and (where[place] + os.path.basename(file) if place in where else file)
+        arguments.append(f"--config={path or name}{colon}{argument}")
+    arguments.append(f"--workdir={workdir}")
+    changed = [name for name in PASSED_ON if options[name].value != options[name].default]
+    arguments += [f"--{name}={options[name].value}" for name in changed]
+    arguments += [f"--config.{override}" for override in options.override]
+    return arguments, file
+
+
+if __name__ == "__main__":
+    program.run(main)
