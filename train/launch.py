@@ -6,9 +6,9 @@
     keras-vit launch vit_i21k --on=jobset --workdir=/shared/i21k --accelerator=v5litepod-256 --slices=2
     keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
 
-The first argument is a recipe, as of --config, or a data set, as of `keras-vit train`, whose flags are passed on; other
-flags of that program follow after two dashes: `-- --track=wandb`. The file is for you to read and to change, and nothing
-is submitted without --submit. --on=local writes no file and trains on this machine, in several processes.
+The first argument is a recipe, as of --config, or a data set. Flags of `keras-vit train` are passed on; those that are
+not listed here follow after two dashes: `-- --track=wandb`. The file is for you to read and to change, and nothing is
+submitted without --submit. --on=local writes no file and trains on this machine, in several processes.
 
 In each place, a training that is preempted is started again and resumes from its run directory, which must be on
 storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
@@ -40,7 +40,7 @@ SHARED = "/shared"  # where the hosts mount the storage that they share
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
 common_flags.define_written_flag("workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.")
-flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.", required=True)
+flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
 flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; JAX on TPUs, else that of this machine.")
 flags.DEFINE_integer("restarts", 20, "Number of times that a training is started again after a failure.", 0)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
@@ -62,7 +62,6 @@ with program.imports(__name__):
 
     from keras_vit import distribute
     from keras_vit.data import readers
-    from keras_vit.program import recipe_file
 
     from .launching import jobs, kubernetes, slurm, tpu_vm, tpus
 
@@ -70,13 +69,17 @@ with program.imports(__name__):
 def main(argv: Sequence[str]) -> int | None:
     options = flags.FLAGS
     place = options.on
+    if not place:
+        raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
     rest = read_arguments(argv[1:])
     check_flags(place)
     on_tpus = "accelerator" in PLACES[place]
     tpu_slice = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
     backend = options.backend or ("jax" if on_tpus else keras.backend.backend())
     if on_tpus and backend != "jax":
-        raise ValueError(f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}.")
+        raise ValueError(
+            f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}."
+        )
     check_batch_size(place, number_of_devices(place, tpu_slice, backend))
     workdir = run_directory(place)
     arguments, own_file = train_arguments(place, workdir)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from keras_vit import _io
 
 ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
-_FIELD = re.compile(r"\{\{(\w+)\}\}")
-_LINE = re.compile(r"^( *)\{\{(\w+)\}\}\n", re.MULTILINE)
+_FIELD = re.compile(r"^( *)\{\{(\w+)\}\}\n|\{\{(\w+)\}\}", re.MULTILINE)  # on a line of its own, or in a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +48,14 @@ class Job:
         own = {"name": self.name, "output": self.output, "backend": self.backend, "restarts": self.restarts}
         values = {**own, "workdir": self.workdir, "mount": self.mount, **values}
 
-        def lines(found: re.Match) -> str:
-            return "".join(f"{found[1]}{line}".rstrip() + "\n" for line in str(values[found[2]]).splitlines())
+        def field(found: re.Match) -> str:
+            if found[3]:
+                return str(values[found[3]])
+            lines = str(values[found[2]]).rstrip("\n").split("\n")
+            return "".join(f"{found[1]}{line}\n" if line else "\n" for line in lines) if lines != [""] else ""
 
         with open(os.path.join(ASSETS, template), encoding="utf-8") as file:
-            return _FIELD.sub(lambda found: str(values[found[1]]), _LINE.sub(lines, file.read()))
+            return _FIELD.sub(field, file.read())
 
 
 def resource_name(workdir: str) -> str:

@@ -77,7 +77,7 @@ def parse(name: str, chips_per_vm: int | None = None) -> Slice:
     chips_per_vm = chips_per_vm or allowed[0]
     if chips_per_vm not in allowed:
         raise ValueError(
-            f"--chips_per_vm of {name} must be {' or '.join(map(str, allowed))}. Received: --chips_per_vm={chips_per_vm}."
+            f"--chips_per_vm of {name} must be {' or '.join(map(str, allowed))}. "
+            f"Received: --chips_per_vm={chips_per_vm}."
         )
     return Slice(f"{kind}-{found[2]}", generation, chips, chips_per_vm)
-

@@ -31,24 +31,24 @@ export tasks={{tasks}}
 port=$((20000 + SLURM_JOB_ID % 10000)) workers=
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     for ((task = 0; task < tasks; task++)); do
-        workers+="${workers:+, }\"$node:$((port++))\""
+        workers+="${workers:+,}$node:$((port++))"
     done
 done
 export workers
 
 train() { # runs in each task
-    export TF_CONFIG="{\"cluster\": {\"worker\": [$workers]}, \"task\": {\"type\": \"worker\", \"index\": $SLURM_PROCID}}"
+    export TF_CONFIG="{\"cluster\": {\"worker\": [\"${workers//,/\", \"}\"]}, \"task\": {\"type\": \"worker\", \"index\": $SLURM_PROCID}}"
     if [[ $KERAS_BACKEND == tensorflow ]] && ((tasks > 1)); then # one GPU per task; JAX selects the GPU by itself
         IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((tasks - 1)))}"
         export CUDA_VISIBLE_DEVICES=${gpus[SLURM_LOCALID]-}
     fi
     {{command}}
 }
-export -f train
 
 # Tasks that lose another task stop by themselves, with code 75: none is killed while it writes a checkpoint.
 code=0
-srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="$run/logs/%j-%t.log" bash -c train || code=$?
+srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="$run/logs/%j-%t.log" \
+    bash -c "$(declare -f train); train" || code=$?
 case $code in
 0) echo "The training is done: $run" ;;
 75 | 137 | 143) # stopped with everything saved, or killed: resume from the last checkpoint

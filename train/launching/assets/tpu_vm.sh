@@ -28,7 +28,7 @@ setup() {
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
         ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[cpu,jax,data]' 'jax[tpu]' &&
-        sudo mkdir -p {{mount}} && sudo chown \$USER {{mount}} && { mountpoint -q {{mount}} || gcsfuse $bucket {{mount}}; }"
+        sudo mkdir -p {{mount}} && sudo chown \$USER {{mount}} && { mountpoint -q {{mount}} || gcsfuse --implicit-dirs $bucket {{mount}}; }"
 }
 
 train() {

