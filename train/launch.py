@@ -14,6 +14,7 @@ In each place, a training that is preempted is started again and resumes from it
 storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
 """
 
+import dataclasses
 import itertools
 import os
 import shutil
@@ -34,6 +35,7 @@ PLACES = {  # the flags of each place, beside those of every place
     "tpu-vm": ("accelerator", "spot"),
 }
 FILES = ("output", "overwrite", "submit")
+ENDINGS = {"slurm": ".sbatch", "tpu-vm": ".sh"}
 PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
 SHARED = "/shared"  # where the hosts mount the storage that they share
 
@@ -63,55 +65,53 @@ with program.imports(__name__):
     from keras_vit import distribute
     from keras_vit.data import readers
 
-    from .launching import jobs, kubernetes, slurm, tpu_vm, tpus
+    from .launching import files, tpus
 
 
 def main(argv: Sequence[str]) -> int | None:
     options = flags.FLAGS
-    place = options.on
-    if not place:
-        raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
-    rest = read_arguments(argv[1:])
+    place, rest = options.on, read_arguments(argv[1:])
     check_flags(place)
     on_tpus = "accelerator" in PLACES[place]
-    tpu_slice = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
-    backend = options.backend or ("jax" if on_tpus else keras.backend.backend())
-    if on_tpus and backend != "jax":
+    tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
+    backend = options.backend or ("jax" if tpu else keras.backend.backend())
+    if tpu and backend != "jax":
         raise ValueError(
             f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}."
         )
-    check_batch_size(place, number_of_devices(place, tpu_slice, backend))
+    if options.gpus and options.tasks_per_node not in (1, options.gpus):
+        raise ValueError(
+            f"--tasks_per_node must be 1, for one process per machine, or --gpus={options.gpus}, for one process per "
+            f"GPU. Received: --tasks_per_node={options.tasks_per_node}."
+        )
+    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
+    hosts = {
+        "local": options.processes * each,
+        "slurm": options.nodes * (options.gpus or options.tasks_per_node * each),
+    }
+    devices = tpu.chips * options.slices if tpu else hosts.get(place, options.nodes * (options.gpus or each))
+    check_batch_size(place, devices)
     workdir = run_directory(place)
-    arguments, own_file = train_arguments(place, workdir)
-    arguments += [*(["--several_hosts"] if on_tpus else []), *rest]
+    arguments, recipe_file = train_arguments(place, workdir)
+    arguments += [*(["--several_hosts"] if tpu else []), *rest]
     if place == "local":
         from .launching import local
 
         return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
 
-    ending = {"slurm": "sbatch", "tpu-vm": "sh"}.get(place, "yaml")
-    output = options.output or f"{jobs.resource_name(workdir)}.{ending}"
-    job = jobs.Job(arguments, workdir, backend, options.restarts, output, own_file)
-    if place == "slurm":
-        text, submit = slurm.render(job, options.nodes, options.gpus, options.tasks_per_node), ["sbatch", output]
-    elif tpu_slice and place == "tpu-vm":
-        text, submit = tpu_vm.render(job, tpu_slice, options.spot), ["bash", output, "run"]
-    else:
-        submit = ["kubectl", "apply", f"--filename={output}"]
-        if tpu_slice:
-            text = kubernetes.render_jobset(job, tpu_slice, options.slices, options.spot, options.image)
-        else:
-            text = kubernetes.render_job(job, options.nodes, options.gpus, options.image)
+    output = options.output or files.resource_name(workdir) + ENDINGS.get(place, ".yaml")
+    job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, options.image)
+    machines = {"nodes": options.nodes, "gpus": options.gpus, "tasks": options.tasks_per_node}
+    text = dataclasses.replace(job, **machines, tpu=tpu, slices=options.slices, spot=options.spot).render()
+    submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
+    submit = submit or ["kubectl", "apply", f"--filename={output}"]
     if options.submit and not shutil.which(submit[0]):
         raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
-    jobs.write(output, text, options.overwrite)
-    command = " ".join(submit)
-    if options.submit:
-        sys.stdout.write(f"{output} is written. {command}\n")
-        sys.stdout.flush()
-        return subprocess.run(submit, check=False).returncode
-    sys.stdout.write(f"{output} is written. Read it, change the lines marked CHANGE, then: {command}\n")
-    return 0
+    files.write(output, text, options.overwrite)
+    advice = "" if options.submit else "Read it, change the lines marked CHANGE, then: "
+    sys.stdout.write(f"{output} is written. {advice}{' '.join(submit)}\n")
+    sys.stdout.flush()
+    return subprocess.run(submit, check=False).returncode if options.submit else 0
 
 
 def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
@@ -128,8 +128,10 @@ def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[len(given) :]
 
 
-def check_flags(place: str) -> None:
-    """Refuse the flags of other places."""
+def check_flags(place: str | None) -> None:
+    """Require a place, and refuse the flags of the others."""
+    if not place:
+        raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
     options = flags.FLAGS
     own = (*PLACES[place], *(FILES if place != "local" else ()))
     others = {name for names in (*PLACES.values(), FILES) for name in names} - set(own)
@@ -137,17 +139,6 @@ def check_flags(place: str) -> None:
     if wrong:
         known = ", ".join(f"--{name}" for name in own)
         raise ValueError(f"--on={place} takes {known}. Received: {', '.join(wrong)}.")
-
-
-def number_of_devices(place: str, tpu_slice: "tpus.Slice | None", backend: str) -> int:
-    """Return the number of devices that share a batch."""
-    options = flags.FLAGS
-    if tpu_slice:
-        return tpu_slice.chips * options.slices
-    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
-    if place == "local":
-        return options.processes * each
-    return options.nodes * (options.gpus or options.tasks_per_node * each)
 
 
 def check_batch_size(place: str, devices: int) -> None:
@@ -183,8 +174,7 @@ def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
     if options.config:
         name, colon, argument = options.config.partition(":")
         file = os.path.abspath(name) if os.path.isfile(name) else None
-        where = {"kubernetes": f"{kubernetes.RECIPES}/", "jobset": f"{kubernetes.RECIPES}/", "tpu-vm": ""}
-        path = file and (where[place] + os.path.basename(file) if place in where else file)
+        path = file and (files.RECIPES[place] + os.path.basename(file) if place in files.RECIPES else file)
         arguments.append(f"--config={path or name}{colon}{argument}")
     arguments.append(f"--workdir={workdir}")
     changed = [name for name in PASSED_ON if options[name].value != options[name].default]

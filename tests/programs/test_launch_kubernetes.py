@@ -11,7 +11,7 @@ import pytest
 
 from keras_vit import distribute
 from tests.programs.test_launch import NEEDS_A_PERSON, job, rendered
-from train.launching import kubernetes, tpu_vm, tpus
+from train.launching import files, tpus
 
 SCHEMA = pathlib.Path(__file__).parent / "jobset_schema.json"
 
@@ -37,13 +37,12 @@ def check(document):
         validator.validate(template, version, strict=True)
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "jobset.yaml"])
-def test_kubernetes_takes_the_files(name):
-    for text in [text for kind, text in rendered() if kind == name]:
+@pytest.mark.parametrize(("place", "kinds"), [("kubernetes", {"Service", "Job"}), ("jobset", {"JobSet"})])
+def test_kubernetes_takes_the_files(place, kinds):
+    for text in rendered(place):
         assert "{{" not in text
-        found = documents(text)
-        assert {document["kind"] for document in found} >= {"JobSet"} if name == "jobset.yaml" else {"Service", "Job"}
-        for document in found:
+        assert {document["kind"] for document in documents(text)} - {"ConfigMap"} == kinds
+        for document in documents(text):
             check(document)
 
 
@@ -62,8 +61,7 @@ def test_a_typing_error_is_found():
     """In each eighth field; the names of labels, selectors and resources are free."""
     validator = pytest.importorskip("kubernetes_validate")
     errors = (validator.ValidationError, pytest.importorskip("jsonschema").ValidationError, KeyError)
-    texts = {kind: text for kind, text in rendered() if kind.endswith("yaml")}
-    for document in [documents(text)[-1] for text in texts.values()]:
+    for document in [documents(next(rendered(place)))[-1] for place in ("kubernetes", "jobset")]:
         found = [path for path in paths(document) if path[0] == "spec" and not FREE & set(path[:-1])]
         for path in [path for path in found if isinstance(path[-1], str)][1::8]:
             wrong = copy.deepcopy(document)
@@ -76,8 +74,8 @@ def test_a_typing_error_is_found():
 
 
 def test_pods_of_a_job_find_each_other(monkeypatch):
-    one = job()
-    service, batch = documents(kubernetes.render_job(one, 3, 4, "image"))
+    one = job("kubernetes", nodes=3, gpus=4)
+    service, batch = documents(one.render())
     pod = batch["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     name = service["metadata"]["name"]
@@ -102,13 +100,13 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
 
 def test_a_recipe_file_is_in_the_pod(tmp_path):
     (tmp_path / "mine.py").write_text('"""Mine."""\n\n\ndef get_config():\n    return {{name}}\n')
-    recipe, *_, batch = documents(kubernetes.render_job(job(recipe_file=str(tmp_path / "mine.py")), 1, 0, "image"))
+    recipe, *_, batch = documents(job("kubernetes", recipe_file=str(tmp_path / "mine.py")).render())
     assert recipe["data"] == {"mine.py": (tmp_path / "mine.py").read_text()}
     pod = batch["spec"]["template"]["spec"]
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "recipe"]
     assert volume["configMap"]["name"] == recipe["metadata"]["name"]
-    assert {"name": "recipe", "mountPath": kubernetes.RECIPES} in pod["containers"][0]["volumeMounts"]
-    assert "nvidia.com/gpu" not in pod["containers"][0]["resources"]["limits"]
+    assert {"name": "recipe", "mountPath": files.RECIPES["kubernetes"]} in pod["containers"][0]["volumeMounts"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 0
 
 
 @pytest.mark.parametrize(
@@ -130,7 +128,7 @@ def test_a_recipe_file_is_in_the_pod(tmp_path):
 def test_slices(name, chips, hosts, topology, machine):
     found = tpus.parse(name)
     assert (found.chips, found.hosts, found.topology, found.machine) == (chips, hosts, topology, machine)
-    (jobset,) = documents(kubernetes.render_jobset(job(), found, 3, False, "image"))
+    (jobset,) = documents(job("jobset", tpu=found, slices=3).render())
     (replicated,) = jobset["spec"]["replicatedJobs"]
     pods = replicated["template"]["spec"]
     assert replicated["replicas"] == 3 and pods["parallelism"] == pods["completions"] == hosts
@@ -175,7 +173,7 @@ def run_tpu_vm(directory, codes):
         (directory / path).write_text(text)
         (directory / path).chmod(stat.S_IRWXU)
     (directory / "codes").write_text("".join(f"{code}\n" for code in codes))
-    (directory / "run.sh").write_text(tpu_vm.render(job(backend="jax"), tpus.parse("v5e-16"), True))
+    (directory / "run.sh").write_text(job("tpu-vm", backend="jax", tpu=tpus.parse("v5e-16"), spot=True).render())
     environment = {**os.environ, "PATH": f"{directory}/bin:{os.environ['PATH']}", "WAIT": "0"}
     command = ["bash", "run.sh", "run"]
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
@@ -187,7 +185,7 @@ def test_a_slice_is_created_again_after_a_preemption(tmp_path):
     result, calls = run_tpu_vm(tmp_path, [255, 75, 0])
     assert result.returncode == 0, result.stderr
     assert calls == ["create", "ssh", "ssh", "delete", "create", "ssh", "ssh", "ssh", "ssh", "delete"]
-    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job().arguments)] * 3
+    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 3
     created = (tmp_path / "created").read_text()
     assert all(word in created for word in ("--accelerator-type=v5litepod-16", "--spot", "v2-alpha-tpuv5-lite"))
 

@@ -1,1 +1,1 @@
-"""Parts of `keras-vit launch`: one module for each place, with the templates of its files in `assets/`."""
+"""Parts of `keras-vit launch`."""
