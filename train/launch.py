@@ -1,4 +1,4 @@
-"""Write what starts a training on a cluster: a Slurm script, YAML for Kubernetes, or commands for TPU VMs.
+"""Write the file that starts a training elsewhere: a Slurm script, YAML for Kubernetes, or commands for TPU VMs.
 
     keras-vit launch digits --on=local --processes=4
     keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8
@@ -14,7 +14,6 @@ In each place, a training that is preempted is started again and resumes from it
 storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
 """
 
-import dataclasses
 import itertools
 import os
 import shutil
@@ -41,7 +40,9 @@ SHARED = "/shared"  # where the hosts mount the storage that they share
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-common_flags.define_written_flag("workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.")
+common_flags.define_written_flag(
+    "workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.", schemes=()
+)
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
 flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; JAX on TPUs, else that of this machine.")
 flags.DEFINE_integer("restarts", 20, "Number of times that a training is started again after a failure.", 0)
@@ -54,7 +55,7 @@ flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU sl
 flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)
 flags.DEFINE_integer("chips_per_vm", None, "jobset: chips of each host: 4 or 8 where a slice has 8 chips.")
 flags.DEFINE_bool("spot", False, "jobset, tpu-vm: take TPUs that cost less and may be preempted.")
-common_flags.define_output_flag("File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.")
+common_flags.define_written_flag("output", "File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.", schemes=())
 flags.DEFINE_bool("overwrite", False, "Replace a file of other content.")
 flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
 
@@ -62,7 +63,7 @@ with program.imports(__name__):
     import keras
     from absl import logging
 
-    from keras_vit import distribute
+    from keras_vit import _io, distribute
     from keras_vit.data import readers
 
     from .launching import files, tpus
@@ -85,11 +86,9 @@ def main(argv: Sequence[str]) -> int | None:
             f"GPU. Received: --tasks_per_node={options.tasks_per_node}."
         )
     each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
-    hosts = {
-        "local": options.processes * each,
-        "slurm": options.nodes * (options.gpus or options.tasks_per_node * each),
-    }
-    devices = tpu.chips * options.slices if tpu else hosts.get(place, options.nodes * (options.gpus or each))
+    devices = options.nodes * (options.gpus or options.tasks_per_node * each)
+    if tpu or place == "local":
+        devices = tpu.chips * options.slices if tpu else options.processes * each
     check_batch_size(place, devices)
     workdir = run_directory(place)
     arguments, recipe_file = train_arguments(place, workdir)
@@ -100,18 +99,43 @@ def main(argv: Sequence[str]) -> int | None:
         return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
 
     output = options.output or files.resource_name(workdir) + ENDINGS.get(place, ".yaml")
-    job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, options.image)
-    machines = {"nodes": options.nodes, "gpus": options.gpus, "tasks": options.tasks_per_node}
-    text = dataclasses.replace(job, **machines, tpu=tpu, slices=options.slices, spot=options.spot).render()
+    job = files.Job(
+        place,
+        arguments,
+        workdir,
+        backend,
+        options.restarts,
+        output,
+        recipe_file,
+        image=options.image,
+        nodes=options.nodes,
+        gpus=options.gpus,
+        tasks=options.tasks_per_node,
+        tpu=tpu,
+        slices=options.slices,
+        spot=options.spot,
+    )
     submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
     submit = submit or ["kubectl", "apply", f"--filename={output}"]
     if options.submit and not shutil.which(submit[0]):
         raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
-    files.write(output, text, options.overwrite)
+    write(output, job.render())
     advice = "" if options.submit else "Read it, change the lines marked CHANGE, then: "
     sys.stdout.write(f"{output} is written. {advice}{' '.join(submit)}\n")
     sys.stdout.flush()
     return subprocess.run(submit, check=False).returncode if options.submit else 0
+
+
+def write(path: str, text: str) -> None:
+    """Write a file. A file of other content, which somebody may have changed, is only replaced with --overwrite."""
+    if os.path.exists(path) and not flags.FLAGS.overwrite:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if file.read() != text:
+                raise FileExistsError(
+                    f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
+                    "content. --overwrite replaces the file, --output=FILE writes another one."
+                )
+    _io.write_text(path, text)
 
 
 def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
@@ -155,10 +179,9 @@ def check_batch_size(place: str, devices: int) -> None:
 
 def run_directory(place: str) -> str:
     """Return the run directory as the hosts see it."""
-    given = flags.FLAGS.workdir
-    if place in ("local", "slurm"):
-        return os.path.abspath(given or program.default_workdir())
-    workdir = os.path.normpath(given or os.path.join(SHARED, program.default_workdir()))
+    here = place in ("local", "slurm")
+    given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, program.default_workdir())
+    workdir = os.path.abspath(given) if here else os.path.normpath(given)
     if not os.path.isabs(workdir) or workdir.count("/") < 2:
         raise ValueError(
             f"--workdir must be the path of a directory on storage that all hosts mount, such as {SHARED}/runs/s16. "

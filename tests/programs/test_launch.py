@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -17,6 +18,7 @@ from keras_vit import distribute
 from tests import on_jax, programs
 from tests.programs import fake_slurm
 from tests.training import worlds
+from train import launching
 from train.launching import files, tpus
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -98,6 +100,17 @@ def test_what_is_submitted(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert launch("digits", "--on=slurm", "--output=a.sbatch", "--submit")[0] == 3
     assert pathlib.Path("submitted").read_text() == "a.sbatch\n" and pathlib.Path("a.sbatch").exists()
+
+
+def test_processes_on_this_machine(monkeypatch):
+    calls, local = [], types.ModuleType("local")
+    local.run = lambda *arguments: calls.append(arguments) or 75
+    monkeypatch.setitem(sys.modules, "train.launching.local", local)
+    monkeypatch.setattr(launching, "local", local, raising=False)
+    assert (
+        launch("digits", "--on=local", "--processes=4", "--workdir=/runs/a", "--backend=jax", "--restarts=3")[0] == 75
+    )
+    assert calls == [(["--config=digits", "--workdir=/runs/a"], 4, "jax", "/runs/a/logs", 3)]
 
 
 # --- all scripts ---

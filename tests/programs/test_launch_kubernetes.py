@@ -100,7 +100,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
 
 def test_a_recipe_file_is_in_the_pod(tmp_path):
     (tmp_path / "mine.py").write_text('"""Mine."""\n\n\ndef get_config():\n    return {{name}}\n')
-    recipe, *_, batch = documents(job("kubernetes", recipe_file=str(tmp_path / "mine.py")).render())
+    *_, batch, recipe = documents(job("kubernetes", recipe_file=str(tmp_path / "mine.py")).render())
     assert recipe["data"] == {"mine.py": (tmp_path / "mine.py").read_text()}
     pod = batch["spec"]["template"]["spec"]
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "recipe"]

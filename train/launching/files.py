@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import os
 import re
 import shlex
@@ -9,14 +10,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from keras_vit import _io
-
 from .tpus import Slice
 
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # the place of a recipe file of the user
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
-_FIELD = re.compile(r"^( *)\{\{(\w+)\}\}\n|\{\{(\w+)\}\}", re.MULTILINE)  # on a line of its own, or in a line
+_FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on a line of its own, or in a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +39,11 @@ class Job:
 
     def render(self) -> str:
         """Return the content of the file."""
-        name, file = resource_name(self.workdir), os.path.basename(self.recipe_file or "")
-        command = " \\\n    ".join(["keras-vit train", *map(shlex.quote, self.arguments)])
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {
+        name, recipe, recipe_name = resource_name(self.workdir), "", os.path.basename(self.recipe_file or "")
+        if self.recipe_file:
+            with open(self.recipe_file, encoding="utf-8") as source:
+                recipe = source.read()
+        values = {
             "name": name,
             "image": json.dumps(self.image),
             "run": shlex.quote(self.workdir),
@@ -52,52 +53,33 @@ class Job:
             "no_gpus": "" if self.gpus else "#",
             "no_spot": "" if self.spot else "# ",
             "spot": "--spot" if self.spot else "",
-            "command": command,
+            "command": " \\\n    ".join(["keras-vit train", *map(shlex.quote, self.arguments)]),
             "arguments": "\n".join(f"- {json.dumps(text)}" for text in self.arguments).replace("$(", "$$("),
             "workers": json.dumps([f"{name}-{index}.{name}:2222" for index in range(self.nodes)]),
-            "recipe": "",
-            "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.place)}}}" if file else "",
-            "recipe_volume": f"- {{name: recipe, configMap: {{name: {name}-recipe}}}}" if file else "",
+            "recipe": recipe,
+            "recipe_name": recipe_name,
+            "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.place)}}}" if recipe else "",
+            "recipe_volume": f"- {{name: recipe, configMap: {{name: {name}-recipe}}}}" if recipe else "",
             "copy": f'tpu tpu-vm scp {shlex.quote(self.recipe_file)} "$name": --worker=all' if self.recipe_file else "",
         }
-        if self.tpu:
-            slice_values = {
-                key: getattr(self.tpu, key) for key in ("name", "hosts", "chips_per_vm", "topology", "machine")
-            }
-            values |= {f"tpu_{key}": value for key, value in slice_values.items()}
-            values |= {"tpu_label": self.tpu.generation.label, "tpu_runtime": self.tpu.generation.runtime}
-        if self.recipe_file:
-            with open(self.recipe_file, encoding="utf-8") as source:
-                values["recipe"] = _render("recipe.yaml", {"name": name, "file": file, "text": source.read()})
-        return _render(TEMPLATES[self.place], values)
+
+        def field(found: re.Match) -> str:
+            """Fill a field `{{name}}` of a template. One on a line of its own becomes as many lines, or none."""
+            key = found[2] or found[3]
+            value = str(values[key] if key in values else operator.attrgetter(key)(self))
+            if found[3] or not value:
+                return value
+            return "".join(f"{found[1]}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
+
+        templates = ["recipe.yaml"] if recipe and self.place in ("kubernetes", "jobset") else []
+        text = ""
+        for template in (TEMPLATES[self.place], *templates):
+            with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
+                text += _FIELD.sub(field, file.read())
+        return text
 
 
 def resource_name(workdir: str) -> str:
     """Return the name of a run directory as Kubernetes, Slurm and Google Cloud accept it."""
     name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(workdir).lower()).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"run-{name}".strip("-")
-
-
-def write(path: str, text: str, overwrite: bool) -> None:
-    """Write a file. A file of other content, which somebody may have changed, is only replaced with `overwrite`."""
-    if os.path.exists(path) and not overwrite:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            if file.read() != text:
-                raise FileExistsError(
-                    f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
-                    "content. --overwrite replaces the file, --output=FILE writes another one."
-                )
-    _io.write_text(path, text)
-
-
-def _render(template: str, values: dict) -> str:
-    """Return a template with its fields `{{name}}`. A field on a line of its own becomes as many lines, or none."""
-
-    def field(found: re.Match) -> str:
-        if found[3]:
-            return str(values[found[3]])
-        lines = str(values[found[2]]).rstrip("\n").split("\n")
-        return "".join(f"{found[1]}{line}\n" if line else "\n" for line in lines) if lines != [""] else ""
-
-    with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
-        return _FIELD.sub(field, file.read())

@@ -5,7 +5,7 @@
 # The slice costs money from `create` to `delete`.
 set -uo pipefail
 
-zone=us-west4-a   # CHANGE: a zone with {{tpu_name}}; gcloud compute tpus accelerator-types list --zone=ZONE
+zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
 bucket=my-bucket  # CHANGE: the bucket that becomes {{parent}} on the hosts and keeps the run directory
 name={{name}}
 
@@ -15,8 +15,8 @@ state() { tpu queued-resources describe "$name" --format="value(state.state)" 2>
 delete() { tpu queued-resources delete "$name" --force; }
 
 create() {
-    tpu queued-resources create "$name" --node-id="$name" --accelerator-type={{tpu_name}} \
-        --runtime-version={{tpu_runtime}} {{spot}} || return
+    tpu queued-resources create "$name" --node-id="$name" --accelerator-type={{tpu.name}} \
+        --runtime-version={{tpu.generation.runtime}} {{spot}} || return
     until [[ $(state) == ACTIVE ]]; do
         echo "$(date +%T) $name is $(state)"
         [[ $(state) != FAILED ]] || return
