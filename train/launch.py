@@ -99,22 +99,8 @@ def main(argv: Sequence[str]) -> int | None:
         return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
 
     output = options.output or files.resource_name(workdir) + ENDINGS.get(place, ".yaml")
-    job = files.Job(
-        place,
-        arguments,
-        workdir,
-        backend,
-        options.restarts,
-        output,
-        recipe_file,
-        image=options.image,
-        nodes=options.nodes,
-        gpus=options.gpus,
-        tasks=options.tasks_per_node,
-        tpu=tpu,
-        slices=options.slices,
-        spot=options.spot,
-    )
+    machines = {name: options[name].value for name in ("image", "nodes", "gpus", "tasks_per_node", "slices", "spot")}
+    job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, tpu, **machines)
     submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
     submit = submit or ["kubectl", "apply", f"--filename={output}"]
     if options.submit and not shutil.which(submit[0]):

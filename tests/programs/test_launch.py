@@ -33,7 +33,10 @@ def job(place, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), 
 
 def rendered(place):
     """The file of a place with a recipe of the package, and with a file of the user."""
-    machines = {"slurm": {"nodes": 2, "gpus": 4, "tasks": 4}, "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"}}
+    machines = {
+        "slurm": {"nodes": 2, "gpus": 4, "tasks_per_node": 4},
+        "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"},
+    }
     tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "image": "r/i:1"}
     for recipe_file in (None, str(ROOT / "train/configs/digits.py")):
         yield job(place, recipe_file=recipe_file, **machines.get(place, tpu)).render()
@@ -140,7 +143,7 @@ def slurm_script(directory, program, tasks, monkeypatch, **options):
     (directory / "bin/keras-vit").chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
     script = directory / "job.sbatch"
-    script.write_text(job("slurm", directory / "run", nodes=len(NODES), tasks=tasks, **options).render())
+    script.write_text(job("slurm", directory / "run", nodes=len(NODES), tasks_per_node=tasks, **options).render())
     return script
 
 

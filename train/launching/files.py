@@ -29,11 +29,11 @@ class Job:
     restarts: int
     output: str
     recipe_file: str | None = None  # of the user
+    tpu: Slice | None = None
     image: str = ""
     nodes: int = 1
     gpus: int = 0
-    tasks: int = 1  # per node
-    tpu: Slice | None = None
+    tasks_per_node: int = 1
     slices: int = 1
     spot: bool = False
 

@@ -3,7 +3,7 @@
 # A job that is preempted, reaches its time limit or loses a task is queued again and resumes from its run directory.
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{nodes}}
-#SBATCH --ntasks-per-node={{tasks}}
+#SBATCH --ntasks-per-node={{tasks_per_node}}
 {{no_gpus}}#SBATCH --gpus-per-node={{gpus}}
 #SBATCH --requeue
 # SIGTERM to the tasks two minutes before the time limit: time to finish a step and to write a checkpoint.
@@ -25,8 +25,8 @@ run={{run}} # the run directory, on storage that all nodes share
 mkdir -p "$run/logs"
 
 # All workers, one per task. CHANGE the first port if a firewall allows others only.
-export tasks={{tasks}} workers=
-port=$((20000 + SLURM_JOB_ID % 10000))
+export tasks={{tasks_per_node}} workers=
+port=$((20000 + SLURM_JOB_ID % 500 * 20))
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     for ((task = 0; task < tasks; task++)); do
         workers+="${workers:+,}$node:$((port++))"
