@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int | None:
     machines = {name: options[name].value for name in ("image", "nodes", "gpus", "tasks_per_node", "slices", "spot")}
     job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, tpu, **machines)
     submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
-    submit = submit or ["kubectl", "apply", f"--filename={output}"]
+    submit = submit or ["kubectl", "apply", "-f", output]
     if options.submit and not shutil.which(submit[0]):
         raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
     write(output, job.render())
