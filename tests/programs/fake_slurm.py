@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-JOB = "4711"
+JOB = os.environ.get("SLURM_JOB_ID", str(os.getpid()))  # it decides on the ports of a job
 
 
 def install(directory):
