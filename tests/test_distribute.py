@@ -1,6 +1,8 @@
 """Strategies: what the machine has, what it lacks, and batches that divide."""
 
 import contextlib
+import importlib
+import json
 import logging
 import time
 
@@ -110,6 +112,44 @@ def test_wrong_tf_config(monkeypatch, config):
         monkeypatch.setenv("TF_CONFIG", config)
     with pytest.raises(ValueError, match='TF_CONFIG.*"cluster": {"worker"'):
         distribute.create_strategy("multi_worker")
+
+
+VERTEX_AI = {  # as its documentation and that of SageMaker show the variable
+    "cluster": {
+        "chief": ["training-workerpool0-ab-0:2222"],
+        "worker": ["training-workerpool1-ab-0:2222", "training-workerpool1-ab-1:2222"],
+        "evaluator": ["training-workerpool3-ab-0:2222"],
+    },
+    "environment": "cloud",
+    "task": {"type": "worker", "index": 1, "trial": ""},
+    "job": '{"python_module": "", "package_uris": [], "args": ["train", "--config=digits"]}',
+}
+SAGEMAKER = {
+    "cluster": {"worker": ["algo-1:8890", "algo-2:8890"]},
+    "environment": "cloud",
+    "task": {"index": 1, "type": "worker"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "joined"),
+    [(VERTEX_AI, ("training-workerpool0-ab-0:2222", 3, 2)), (SAGEMAKER, ("algo-1:8890", 2, 1))],
+)
+def test_services_that_set_tf_config(config, joined, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert distribute._default_strategy(virtual_devices=0) == "multi_worker"
+    distribute.check_tf_config()
+    jax_devices = pytest.importorskip("jax") and importlib.import_module("keras_vit.training.jax.devices")
+    assert jax_devices.hosts() == joined
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+
+
+def test_an_evaluator_is_not_a_worker(monkeypatch):
+    config = {**VERTEX_AI, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(ValueError, match="TF_CONFIG.*Received: 'evaluator'"):
+        distribute.check_tf_config()
 
 
 def test_batch_sizes_are_global():

@@ -9,11 +9,11 @@ during the training.
 """
 
 import argparse
-import glob
 import json
 import os
 import pathlib
 import random
+import re
 import runpy
 import shutil
 import sys
@@ -113,8 +113,9 @@ def _kill(plan: Sequence[Kill], directory: pathlib.Path, workers: dict[int, Any]
 
 def _newest(directory: pathlib.Path) -> int:
     """Return the step of the newest checkpoint, 0 if there is none."""
-    found = glob.glob(f"{directory}/checkpoints/ckpt-*.json")
-    return max((int(pathlib.Path(path).stem.removeprefix("ckpt-")) for path in found), default=0)
+    names = [path.name for path in directory.glob("checkpoints/ckpt[-_]*")]  # of TensorFlow, and of Orbax
+    matches = [re.fullmatch(r"ckpt(?:-(\d+)\.json|_(\d+))", name) for name in names]
+    return max((int(match[1] or match[2]) for match in matches if match), default=0)
 
 
 class Starter:

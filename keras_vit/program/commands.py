@@ -7,6 +7,7 @@ import sys
 
 PROGRAMS = {
     "train": "train.main",
+    "launch": "train.launch",
     "evaluate": "train.evaluate",
     "predict": "train.predict",
     "embed": "train.embed",

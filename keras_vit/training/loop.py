@@ -226,11 +226,13 @@ class Loop:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Wait for the checkpoints before a run ends."""
+        """Wait for the checkpoints before a run ends, unless the other workers may be gone."""
         try:
             yield
-        finally:
+        except (Diverged, Interrupted):
             self.store.wait()
+            raise
+        self.store.wait()
 
     def _profiler(self, calls: int) -> contextlib.AbstractContextManager:
         """Return a context that profiles the call after the one that compiles, if asked to."""

@@ -36,6 +36,9 @@ OTHERS = {
     "mkdir",
     "nvidia-smi",
     "pre-commit",
+    "bash",
+    "sbatch",
+    "squeue",
 }
 OTHERS |= {
     "source",

@@ -15,8 +15,9 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
 from keras_vit import exporting, inference
-from tests import tiny
+from tests import test_packaging, tiny
 from tests.docs import pages
+from tests.docs.command_lines import setup_file
 
 DEPLOY = pages.ROOT / "deploy"
 CONFIG = DEPLOY / "config"
@@ -36,9 +37,9 @@ def documents(name):
     return list(yaml.safe_load_all(read(DEPLOY / name)))
 
 
-def instructions():
+def instructions(folder=DEPLOY):
     """The instructions of the Dockerfile as (name, rest), without comments and line breaks."""
-    text = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", read(DEPLOY / "Dockerfile"), flags=re.MULTILINE))
+    text = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", read(folder / "Dockerfile"), flags=re.MULTILINE))
     return [tuple(line.split(maxsplit=1)) for line in text.splitlines()]
 
 
@@ -112,6 +113,19 @@ def test_the_image_has_what_its_command_names():
     kept = [line.removeprefix("!") for line in read(DEPLOY / "Dockerfile.dockerignore").splitlines()[1:]]
     assert all(any(f"{source}/".startswith(f"{path}/") for path in kept) for source in copied)
     assert f'base_path: "{copied["served/photos"]}"' in read(CONFIG / "models.config")
+
+
+def test_the_training_image_is_installed_from_what_the_wheel_is_built_from():
+    found = instructions(DEPLOY / "train")
+    copied = [word for name, rest in found if name == "COPY" for word in shlex.split(rest)[:-1]]
+    assert sorted(copied) == sorted(test_packaging.COPIED)
+    kept = [line.removeprefix("!") for line in read(DEPLOY / "train/Dockerfile.dockerignore").splitlines()]
+    assert kept[0] == "*" and set(copied) == set(kept[1:-1])
+    (install,) = [rest for name, rest in found if name == "RUN"]
+    assert install == 'pip install --no-cache-dir ".[$EXTRAS]" $ALSO'
+    named = re.findall(r"^# +((?:gpu|cpu)[\w,]*)", read(DEPLOY / "train/Dockerfile"), re.MULTILINE)
+    assert len(named) == 4 and {extra for text in named for extra in text.split(",")} <= set(setup_file()["EXTRAS"])
+    assert json.loads(dict(found)["ENTRYPOINT"]) == ["keras-vit"]
 
 
 def test_kubernetes():

@@ -12,6 +12,7 @@ from tests.programs import call, load, run
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
 TAKE_DATA = {  # the programs with --data, and what else they require
     "train.main": ["--workdir=run"],
+    "train.launch": ["--on=slurm"],
     "train.plan": [],
     "train.sweep": ["--workdir=sweep", "--grid=seed=0,1", "--list"],
     "train.evaluate": [f"--model={RUN}"],
@@ -85,6 +86,7 @@ def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments,
 
 WRITE = {  # the programs that write files, and the flag or argument that names the place
     "train.main": ["--config=digits", "--workdir={}"],
+    "train.launch": ["digits", "--on=slurm", "--output={}"],
     "train.vtab": ["--weights=augreg", "--workdir={}"],
     "train.sweep": ["--config=digits", "--grid=seed=0,1", "--workdir={}"],
     "train.embed": [f"--model={RUN}", "a.png", "--output={}.npz"],

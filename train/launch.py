@@ -1,0 +1,196 @@
+"""Write the file that starts a training elsewhere: a Slurm script, YAML for Kubernetes, or commands for TPU VMs.
+
+    keras-vit launch digits --on=local --processes=4
+    keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8
+    keras-vit launch vit_s16_i1k --on=kubernetes --workdir=/shared/s16 --nodes=2 --gpus=8 --image=registry/keras-vit:1
+    keras-vit launch vit_i21k --on=jobset --workdir=/shared/i21k --accelerator=v5litepod-256 --slices=2
+    keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
+
+The first argument is a recipe, as of --config, or a data set. Flags of `keras-vit train` are passed on; those that are
+not listed here follow after two dashes: `-- --track=wandb`. The file is for you to read and to change, and nothing is
+submitted without --submit. --on=local writes no file and trains on this machine, in several processes.
+
+In each place, a training that is preempted is started again and resumes from its run directory, which must be on
+storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from keras_vit import program
+from keras_vit.program import common_flags
+
+PLACES = {  # the flags of each place, beside those of every place
+    "local": ("processes",),
+    "slurm": ("nodes", "gpus", "tasks_per_node"),
+    "kubernetes": ("nodes", "gpus", "image"),
+    "jobset": ("accelerator", "slices", "chips_per_vm", "spot", "image"),
+    "tpu-vm": ("accelerator", "spot"),
+}
+FILES = ("output", "overwrite", "submit")
+ENDINGS = {"slurm": ".sbatch", "tpu-vm": ".sh"}
+PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
+SHARED = "/shared"  # where the hosts mount the storage that they share
+
+common_flags.define_recipe_flags()
+common_flags.define_distribution_flags()
+common_flags.define_written_flag(
+    "workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.", schemes=()
+)
+flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
+flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; JAX on TPUs, else that of this machine.")
+flags.DEFINE_integer("restarts", 20, "Number of times that a training is started again after a failure.", 0)
+flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
+flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
+flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs of each machine; 0 trains on CPUs.", 0)
+flags.DEFINE_integer("tasks_per_node", 1, "slurm: 1 process per machine, or as many as a machine has GPUs.", 1)
+flags.DEFINE_string("image", "keras-vit:1", "kubernetes, jobset: the container image of deploy/train/Dockerfile.")
+flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU slice, such as v5litepod-16 or v4-32.")
+flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)
+flags.DEFINE_integer("chips_per_vm", None, "jobset: chips of each host: 4 or 8 where a slice has 8 chips.")
+flags.DEFINE_bool("spot", False, "jobset, tpu-vm: take TPUs that cost less and may be preempted.")
+common_flags.define_written_flag("output", "File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.", schemes=())
+flags.DEFINE_bool("overwrite", False, "Replace a file of other content.")
+flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
+
+with program.imports(__name__):
+    import keras
+    from absl import logging
+
+    from keras_vit import _io, distribute
+    from keras_vit.data import readers
+
+    from .launching import files, tpus
+
+
+def main(argv: Sequence[str]) -> int | None:
+    options = flags.FLAGS
+    place, rest = options.on, read_arguments(argv[1:])
+    check_flags(place)
+    on_tpus = "accelerator" in PLACES[place]
+    tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
+    backend = options.backend or ("jax" if tpu else keras.backend.backend())
+    if tpu and backend != "jax":
+        raise ValueError(
+            f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}."
+        )
+    if options.gpus and options.tasks_per_node not in (1, options.gpus):
+        raise ValueError(
+            f"--tasks_per_node must be 1, for one process per machine, or --gpus={options.gpus}, for one process per "
+            f"GPU. Received: --tasks_per_node={options.tasks_per_node}."
+        )
+    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
+    devices = options.nodes * (options.gpus or options.tasks_per_node * each)
+    if tpu or place == "local":
+        devices = tpu.chips * options.slices if tpu else options.processes * each
+    check_batch_size(place, devices)
+    workdir = run_directory(place)
+    arguments, recipe_file = train_arguments(place, workdir)
+    arguments += [*(["--several_hosts"] if tpu else []), *rest]
+    if place == "local":
+        from .launching import local
+
+        return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
+
+    output = options.output or files.resource_name(workdir) + ENDINGS.get(place, ".yaml")
+    machines = {name: options[name].value for name in ("image", "nodes", "gpus", "tasks_per_node", "slices", "spot")}
+    job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, tpu, **machines)
+    submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
+    submit = submit or ["kubectl", "apply", "-f", output]
+    if options.submit and not shutil.which(submit[0]):
+        raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
+    write(output, job.render())
+    advice = "" if options.submit else "Read it, change the lines marked CHANGE, then: "
+    sys.stdout.write(f"{output} is written. {advice}{' '.join(submit)}\n")
+    sys.stdout.flush()
+    return subprocess.run(submit, check=False).returncode if options.submit else 0
+
+
+def write(path: str, text: str) -> None:
+    """Write a file. A file of other content, which somebody may have changed, is only replaced with --overwrite."""
+    if os.path.exists(path) and not flags.FLAGS.overwrite:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if file.read() != text:
+                raise FileExistsError(
+                    f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
+                    "content. --overwrite replaces the file, --output=FILE writes another one."
+                )
+    _io.write_text(path, text)
+
+
+def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
+    """Set --config or --data to the first argument, and return those for `keras-vit train`, after two dashes."""
+    options = flags.FLAGS
+    given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
+    if given:
+        name, colon, _ = given[0].partition(":")
+        flag = "data" if colon and name in readers.READERS else "config"
+        if given[1:] or options[flag].value:
+            received = ", ".join(map(repr, filter(None, [options[flag].value, *given])))
+            raise ValueError(f"Expected one recipe or data set. Received: {received}.")
+        setattr(options, flag, given[0])
+    return arguments[len(given) :]
+
+
+def check_flags(place: str | None) -> None:
+    """Require a place, and refuse the flags of the others."""
+    if not place:
+        raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
+    options = flags.FLAGS
+    own = (*PLACES[place], *(FILES if place != "local" else ()))
+    others = {name for names in (*PLACES.values(), FILES) for name in names} - set(own)
+    wrong = [f"--{name}" for name in sorted(others) if options[name].present]
+    if wrong:
+        known = ", ".join(f"--{name}" for name in own)
+        raise ValueError(f"--on={place} takes {known}. Received: {', '.join(wrong)}.")
+
+
+def check_batch_size(place: str, devices: int) -> None:
+    """Raise an error for a recipe that does not exist, or whose batch does not divide among the devices."""
+    try:
+        recipe = program.recipe_from_flags()
+    except OSError as error:
+        if place in ("local", "slurm"):
+            raise
+        logging.warning("The recipe is not checked, because its data are not on this machine: %s", error)
+        return
+    distribute.check_batch_size("data.batch_size", recipe.data.batch_size, devices, recipe.optim.accumulation_steps)
+
+
+def run_directory(place: str) -> str:
+    """Return the run directory as the hosts see it."""
+    here = place in ("local", "slurm")
+    given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, program.default_workdir())
+    workdir = os.path.abspath(given) if here else os.path.normpath(given)
+    if not os.path.isabs(workdir) or workdir.count("/") < 2:
+        raise ValueError(
+            f"--workdir must be the path of a directory on storage that all hosts mount, such as {SHARED}/runs/s16. "
+            f"Received: --workdir={given}."
+        )
+    return workdir
+
+
+def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
+    """Return the arguments of `keras-vit train`, and the recipe file if it is not one of the package."""
+    options = flags.FLAGS
+    arguments, file = [], None
+    if options.config:
+        name, colon, argument = options.config.partition(":")
+        file = os.path.abspath(name) if os.path.isfile(name) else None
+        path = file and (files.RECIPES[place] + os.path.basename(file) if place in files.RECIPES else file)
+        arguments.append(f"--config={path or name}{colon}{argument}")
+    arguments.append(f"--workdir={workdir}")
+    changed = [name for name in PASSED_ON if options[name].value != options[name].default]
+    arguments += [f"--{name}={options[name].value}" for name in changed]
+    arguments += [f"--config.{override}" for override in options.override]
+    return arguments, file
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,66 @@
+#!/bin/bash
+# Written by `keras-vit launch --on=tpu-vm`. Read it, change the lines marked CHANGE, then:
+#     bash {{output}} run       # create, setup and train; again after each preemption; delete at the end
+#     bash {{output}} create    # or one step: create, setup, train, state, delete
+# The slice costs money from `create` to `delete`.
+set -uo pipefail
+
+zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
+bucket=my-bucket  # CHANGE: the bucket that becomes {{parent}} on the hosts and keeps the run directory
+name={{name}}
+
+tpu() { gcloud compute tpus "$@" --zone="$zone" --quiet; }
+everywhere() { tpu tpu-vm ssh "$name" --worker=all --command="$1"; }
+state() { tpu queued-resources describe "$name" --format="value(state.state)" 2>/dev/null; }
+delete() { tpu queued-resources delete "$name" --force; }
+
+create() {
+    tpu queued-resources create "$name" --node-id="$name" --accelerator-type={{tpu.name}} \
+        --runtime-version={{tpu.generation.runtime}} {{spot}} || return
+    until [[ $(state) == ACTIVE ]]; do
+        echo "$(date +%T) $name is $(state)"
+        [[ $(state) != FAILED ]] || return
+        sleep "${WAIT:-30}"
+    done
+}
+
+setup() { # JAX trains; TensorFlow for the CPU reads the data
+    {{copy}}
+    everywhere "python3 -m venv ~/keras-vit &&
+        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[cpu,jax,data]' 'jax[tpu]' &&
+        sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} &&
+        { mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
+}
+
+train() {
+    everywhere "$(cat <<'COMMAND'
+export KERAS_BACKEND={{backend}} PATH=~/keras-vit/bin:$PATH
+{{command}}
+COMMAND
+    )"
+}
+
+run() {
+    local code restart
+    for ((restart = 0; restart <= {{restarts}}; restart++)); do
+        [[ $(state) == ACTIVE ]] || create || return
+        setup && train
+        code=$?
+        if ((code == 0)); then
+            delete
+            return
+        elif [[ $(state) != ACTIVE ]]; then # preempted
+            delete
+        elif ((code != 75)); then # 75: stopped with everything saved
+            break
+        fi
+        echo "Code $code: the training resumes, at most {{restarts}} times."
+    done
+    echo "Code $code. The slice still exists: look at it, then: bash $0 delete"
+    return "$code"
+}
+
+case ${1-} in
+run | create | setup | train | state | delete) "$1" ;;
+*) echo "usage: bash $0 run | create | setup | train | state | delete" && exit 2 ;;
+esac

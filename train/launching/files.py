@@ -1,0 +1,85 @@
+"""The files that start a training elsewhere, from the templates in `assets/`."""
+
+import dataclasses
+import json
+import operator
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+
+from .tpus import Slice
+
+TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
+RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # the place of a recipe file of the user
+_ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
+_FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on a line of its own, or in a line
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A training: a place, the arguments of `keras-vit train`, and machines. `output` is the file to write."""
+
+    place: str
+    arguments: Sequence[str]
+    workdir: str
+    backend: str
+    restarts: int
+    output: str
+    recipe_file: str | None = None  # of the user
+    tpu: Slice | None = None
+    image: str = ""
+    nodes: int = 1
+    gpus: int = 0
+    tasks_per_node: int = 1
+    slices: int = 1
+    spot: bool = False
+
+    def render(self) -> str:
+        """Return the content of the file."""
+        name, recipe, recipe_name = resource_name(self.workdir), "", os.path.basename(self.recipe_file or "")
+        if self.recipe_file:
+            with open(self.recipe_file, encoding="utf-8") as source:
+                recipe = source.read()
+        values = {
+            "name": name,
+            "image": json.dumps(self.image),
+            "run": shlex.quote(self.workdir),
+            "parent": shlex.quote(os.path.dirname(self.workdir)),
+            "mount": "/" + self.workdir.split("/")[1],
+            "bin": shlex.quote(os.path.dirname(shutil.which("keras-vit") or sys.executable)),
+            "no_gpus": "" if self.gpus else "#",
+            "no_spot": "" if self.spot else "# ",
+            "spot": "--spot" if self.spot else "",
+            "command": " \\\n    ".join(["keras-vit train", *map(shlex.quote, self.arguments)]),
+            "arguments": "\n".join(f"- {json.dumps(text)}" for text in self.arguments).replace("$(", "$$("),
+            "workers": json.dumps([f"{name}-{index}.{name}:2222" for index in range(self.nodes)]),
+            "recipe": recipe,
+            "recipe_name": recipe_name,
+            "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.place)}}}" if recipe else "",
+            "recipe_volume": f"- {{name: recipe, configMap: {{name: {name}-recipe}}}}" if recipe else "",
+            "copy": f'tpu tpu-vm scp {shlex.quote(self.recipe_file)} "$name": --worker=all' if self.recipe_file else "",
+        }
+
+        def field(found: re.Match) -> str:
+            """Fill a field `{{name}}` of a template. One on a line of its own becomes as many lines, or none."""
+            key = found[2] or found[3]
+            value = str(values[key] if key in values else operator.attrgetter(key)(self))
+            if found[3] or not value:
+                return value
+            return "".join(f"{found[1]}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
+
+        templates = ["recipe.yaml"] if recipe and self.place in ("kubernetes", "jobset") else []
+        text = ""
+        for template in (TEMPLATES[self.place], *templates):
+            with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
+                text += _FIELD.sub(field, file.read())
+        return text
+
+
+def resource_name(workdir: str) -> str:
+    """Return the name of a run directory as Kubernetes, Slurm and Google Cloud accept it."""
+    name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(workdir).lower()).strip("-")[:40].strip("-")
+    return name if name[:1].isalpha() else f"run-{name}".strip("-")
