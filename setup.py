@@ -63,6 +63,7 @@ EXTRAS = {
     "plots": ["matplotlib>=3.9"],
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
+    "buckets": ["fsspec>=2025.3", "gcsfs>=2025.3", "s3fs>=2025.3"],
     "sweep": ["optuna>=4.3"],
     "wandb": ["wandb>=0.19"],
     "mlflow": ["mlflow>=2.20"],
@@ -85,6 +86,7 @@ EXTRAS["test"] = [
     "hypothesis>=6.130",
     "pytest>=9.2",
     "pytest-xdist>=3.8",
+    "fsspec>=2025.3",  # the tests register a store in it
     "pillow>=11",  # the tests write images with it, and compare ours with it
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
