@@ -1,9 +1,9 @@
 """Files and folders in buckets, `gs://` and `s3://`, as local copies. Nothing else reads or writes there.
 
 TensorFlow, h5py, safetensors and the runtimes of artifacts need files on the machine, and so do renames and locks. A
-program therefore works in a local copy, and `publish` uploads the changes in the order in which the files were written,
-then deletes what is gone: an object appears as a whole, the manifest of a checkpoint follows its arrays, and older
-checkpoints disappear last. Whoever writes owns the address by an object beside it that two processes cannot create.
+program therefore works in a local copy. `publish` uploads the changed files, the oldest first, and then deletes the
+removed ones: an object appears as a whole, the manifest of a checkpoint follows its arrays, and older checkpoints
+disappear last. A process that writes owns the address by an object beside it that two processes cannot create.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zo
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # of a run; its final model does without
-_SMALL = re.compile(r"\.jsonl?$")  # what a program reads even where it only lists or adds files
+_SMALL = re.compile(r"\.jsonl?$")  # files that a program reads even where it only lists or adds files
 
 _published: dict[str, "_Copy"] = {}  # by local path
 
@@ -44,7 +44,7 @@ def fetched(
     """Return the path; of an address, the path of a local copy, which is brought up to date.
 
     Files that are not needed are empty: of a run, those of other checkpoints than the last, which is `model.keras`, and
-    with `small`, all but JSON files.
+    with `small`, all other files than JSON.
     """
     path = os.fspath(path)
     if not is_address(path):
@@ -142,7 +142,7 @@ class _Copy:
             _io.write_json(self.record, {name: known[name] for name in objects})
 
     def publish(self) -> None:
-        """Upload what has changed in the order in which it was written, then delete what is gone."""
+        """Upload the changed files, the oldest first, then delete the removed ones."""
         known, states = self._known(), {name: self._state(name) for name in self._local()}
         changed = [name for name, state in states.items() if known.get(name, [None])[1:] != state]
         changed.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0], name.endswith(".json")))

@@ -52,7 +52,7 @@ def newest(folder):
 
 
 def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
-    """Only what changed is uploaded and downloaded; hidden files stay here; what is gone here is gone there."""
+    """Only changed files are uploaded and downloaded; hidden files stay here; a file removed here is removed there."""
     with _storage.written(RUN) as folder:
         write(folder, a_txt="a", deep__b_txt="b", _lock="here")
         _storage.publish(folder + "/deep")
