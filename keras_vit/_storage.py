@@ -242,7 +242,7 @@ class _Copy:
 
     def _has(self, name: str) -> bool:
         """Return whether the copy has a file; temporary and lock files are hidden."""
-        is_own = name.partition("/")[0] == self.name or self._beside.fullmatch(name)
+        is_own = name.partition("/")[0] == self.name or ("." in self.name and self._beside.fullmatch(name))
         return bool(is_own) and not re.search(r"(^|/)\.|\.lock-owner$", name)
 
     def _path(self, name: str) -> str:

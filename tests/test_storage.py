@@ -117,7 +117,9 @@ def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # 
 def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
     write(store.root / "bucket", m_tflite="model", m_tflite_json="{}", config_json="{}", other_tflite="x")
     place = pathlib.Path(_storage.fetched("s3://bucket/m.tflite"))
-    assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json"]
+    write(store.root / "bucket" / "run", a_txt="a")
+    _storage.fetched(RUN)
+    assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json", "run"]
     with _storage.written("s3://bucket/new.xml", small=True) as path:
         write(os.path.dirname(path), new_xml="xml", new_bin="weights", new_xml_json="{}")
     assert {"bucket/new.xml", "bucket/new.bin", "bucket/new.xml.json"} <= objects().keys()
