@@ -52,14 +52,14 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
 
 def test_data_in_a_bucket(store):  # noqa: F811
     """TensorFlow does not read this store: folders, lists and record files are copied."""
-    assert run_program("train.sample_data", "--output=s3://bucket/images", "--count=4")[0] == 0
+    assert run_program("train.sample_data", "--output=s3://bucket/images", "--count=20")[0] == 0
     assert run_program("train.sample_data", "--output=s3://bucket/images")[0] == 2  # never overwritten
     folder = data.open_source("folder:s3://bucket/images", "test")
     listed = data.open_source("manifest:s3://bucket/images/list.csv", "test")
-    assert folder.num_examples == listed.num_examples == 4
+    assert folder.num_examples == listed.num_examples == 20
     for _ in range(2):  # complete files are kept
         arguments = ("folder:s3://bucket/images", "--splits=test", "--output=s3://bucket/records", "--shards=2")
         assert run_program("train.make_tfrecords", *arguments)[0] == 0
     assert sum(line.startswith("put bucket/records/test-0") for line in store.log) == 2
     for spec in ("tfrecord:s3://bucket/records", "tfrecord:s3://bucket/records/test-*"):
-        assert len(list(data.open_source(spec, "test").examples())) == 4
+        assert len(list(data.open_source(spec, "test").examples())) == 20
