@@ -64,6 +64,7 @@ EXTRAS = {
     "plots": ["matplotlib>=3.9"],
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
+    "buckets": ["fsspec>=2025.3", "gcsfs>=2025.3", "s3fs>=2025.3"],
     "sweep": ["optuna>=4.3"],
     "wandb": ["wandb>=0.19"],
     "mlflow": ["mlflow>=2.20"],
@@ -86,6 +87,7 @@ EXTRAS["test"] = [
     "hypothesis>=6.130",
     "pytest>=9.2",
     "pytest-xdist>=3.8",
+    "fsspec>=2025.3",  # the tests register a store in it
     "pillow>=11",  # the tests write images with it, and compare ours with it
     # What `keras-vit launch` writes is checked with these; kubernetes-validate brings jsonschema and PyYAML.
     "kubernetes-validate>=1.32",

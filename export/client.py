@@ -30,6 +30,7 @@ with program.imports(__name__):
     from keras_vit.tf_serving import Client, RequestError
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.name:

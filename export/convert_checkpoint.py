@@ -49,7 +49,7 @@ with program.imports(__name__):
     import keras
     import numpy as np
 
-    from keras_vit import load_adapter, merge_adapter, training
+    from keras_vit import _storage, load_adapter, merge_adapter, training
     from keras_vit._io import atomic_file, check_writable
     from keras_vit._progress import Progress
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
@@ -67,8 +67,14 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(config, indent=2) + "\n")
         logging.info("%s parameters", f"{model.count_params():,}")
         return 0
-    destination = argv[2]
-    check_writable(destination)
+    check_writable(argv[2], _storage.SCHEMES)
+    with _storage.written(argv[2], "DST", small=True) as destination:
+        convert(argv[1], destination, options)
+    return 0
+
+
+def convert(source: str, destination: str, options: flags.FlagValues) -> None:
+    """Write the model of SRC to DST, and compare their outputs."""
     format = options.format or ("keras" if destination.endswith(".keras") else "google")
     if format not in FORMATS:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Received: --format={format}.")
@@ -76,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         check_destination(destination, format)
     elif not destination.endswith(".keras"):
         raise ValueError(f"DST must end in .keras for --format=keras. Received: {destination!r}.")
-    model, class_names = load_source(argv[1], options)
+    model, class_names = load_source(source, options)
     if options.adapter:
         load_adapter(model, options.adapter)
     with Progress("Predicting with the model"):
@@ -98,11 +104,11 @@ def main(argv: Sequence[str]) -> int:
     logging.info("Wrote %s (%s).", destination, format)
     if expected is not None:
         check(expected, destination, options.dtype)
-    return 0
 
 
 def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequence[str] | None]:
     """Return the model of SRC and the names of its classes, if known."""
+    path = _storage.fetched(path, options.checkpoint)
     is_run = os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json"))
     if is_run or options.checkpoint != "last":
         with Progress(f"Opening {path}"):

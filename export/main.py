@@ -86,6 +86,7 @@ OF_SAVED_MODEL = ("signature", "batch_sizes")
 OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS

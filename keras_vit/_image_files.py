@@ -29,6 +29,8 @@ def find(given: Sequence[str]) -> list[str]:
     """
     paths: list[str] = []
     for name in given:
+        if _io.is_remote(name):
+            raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
         matches = [] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if name == "-" or name.lower().endswith(".txt") and os.path.isfile(name):
             for line in _lines(name):

@@ -22,15 +22,33 @@ def is_remote(path: str) -> bool:
     return "://" in path.removeprefix("file://")
 
 
-def check_writable(path: str | os.PathLike, schemes: Sequence[str] = ()) -> bool:
+def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool:
     """Refuse to write to an address of other `schemes`, else return True. `pathlib` makes gs:/a of gs://a."""
-    address = _ADDRESS.match(os.fspath(path))
-    if address and address[1] not in schemes:
+    address = _ADDRESS.match(path := os.fspath(path))
+    if address and not (address[1] in schemes and is_remote(path)):
+        others = f" or an address, {' or '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
         raise ValueError(
-            f"Expected a path in the file system to write to. Received: {os.fspath(path)!r}. Mount the bucket, such as "
+            f"Expected a path in the file system{others} to write to. Received: {path!r}. Mount the bucket, such as "
             "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
         )
     return True
+
+
+def cache_directory() -> str:
+    """Return the directory of downloads and local copies, below Keras' own directory."""
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    return os.path.join(home, "keras_vit")
+
+
+def copy_of(address: str, kind: str) -> str:
+    """Return the path of a local copy of an address."""
+    return os.path.join(cache_directory(), "buckets", kind, address.replace("://", "/"))
+
+
+def shown(text: str) -> str:
+    """Return a text with addresses in place of the paths of their local copies."""
+    place = os.path.join(cache_directory(), "buckets", "")
+    return re.sub(rf"{re.escape(place)}\w+/(gs|s3)/", r"\1://", text) if place in text else text
 
 
 def make_directory(path: str | os.PathLike) -> None:

@@ -14,7 +14,7 @@ from keras_vit import _io
 LOCK = ".lock"
 LEASE = ".lock-owner"
 SILENCE = 180  # seconds without a sign of the owner after which a lease is free
-_REFRESH = 30  # seconds between two signs
+REFRESH = 30  # seconds between two signs
 # Error codes of file systems that have no flock, such as some network file systems.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _MOUNTS = "/proc/self/mounts"
@@ -67,7 +67,7 @@ def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
         lock.acquire(blocking=False)
     except filelock.Timeout as error:
         with open(path, encoding="utf-8", errors="replace") as file:
-            raise _taken(directory, flag, _io.one_line(file.read(1000)) or "Another process") from error
+            raise taken(directory, flag, _io.one_line(file.read(1000)) or "Another process") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             return None
@@ -97,13 +97,13 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
         logging.flush()
         os._exit(os.EX_TEMPFAIL)
 
-    path, longest = os.path.join(directory, LEASE), SILENCE + 2 * _REFRESH
-    lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=_REFRESH, on_compromise=end)
+    path, longest = os.path.join(directory, LEASE), SILENCE + 2 * REFRESH
+    lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=REFRESH, on_compromise=end)
     if owner := lease.owner:
         text = "%s holds the lease of %s. After %d seconds without a sign of life, this process takes it over."
         logging.warning(text, _name(owner), directory, SILENCE)
     try:
-        lease.acquire(timeout=longest, poll_interval=min(1.0, _REFRESH))
+        lease.acquire(timeout=longest, poll_interval=min(1.0, REFRESH))
     except filelock.Timeout as error:
         raise _taken(directory, flag, _name(lease.owner)) from error
     return lease

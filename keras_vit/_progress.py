@@ -10,6 +10,8 @@ from typing import Any, TextIO, TypeVar
 
 from absl import logging
 
+from keras_vit import _io
+
 _EVERY = 0.2  # seconds between two drawings
 _LOG_FIRST, _LOG_EVERY = 2.0, 15.0  # seconds to the first log line, and between two of them
 _TICK = 1.0  # seconds after which the line is shown again, whatever the work does
@@ -124,7 +126,7 @@ class Terminal(io.TextIOWrapper):
     def write(self, text: str) -> int:
         with _lock:
             hide()
-            return super().write(text)
+            return super().write(_io.shown(text))
 
 
 def hide() -> None:

@@ -18,6 +18,7 @@ ORDER = (
     "_values",
     "_passed_on",
     "_progress",
+    "_storage",
     "_signals",
     "_spec",
     "layers",
@@ -97,6 +98,7 @@ OPTIONAL = {
     "tqdm",
     "requests",
     "psutil",
+    "fsspec",
     "optuna",
 }
 

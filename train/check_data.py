@@ -40,6 +40,7 @@ with program.imports(__name__):
     from keras_vit.data import audit
 
 
+@program.published("sheet")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given:

@@ -48,6 +48,7 @@ DESCRIPTION = "parts.json"
 Rows = tuple[np.ndarray, np.ndarray]  # names [N] and features [N, D] or [N, h, w, D]
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:

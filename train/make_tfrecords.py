@@ -17,7 +17,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
-common_flags.define_output_flag("Folder to write to, or its address in a bucket, gs://BUCKET/FOLDER.", ["gs"])
+common_flags.define_output_flag("Folder to write to, or its address in a bucket.")
 flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one per 1,000 examples, at most 1,024.", 0)
 flags.DEFINE_integer("seed", 0, "Seed of the order of the examples.")
 common_flags.define_on_bad_image_flag("error")
@@ -28,6 +28,7 @@ with program.imports(__name__):
     from keras_vit.data import writer
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given or not options.output:

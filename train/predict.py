@@ -50,7 +50,7 @@ common_flags.define_model_flags()
 flags.DEFINE_integer("top_k", 5, "Number of labels per image, of a model with classes.", 1)
 common_flags.define_output_flag("Table (.csv, .jsonl, .parquet), or folder for masks and overlays.")
 flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: the most uncertain first.")
-common_flags.define_written_flag("sort", "Folder to copy the images to, by class.")
+common_flags.define_written_flag("sort", "Folder to copy the images to, by class.", schemes=())
 common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
@@ -73,6 +73,7 @@ with program.imports(__name__):
 Write = Callable[[Prediction], None]
 
 
+@program.published("output", small=False)
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:

@@ -38,6 +38,7 @@ SIZE = 96
 NUM_SHAPES = {"train": 400, "test": 100}  # images
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS

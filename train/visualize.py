@@ -47,6 +47,7 @@ with program.imports(__name__):
     from keras_vit.training import reconstructions, run_directory
 
 
+@program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.model:

@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks, _io
+from keras_vit import _checks, _io, _storage
 from keras_vit.data import errors, fingerprint, images, masks
 from keras_vit.data.bad_images import Log
 from keras_vit.data.errors import UnreadableImageError
@@ -34,7 +33,6 @@ def write_tfrecords(
     receives the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
-    _io.check_writable(folder, tf.io.gfile.get_registered_schemes())
     skip = on_bad_image != "error"
     if not isinstance(on_bad_image, Log):
         _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
@@ -42,7 +40,7 @@ def write_tfrecords(
         raise ValueError(
             f"Each file must get an example. Received: num_shards={num_shards} for {source.num_examples} examples."
         )
-    tf.io.gfile.makedirs(folder)
+    _io.make_directory(folder)
     info = _info(source, folder, split, num_shards, seed)
     bounds = [source.num_examples * i // num_shards for i in range(num_shards + 1)]
     paths = [f"{folder.rstrip('/')}/{split}-{i:05d}-of-{num_shards:05d}" for i in range(num_shards)]
@@ -50,12 +48,13 @@ def write_tfrecords(
     items = _items(source, seed)
     for i, path in enumerate(paths):
         part = itertools.islice(items, bounds[i + 1] - bounds[i])
-        if tf.io.gfile.exists(path) and os.path.basename(path) in info["records"]:
+        if os.path.exists(path) and os.path.basename(path) in info["records"]:
             collections.deque(part, maxlen=0)  # passed over, without loading
         else:
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log if skip else None)
-            _write_info(folder, info)
+            _io.write_json(os.path.join(folder, tfrecord.INFO_FILE), info)
+            _storage.publish(folder)
         on_progress(bounds[i + 1])
     return paths
 
@@ -90,27 +89,12 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}
 
 
-def _write_info(folder: str, info: dict) -> None:
-    path = f"{folder.rstrip('/')}/{tfrecord.INFO_FILE}"
-    with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
-        file.write(json.dumps(info, indent=1, ensure_ascii=False) + "\n")
-    _publish(f"{path}.tmp", path)
-
-
-def _publish(draft: str, path: str) -> None:
-    """Give a finished file its name; on this machine, after its content has reached the disk."""
-    if _io.is_remote(path):
-        tf.io.gfile.rename(draft, path, overwrite=True)
-    else:
-        _io.publish_file(draft.removeprefix("file://"), path.removeprefix("file://"))
-
-
 def _write_file(
     path: str, items: Iterator[tuple[str, dict]], source: Source, on_progress: Callable[[int], None], log: Log | None
 ) -> int:
     """Write one file and return its number of records. Without a log an image that cannot be decoded is an error."""
-    temporary, count = f"{path}.tmp", 0
-    with tf.io.TFRecordWriter(temporary) as writer:
+    count = 0
+    with _io.atomic_file(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
         records = in_parallel(lambda named: _record(source, *named), items)
         for done, (origin, record, problem) in enumerate(records, 1):
             if not problem:
@@ -121,7 +105,6 @@ def _write_file(
             else:
                 log.add(origin, problem)
             on_progress(done)
-    _publish(temporary, path)
     return count
 
 

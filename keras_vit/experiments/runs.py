@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _lock
+from keras_vit import _lock, _storage
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric
 from keras_vit.evaluators import Suite
@@ -69,7 +69,7 @@ def read_runs(paths: Sequence[str]) -> list[RunRecord]:
     ['runs/digits']
     """
     found, errors = dict[str, RunRecord](), list[Exception]()
-    for path in map(os.path.normpath, paths):
+    for path in (os.path.normpath(_storage.fetched(path, small=True)) for path in paths):
         folders = [os.path.join(glob.escape(path), *"*" * depth) for depth in range(_DEPTH + 1)]
         configs = (sorted(glob.glob(os.path.join(folder, run_directory.CONFIG))) for folder in folders)
         runs = list(map(os.path.dirname, itertools.chain(*configs))) or [path]

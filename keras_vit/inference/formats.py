@@ -6,6 +6,8 @@ import importlib.util
 import os
 from typing import Any
 
+from keras_vit import _storage
+
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -68,6 +70,7 @@ def find(path: str) -> tuple[str, Format] | None:
         FileNotFoundError: If a file with the extension of an artifact does not exist.
         ValueError: If a directory holds several artifacts.
     """
+    path = _storage.fetched(path)
     if by_extension := of_file(path):
         if not os.path.exists(path):
             raise FileNotFoundError(f"No artifact {path!r}.")

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io, checkpoints, models, training, zoo
+from keras_vit import _io, _storage, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit._values import Values
@@ -99,8 +99,9 @@ def open_model(
 
     A model of any image size gets images of 224 x 224, unless `preprocess` resizes.
     """
+    path = _storage.fetched(path, checkpoint)
     if isinstance(labels, (str, os.PathLike)):
-        labels = _io.read_lines(labels)
+        labels = _io.read_lines(_storage.fetched(labels))
     if run_directory.is_run(path) or checkpoint != "last":
         run = training.load_run(path, checkpoint)  # its errors name the missing part
         if image_size and not preprocess:

@@ -19,10 +19,12 @@ second signal, at least two seconds after the first, ends it at once.
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
-from absl import app
+from absl import app, flags
 
+from keras_vit import _storage
 from keras_vit._signals import StopRequest
 from keras_vit.program import command_line, exit_codes
 from keras_vit.program.command_line import HELP, imports
@@ -37,13 +39,34 @@ __all__ = [
     "default_workdir",
     "imports",
     "log_to",
+    "published",
     "recipe_from_flags",
     "run",
     "terminal",
 ]
 
+Main = Callable[[Sequence[str]], int | None]
 
-def run(main: Callable[[Sequence[str]], int | None]) -> None:
+
+def published(flag: str, small: bool = True) -> Callable[[Main], Main]:
+    """Return a decorator of `main` for a flag of a path to write: of an address, a local copy is published at the end.
+
+    `small` is that of `_storage.written`: False for a program that continues what is there.
+    """
+
+    def decorate(main: Main) -> Main:
+        @functools.wraps(main)
+        def in_copy(argv: Sequence[str]) -> int | None:
+            with _storage.written(flags.FLAGS[flag].value or "", f"--{flag}", small) as path:
+                flags.FLAGS[flag].value = path or None
+                return main(argv)
+
+        return in_copy
+
+    return decorate
+
+
+def run(main: Main) -> None:
     """Parse the flags, run a program's `main`, and end the process with its exit code.
 
     An error that a user can correct is printed in one line, any other with its traceback. After an error the process

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from keras_vit import _storage
 from keras_vit.program import recipe_file
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     recipe, rest, fit = recipe_file.load(choices.config or DEFAULT, given)
     if own_size and choices.image_size is None:
         recipe = recipes.with_image_size(recipe, own_size)
-    before = run_directory.recorded(workdir).get("recipe") if workdir else None
+    here = _storage.fetched(workdir or "", small=True, must_exist=False)
+    before = run_directory.recorded(here).get("recipe") if here else None
     began = recipes.from_dict(before) if before and fit is fitting.fit else None
     named_weights = (choices.model, weights, rules.DEFAULT_MODEL[1])
     pixels = [f"data.{name}" for name in ("pp_train", "pp_eval") if f"data.{name}" not in choices.settings]

@@ -1,11 +1,11 @@
 """Flags that several programs have: each is defined here, with one meaning."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import flags
 
-from keras_vit import _io
+from keras_vit import _io, _storage
 
 flags.disclaim_key_flags()  # the flags belong to the program that defines them
 
@@ -102,12 +102,12 @@ def define_json_flag(form: str = "a table") -> None:
     flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
 
 
-def define_output_flag(text: str = "Where to write.", schemes: Sequence[str] = ()) -> None:
+def define_output_flag(text: str = "Where to write.") -> None:
     """Define `--output`."""
-    define_written_flag("output", text, schemes)
+    define_written_flag("output", text)
 
 
-def define_written_flag(name: str, text: str, schemes: Sequence[str] = ()) -> None:
+def define_written_flag(name: str, text: str, schemes: Iterable[str] = _storage.SCHEMES) -> None:
     """Define a flag of a file or directory to write, which cannot be an address of other `schemes`."""
     flags.DEFINE_string(name, None, text)
     flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))

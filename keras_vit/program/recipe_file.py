@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from keras_vit import _storage
+
 if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
@@ -25,6 +27,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
+    value = _storage.fetched(value) if value.endswith(".json") else value
     if value.endswith(".json") and os.path.isfile(value):
         from keras_vit.training import run_directory
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import keras
 from absl import logging
 
-from keras_vit import adaptation, models, zoo
+from keras_vit import _storage, adaptation, models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
@@ -47,7 +47,9 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
         return dataclasses.replace(
             recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
         )
-    is_here = model.checkpoint and (os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint))
+    is_here = model.checkpoint and (
+        os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint) or _storage.is_address(model.checkpoint)
+    )
     if not model.checkpoint or not is_here:
         return recipe
     kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _io, _storage
 from keras_vit._progress import Progress
 from keras_vit.training.errors import CheckpointMismatch, StorageError
 
@@ -58,6 +58,10 @@ class CheckpointStore:
         self._save(arrays, self.directory, self.keep)
         if best:
             self._save(arrays, self.best, keep=1)
+        try:
+            _storage.publish(self.directory)
+        except OSError as error:
+            raise StorageError(f"{error}. The checkpoint is in {self.directory}. Start again to resume.") from error
 
     def wait(self) -> None:
         """Wait until all checkpoints are written; `save` returns when they are."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from absl import logging
 
+from keras_vit import _storage
 from keras_vit import recipe as recipes
 from keras_vit.training import data_record, run_directory, run_fields
 from keras_vit.training.run_data import Splits
@@ -72,3 +73,4 @@ class TrainingRun:
                 self.directory, self.given, self.data.describe(), self.step, self.recipe, backend.record()
             )
             data_record.write(self.directory, self.files)
+            _storage.publish(self.directory)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import keras
 from absl import logging
 
-from keras_vit import _io, zoo
+from keras_vit import _io, _storage, zoo
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.adaptation.adapt import lora_layers
@@ -78,7 +78,7 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     """Open a run: its model and everything needed to use it.
 
     Args:
-        path: A run directory, or a `.keras` file in one.
+        path: A run directory, or a `.keras` file in one; also its address in a bucket.
         checkpoint: Weights of the model. `"last"` takes the final ones, from `model.keras`; `"best"` those of the best
             evaluation, and a step those of its checkpoint. A run that has not finished has only these two.
 
@@ -92,7 +92,7 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     >>> run.model.output_shape, run.config["recipe"]["total_steps"]
     ((None, 10), 4)
     """
-    path = os.fspath(path)
+    path = _storage.fetched(path, checkpoint)
     directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
     model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
     if checkpoint == "last":

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit import _checks, _lock, evaluators
+from keras_vit import _checks, _io, _lock, _storage, evaluators
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.checkpoints import load_checkpoint
@@ -44,7 +44,7 @@ def train(
 
     Args:
         recipe: The recipe.
-        workdir: The run directory.
+        workdir: The run directory, or its address in a bucket.
         change_recipe: Whether to resume even if the recipe of the run was another one.
         profile: Whether to write a profile of a few steps for TensorBoard.
         track: Programs that draw the metrics, see `keras_vit.training.trackers`.
@@ -61,10 +61,13 @@ def train(
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)
-        with _lock.locked(workdir if backend.is_chief else None):
+        with (
+            _storage.written(workdir, "--workdir", writes=backend.is_chief) as directory,
+            _lock.locked(directory if backend.is_chief else None),
+        ):
             if backend.is_chief:
-                logs.log_to(workdir)
-            return train_on(backend, recipe, workdir, stop, change_recipe, profile, track, show)
+                logs.log_to(directory)
+            return train_on(backend, recipe, directory, stop, change_recipe, profile, track, show)
 
 
 def train_on(
@@ -134,8 +137,7 @@ def train_on(
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         with Progress(f"Drawing {run_directory.REPORT}"):
             draw_figure(recipe, workdir, task, validation, results)
-        text = report_text(workdir, results, validation, class_names, recipe.task.score)
-        show(text)
+        show(_io.shown(report_text(workdir, results, validation, class_names, recipe.task.score)))
         if scheduled and scheduled.last:
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:

@@ -18,7 +18,8 @@ import zipfile
 from absl import logging
 from safetensors import SafetensorError, safe_open
 
-from keras_vit._io import atomic_file, sha256, write_text
+from keras_vit import _storage
+from keras_vit._io import atomic_file, cache_directory, sha256, write_text
 from keras_vit._progress import Progress
 from keras_vit.zoo import hub
 
@@ -52,6 +53,8 @@ def fetch(address: str) -> str:
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
+    if _storage.is_address(address):
+        return _storage.fetched(address)
     for place in places(address):
         if place.is_dir() and address.startswith(hub.PREFIX):
             return str(place)
@@ -140,12 +143,6 @@ def _check_whole(path: str) -> None:
             raise OSError(f"download truncated or damaged: {error}") from error
     else:
         raise OSError(f"the server returned an error page or another file, which begins with {head!r}")
-
-
-def cache_directory() -> pathlib.Path:
-    """Return the directory of downloads, below Keras' own directory."""
-    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    return pathlib.Path(home, "keras_vit")
 
 
 def _recorded(path: pathlib.Path) -> str:

@@ -5,7 +5,7 @@ import os
 import re
 import urllib.parse
 
-from keras_vit import _checks
+from keras_vit import _checks, _storage
 from keras_vit.models import list_models
 from keras_vit.models.registry import constructor_name
 from keras_vit.zoo import cache, hub
@@ -88,6 +88,8 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
         return Named(weights, entry.path, entry)
     if of_hub := hub.address_of(weights):
         return Named(weights, of_hub)
+    if _storage.is_address(weights):
+        return Named(weights, weights)
     if weights.startswith(("gs://", "https://")):
         return Named(weights, _path_of(weights))
     if _AUGREG_STEM.fullmatch(weights.removesuffix(".npz")):

@@ -102,9 +102,9 @@ WRITE = {  # the programs that write files, and the flag or argument that names 
 
 
 @pytest.mark.parametrize("program", WRITE)
-def test_a_program_does_not_take_a_bucket_for_a_folder(program, tmp_path, monkeypatch):
+def test_a_program_does_not_take_an_address_for_a_folder(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scheme = "s3" if program == "train.make_tfrecords" else "gs"  # TensorFlow writes TFRecord files to gs://
+    scheme = "s3" if program in ("train.sweep", "train.vtab") else "ftp"  # other programs publish to buckets
     code, output = run(program, *(argument.format(f"{scheme}://bucket/place") for argument in WRITE[program]))
     assert code == 2
     assert "Expected a path in the file system" in output and f"{scheme}://bucket/place" in output

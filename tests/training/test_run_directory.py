@@ -244,7 +244,7 @@ class Pod:
 
 def in_a_second(monkeypatch):
     monkeypatch.setattr(lock, "SILENCE", 1)
-    monkeypatch.setattr(lock, "_REFRESH", 0.2)
+    monkeypatch.setattr(lock, "REFRESH", 0.2)
 
 
 @pytest.mark.slow
@@ -308,7 +308,7 @@ def test_without_flock_a_process_ends_if_its_lease_was_taken_over(tmp_path, monk
     monkeypatch.setattr("os._exit", ended.put)
     with lock.locked(str(tmp_path)):
         written = os.stat(tmp_path / ".lock-owner").st_mtime
-        time.sleep(3 * lock._REFRESH)
+        time.sleep(3 * lock.REFRESH)
         assert os.stat(tmp_path / ".lock-owner").st_mtime > written and ended.empty()
         os.remove(tmp_path / ".lock-owner")
         pod = Pod(tmp_path)

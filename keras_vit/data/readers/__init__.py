@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from keras_vit import _checks, _io
+import tensorflow as tf
+
+from keras_vit import _checks, _io, _storage
 from keras_vit._progress import Progress
 from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
 from keras_vit.data.readers.data_set import DataSet
@@ -132,8 +134,24 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
         if name not in known:
             has = f"It has: {', '.join(known)}." if known else "It has none."
             raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
+    if kind not in _BY_NAME:
+        location = _readable(location)
+        options = {
+            name: _readable(value) if name in _FOLDERS and isinstance(value, str) else value
+            for name, value in options.items()
+        }
     with Progress(f"Opening {spec}"):
         return reader.read(location, **options)
+
+
+def _readable(location: str) -> str:
+    """Return a location that TensorFlow reads: of other addresses the copy, of lists and patterns with their folder."""
+    if not _storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
+        return location
+    folder, _, name = location.rpartition("/")
+    if glob.has_magic(name) or name.endswith((".csv", ".jsonl")):
+        return os.path.join(_storage.fetched(folder, checkpoint="all"), name)
+    return _storage.fetched(location, checkpoint="all")
 
 
 def _option(text: str) -> tuple[str, object]:

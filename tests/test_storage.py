@@ -1,0 +1,206 @@
+"""Files in buckets: local copies, their publication, kills in the middle of it, and owners of addresses."""
+
+import itertools
+import json
+import os
+import pathlib
+import sys
+import threading
+import time
+
+import pytest
+
+from keras_vit import _io, _lock, _storage
+from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
+
+RUN = "s3://bucket/run"
+
+
+def objects():
+    """The objects of the store with their contents."""
+    paths = (path for path in ObjectStore.root.rglob("*") if path.is_file())
+    return {path.relative_to(ObjectStore.root).as_posix(): path.read_text() for path in paths}
+
+
+def write(folder, **texts):
+    for name, text in texts.items():
+        path = pathlib.Path(folder, name.replace("__", "/").replace("_", "."))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def save(folder, step):
+    """Write a checkpoint as `CheckpointStore` does: arrays, manifest, then the end of the older one."""
+    path = pathlib.Path(folder, "checkpoints")
+    path.mkdir(parents=True, exist_ok=True)
+    (path / f"{step}.data").write_text(f"arrays of {step}")
+    os.utime(path / f"{step}.data", ns=(step, step))
+    (path / f"{step}.json").write_text(f"arrays of {step}")
+    os.utime(path / f"{step}.json", ns=(step, step))
+    for old in sorted(path.glob("*"), key=lambda old: old.suffix != ".json"):
+        if int(old.stem) < step:
+            old.unlink()
+
+
+def newest(folder):
+    """The newest checkpoint with a manifest, which must be whole."""
+    manifests = sorted(pathlib.Path(folder, "checkpoints").glob("*.json"), key=lambda path: int(path.stem))
+    if not manifests:
+        return None
+    assert manifests[-1].with_suffix(".data").read_text() == manifests[-1].read_text()
+    return int(manifests[-1].stem)
+
+
+def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
+    """Only changed files are uploaded and downloaded; hidden files stay here; a file removed here is removed there."""
+    with _storage.written(RUN) as folder:
+        write(folder, a_txt="a", deep__b_txt="b", _lock="here")
+        _storage.publish(folder + "/deep")
+        store.log.clear()
+        write(folder, a_txt="other")
+        os.unlink(f"{folder}/deep/b.txt")
+    assert store.log == ["put bucket/run/a.txt", "rm bucket/run/deep/b.txt", "rm bucket/run.lock-owner"]
+    assert objects() == {"bucket/run/a.txt": "other"}
+    store.machine("second")
+    place = _storage.fetched(RUN)
+    assert pathlib.Path(place, "a.txt").read_text() == "other" and "second" in place
+    store.log.clear()
+    assert _storage.fetched(RUN + "/") == place and store.log == []
+    store.machine("first")
+    with _storage.written(RUN) as folder:
+        write(folder, a_txt="again")
+    store.machine("second")
+    pathlib.Path(place, "stale.txt").write_text("of nobody")
+    assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == "again" and os.listdir(place) == ["a.txt"]
+
+
+@pytest.mark.parametrize("uploads", range(1, 6))
+def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa: F811
+    """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""
+    with _storage.written(RUN) as folder:
+        save(folder, 1)
+        write(folder, log_txt="1")
+    with pytest.raises(Killed), _storage.written(RUN) as folder:
+        assert newest(folder) == 1
+        left = itertools.count(1)
+        store.ends = staticmethod(lambda name: next(left) == uploads)
+        for step in (2, 3):
+            save(folder, step)
+            write(folder, log_txt=f"{step}")
+            _storage.publish(folder)
+    store.ends, store.is_dead = staticmethod(lambda name: False), False
+    store.machine("second")
+    os.unlink(ObjectStore.root / "bucket" / "run.lock-owner")
+    with _storage.written(RUN) as folder:
+        assert newest(folder) == (1 if uploads < 3 else 2)
+        save(folder, 4)
+    assert newest(ObjectStore.root / "bucket" / "run") == 4
+
+
+def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # noqa: F811
+    with _storage.written("s3://bucket/served", small=True) as folder:
+        pathlib.Path(folder, "1").mkdir(parents=True)
+        for name in ("saved_model.pb", "fingerprint.pb", "card.json"):
+            pathlib.Path(folder, "1", name).write_text(name)
+    assert [line for line in store.log if line.startswith("put bucket/served/")][-1].endswith("1/saved_model.pb")
+    store.machine("second")
+    with _storage.written("s3://bucket/served", small=True) as folder:
+        sizes = {path.name: path.stat().st_size for path in pathlib.Path(folder, "1").iterdir()}
+        assert sizes["saved_model.pb"] == 0 and sizes["card.json"] > 0
+        store.log.clear()
+        pathlib.Path(folder, "2").mkdir()
+        pathlib.Path(folder, "2", "saved_model.pb").write_text("two")
+    assert store.log == ["put bucket/served/2/saved_model.pb", "rm bucket/served.lock-owner"]
+    assert objects()["bucket/served/1/saved_model.pb"] == "saved_model.pb"
+
+
+def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
+    write(store.root / "bucket", m_tflite="model", m_tflite_json="{}", config_json="{}", other_tflite="x")
+    place = pathlib.Path(_storage.fetched("s3://bucket/m.tflite"))
+    write(store.root / "bucket" / "run", a_txt="a")
+    _storage.fetched(RUN)
+    assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json", "run"]
+    with _storage.written("s3://bucket/new.xml", small=True) as path:
+        write(os.path.dirname(path), new_xml="xml", new_bin="weights", new_xml_json="{}")
+    assert {"bucket/new.xml", "bucket/new.bin", "bucket/new.xml.json"} <= objects().keys()
+    assert objects()["bucket/other.tflite"] == "x"
+
+
+def test_checkpoints_are_read_where_they_are_needed(store):  # noqa: F811
+    write(store.root / "bucket" / "run", model_keras="weights", checkpoints__5_data="arrays", config_json="{}")
+    sizes = []
+    for options in ({"small": True}, {}, {"checkpoint": "best"}, {}):
+        place = pathlib.Path(_storage.fetched(RUN, **options))
+        sizes.append([(place / name).stat().st_size for name in ("config.json", "model.keras", "checkpoints/5.data")])
+    assert sizes == [[2, 0, 0], [2, 7, 0], [2, 7, 6], [2, 7, 6]]
+
+
+def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
+    """Until the first one ends, or gave no sign for a while."""
+    monkeypatch.setattr(_lock, "REFRESH", 0.05)
+    monkeypatch.setattr(_lock, "SILENCE", 0.4)
+    with _storage.written(RUN) as folder:
+        write(folder, a_txt="first")
+        message = rf"process {os.getpid()} on .* writes to {RUN}.*--workdir"
+        with pytest.raises(ValueError, match=message), _storage.written(RUN, "--workdir"):
+            pass
+        (owner,) = (path for path in (store.root / "bucket").iterdir() if "owner" in path.name)
+    assert not owner.exists()
+    owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "other"}))
+    with _storage.written(RUN):
+        assert json.loads(owner.read_text())["process"] == os.getpid()
+
+
+def test_a_replaced_owner_publishes_nothing(store, monkeypatch):  # noqa: F811
+    with pytest.raises(OSError, match=f"{RUN}.*took the address"), _storage.written(RUN) as folder:
+        write(folder, a_txt="a")
+        (store.root / "bucket" / "run.lock-owner").write_text('{"key": "other"}')
+    assert objects() == {"bucket/run.lock-owner": '{"key": "other"}'}
+
+
+def test_two_processes_do_not_create_the_same_owner(store):  # noqa: F811
+    """They start at the same moment."""
+    barrier, owners, refused = threading.Barrier(4), [], []
+
+    def start():
+        copy = _storage._Copy(RUN, "written")
+        barrier.wait()
+        try:
+            with copy.owned("--output"):
+                owners.append(copy)
+                done.wait(20)
+        except ValueError:
+            refused.append(copy)
+
+    done = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_lock, "REFRESH", 0.05)
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while len(owners) + len(refused) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (len(owners), len(refused)) == (1, 3)
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("address", ["s3://bucket", "s3://bucket/", "s3://", "gs://bucket/a/../b", "s3://bucket//a"])
+def test_an_address_names_a_bucket_and_a_place_in_it(address, store):  # noqa: F811
+    with pytest.raises(ValueError, match="BUCKET/NAME"):
+        _storage.fetched(address)
+
+
+def test_what_is_missing_is_named(store, monkeypatch):  # noqa: F811
+    with pytest.raises(FileNotFoundError, match=RUN):
+        _storage.fetched(RUN)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ImportError, match=r"keras-vision-transformers\[buckets\]"):
+        _storage.fetched(RUN)
+    assert _storage.fetched("runs/digits") == "runs/digits"  # without the package
+
+
+def test_texts_name_the_address(store):  # noqa: F811
+    assert _io.shown(f"in {_storage._Copy(RUN, 'read').path}/a and /b") == f"in {RUN}/a and /b"
