@@ -201,7 +201,9 @@ def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path,
     """SIGTERM to all tasks, as two minutes before the time limit: the job goes on where it stopped."""
     environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     environment = {**environment, "PYTHONPATH": str(ROOT)}
-    arguments = worlds.arguments(tmp_path / "run", f"--virtual_devices={4 // tasks}", **worlds.QUIET, steps_per_loop=1)
+    arguments = worlds.arguments(
+        tmp_path / "run", f"--virtual_devices={4 // tasks}", **worlds.QUIET, steps_per_loop=1, data__eval_batch_size=184
+    )
     program = f'shift; cd {ROOT}; exec {sys.executable} -m train.main "$@"'
     script = slurm_script(tmp_path, program, tasks, monkeypatch, backend=backend, arguments=arguments[2:])
     text = script.read_text().replace("--config=digits", arguments[0])
