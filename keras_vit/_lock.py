@@ -105,7 +105,7 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
     try:
         lease.acquire(timeout=longest, poll_interval=min(1.0, REFRESH))
     except filelock.Timeout as error:
-        raise _taken(directory, flag, _name(lease.owner)) from error
+        raise taken(directory, flag, _name(lease.owner)) from error
     return lease
 
 
@@ -113,5 +113,6 @@ def _name(owner: filelock.OwnerRecord | None) -> str:
     return f"process {owner.pid} on {owner.hostname.split('?')[0]}" if owner else "Another process"
 
 
-def _taken(directory: str, flag: str, owner: str) -> ValueError:
+def taken(directory: str, flag: str, owner: str) -> ValueError:
+    """Return the error for a directory that another process writes to."""
     return ValueError(f"{owner} writes to {directory}. Wait for its end, or give another {flag}.")

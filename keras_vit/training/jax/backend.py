@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit import _io
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.models.representation import representation
@@ -60,7 +61,8 @@ class JaxBackend(Backend):
 
     def create_store(self, directory: str, keep: int) -> Any:
         found, sharded = checkpoints.saved_steps(directory), checkpoints.has_sharded(directory)
-        if not (sharded or (self.num_workers > 1 and not found)):
+        shared = _io.shown(directory) == directory  # processes do not share the copy of a bucket
+        if not (sharded or (self.num_workers > 1 and shared and not found)):
             return super().create_store(directory, keep)
         if importlib.util.find_spec("orbax"):
             return sharded_checkpoints.ShardedCheckpointStore(directory, keep, self.devices)
