@@ -21,6 +21,7 @@ def start(directory):
     return train.train(small, str(directory), distribute="one_device", show=lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monkeypatch):  # noqa: F811
     """The weights are bit for bit those of a run on the disk without an interruption."""
     monkeypatch.setattr(train, "draw_figure", lambda *_: None)
@@ -50,6 +51,7 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
     assert inference.open_predictor(RUN).card.model_sha256 == found.sha256
 
 
+@pytest.mark.slow
 def test_data_in_a_bucket(store):  # noqa: F811
     """TensorFlow does not read this store: folders, lists and record files are copied."""
     assert run_program("train.sample_data", "--output=s3://bucket/images", "--count=20")[0] == 0
