@@ -68,6 +68,9 @@ def test_a_batch_divides_among_the_devices():
 def test_only_images_learned_from_scratch_are_mixed():
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 50)|flip_lr|value_range(-1, 1)"}
+    head = recipes.replace(PRETRAINED, {"adapt": "head"})
+    assert chosen("augmentation", recipe=head) == {"data.pp_train": "decode|resize(224)|flip_lr|value_range(-1, 1)"}
+    assert "inception_crop(224)" in chosen("augmentation", recipe=head, images=20_000)["data.pp_train"]
     assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
     assert chosen("augmentation", recipe=scratch)["data.mixup"] > 0 and "randaug" in str(
         chosen("augmentation", recipe=scratch)
