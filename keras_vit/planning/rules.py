@@ -105,12 +105,12 @@ def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the random changes of training images, mixup and label smoothing."""
     size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
-    scratch = recipe.model.checkpoint is None
-    least = 50 if scratch else 80  # percent of the area of an image
-    smallest = f", {least}" if facts.few and facts.labels != "mask" else ""
-    crop = f"decode|inception_crop({size}{smallest})|flip_lr"
-    if not scratch or facts.labels == "mask":
-        reason = f"few images, so crops of {least} % of the area or more" if smallest else "crops of any part"
+    few = facts.few and facts.labels != "mask"
+    if few and recipe.adapt == "head":
+        return {"data.pp_train": f"decode|resize({size})|flip_lr|{values}"}, "few images for the head, so whole ones"
+    crop = f"decode|inception_crop({size}{', 50' if few else ''})|flip_lr"  # percent of the area of an image
+    if recipe.model.checkpoint is not None or facts.labels == "mask":
+        reason = "few images, so crops of half of the area or more" if few else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason
     mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.labels == "class" else {}
     return {"data.pp_train": f"{crop}|randaug(2, 10)|{values}", **mixed}, "from scratch"
