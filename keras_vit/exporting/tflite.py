@@ -11,17 +11,10 @@ import tensorflow as tf
 from keras_vit._progress import Progress
 from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import (
-    artifact_check,
-    calibrated_rounding,
-    quantization,
-    signatures,
-    single_file,
-    tflite_values,
-    verify,
-    weight_only,
-)
+from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
+from keras_vit.exporting.calibrated_rounding import rounded
 from keras_vit.exporting.inference_model import inference_model, reference
+from keras_vit.exporting.weight_only import NAME as WEIGHT_ONLY
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
@@ -80,8 +73,7 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    is_rounded = precision == weight_only.NAME
-    converted = calibrated_rounding.rounded(model, card_of_model, images) if is_rounded else copy
+    converted = rounded(model, card_of_model, images) if precision == WEIGHT_ONLY else copy
     with Progress("Converting to TFLite"):
         content = convert(converted, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
