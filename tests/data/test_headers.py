@@ -1,14 +1,13 @@
 """Sizes of images from their headers, and files that would claim more memory than they say."""
 
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit.data import headers, images, preprocess
+from tests import forked
 from tests.data import pictures
 
 count = tf.function(headers.pixel_count, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
@@ -113,5 +112,5 @@ def test_gif_and_jpeg_xl_are_refused_everywhere(content):
 @pytest.mark.slow
 def test_bombs_are_refused_without_their_memory():
     """In a process of its own, whose peak memory is measured and limited."""
-    process = subprocess.run([sys.executable, "-m", "tests.data.bombs"], capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stdout + process.stderr
+    code, output = forked.run("tests.data.bombs")
+    assert code == 0, output

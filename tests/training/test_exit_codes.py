@@ -15,7 +15,9 @@ from keras_vit.program import exit_codes
 from keras_vit.training import errors
 from tests.training.worlds import ROOT
 
+# Like a program, it imports TensorFlow, which takes seconds, only where `main` needs it.
 FAILS = """
+__file__ = "train/fails.py"
 import sys, threading, time
 from absl import flags
 from keras_vit import program
@@ -48,7 +50,7 @@ def end(body):
 
 @pytest.mark.slow
 def test_an_unexpected_error_ends_the_process_with_its_traceback():
-    code, error = end("{}['missing']")
+    code, error = end("import keras_vit.training; {}['missing']")
     assert code == 1
     assert "Traceback" in error and "KeyError: 'missing'" in error
 
