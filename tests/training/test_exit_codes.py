@@ -104,6 +104,9 @@ class JaxRuntimeError(RuntimeError):
     [
         (errors.Diverged("The loss is nan"), 70, "nan"),
         (errors.Interrupted("Stopped"), 75, "Stopped"),
+        (errors.CheckpointMismatch("another model"), 2, "another model"),
+        (errors.StorageError("disk full"), 74, "disk full"),
+        (errors.EvaluatorFailed("knn failed"), 1, "knn failed"),
         (KeyboardInterrupt(), 130, "Ctrl-C"),
         (ValueError("wrong seed"), 2, "wrong seed"),
         (ImportError("pip install it"), 2, "pip install it"),
