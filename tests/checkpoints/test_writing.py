@@ -145,7 +145,7 @@ def test_a_full_disk_is_one_error_that_names_the_file(tmp_path):
     arguments = [f"{files.golden_path(source)},{tmp_path / target},{format}" for source, target, format in cases]
     _, output = forked.run("-c", textwrap.dedent(script), *arguments)
     expected = [f"{errno.EFBIG} {tmp_path / target}" for _, target, _ in cases]
-    assert output.splitlines() == expected
+    assert [line for line in output.splitlines() if not line.startswith("WARNING")] == expected
     assert os.listdir(tmp_path) == []
 
 

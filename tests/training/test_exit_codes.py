@@ -64,14 +64,12 @@ def test_a_reader_that_has_read_enough_ends_the_process_without_a_word():
     assert process.stderr.read() == ""
 
 
-@pytest.mark.slow
 def test_a_missing_package_is_one_line():
     code, error = end("import tensorflow_dataset")
     assert code == 2
     assert "No module named 'tensorflow_dataset'" in error and "Traceback" not in error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     process = start("try: print('working', flush=True); time.sleep(100)\n    finally: print('cleaned up')")
@@ -82,7 +80,6 @@ def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     assert f"Stopped by {_signals.name_of(number)}." in error and "Traceback" not in error
 
 
-@pytest.mark.slow
 def test_flags_are_wrong_before_main_runs():
     done = subprocess.run(
         [sys.executable, "-c", FAILS.format(body="pass"), "--nothing=1"], cwd=ROOT, capture_output=True, text=True
