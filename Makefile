@@ -128,11 +128,11 @@ test-lower-bounds: $(VENV)/.installed-test
 	  '.[cpu,jax,data,plots,parquet,hub,serving,sweep,onnx,openvino,litert,test]'
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow and not exhaustive" $(OLDEST_TESTS)
 
-# The fast tests in one process, which takes a few minutes.
+# The fast tests in one process, which takes a few minutes; TESTS=tests/exporting: only some of them.
 coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet 'coverage>=7.6'
 	$(BIN)/python -m coverage run --branch --source=keras_vit --data-file=$(VENV)/.coverage \
-	  -m pytest -q -n 0 -m "not slow and not exhaustive and $(OURS)"
+	  -m pytest -q -n 0 -m "not slow and not exhaustive and $(OURS)" $(TESTS)
 	$(BIN)/python -m coverage json --quiet --data-file=$(VENV)/.coverage -o $(VENV)/coverage.json
 	$(BIN)/python -m tools.coverage_by_room $(VENV)/coverage.json
 

@@ -25,7 +25,7 @@ def start(target, *arguments):
 
 
 def run(module, *arguments):
-    """Run a module of the checkout to its end; return its exit code and its output."""
+    """Run a module of the checkout, or "-c" and a text as Python does, to its end; return exit code and output."""
     program = Program(ROOT, module, arguments, os.environ)
     output, _ = program.communicate()
     return program.returncode, output
@@ -82,5 +82,9 @@ def _run(directory, module, arguments, environment, output):
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    if module == "-c":
+        code, sys.argv = arguments[0], ["-c", *arguments[1:]]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        return
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

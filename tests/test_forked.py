@@ -20,6 +20,8 @@ def test_output_exit_code_and_signals():
     wrong = begin("calendar", "x")
     output, _ = wrong.communicate()
     assert wrong.returncode == 2 and "invalid int value: 'x'" in output
+    text = begin("-c", "import sys; print(sys.argv); sys.exit(3)", "a")
+    assert text.communicate()[0] == "['-c', 'a']\n" and text.returncode == 3
     endless = begin("http.server", "0")
     assert endless.poll() is None
     endless.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ A string defines everything that happens to an image between the file and the mo
 exported model read the same string.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -234,18 +235,21 @@ def output_size(pp: str) -> tuple[int, int]:
         >>> output_size("decode|resize_small(256)|central_crop(224)")
         (224, 224)
     """
-    calls = parse(pp)
-    encoded = bool(calls) and calls[0].op.name.startswith("decode")
-    spec = tf.TensorSpec([], tf.string) if encoded else tf.TensorSpec([None, None, 3], tf.uint8)
-    host = host_function("|".join(call.text for call in calls if call.op.kind != EXAMPLE))
-    shape = tf.function(lambda image: host({"image": image})["image"], autograph=False).get_concrete_function(spec)
-    shape = shape.structured_outputs.shape
+    shape = _output_shape("|".join(call.text for call in parse(pp) if call.op.kind != EXAMPLE))
     if shape.rank != 3 or None in shape[:2]:
         raise ValueError(
             f"The size of the images after {pp!r} is not fixed. Add an operation that fixes it, such as resize(224) or "
             "central_crop(224)."
         )
     return int(shape[0]), int(shape[1])
+
+
+@functools.lru_cache(64)  # tracing the decoder takes longer than all else that opening a model does with the string
+def _output_shape(pp: str) -> tf.TensorShape:
+    host = host_function(pp)
+    spec = tf.TensorSpec([], tf.string) if pp.startswith("decode") else tf.TensorSpec([None, None, 3], tf.uint8)
+    shape = tf.function(lambda image: host({"image": image})["image"], autograph=False).get_concrete_function(spec)
+    return shape.structured_outputs.shape
 
 
 def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -> str:

@@ -64,6 +64,9 @@ def test_wrong_arguments(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+GOOD = tiny.arrays(1)
+
+
 def backbone():
     return tiny.model(num_layers=1, include_top=False)
 
@@ -235,13 +238,41 @@ def test_images_that_are_not_square(extension, tmp_path):
         _io.write_json(path, content)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_output_of_a_model_and_its_classes_are_known(kind, tmp_path, monkeypatch):
+    """Up to the conversion: what the writer of a format is given."""
+    given = []
+
+    def write(model, path, *, card, images):
+        given.append(card)
+        return path, None
+
+    monkeypatch.setattr("keras_vit.exporting.tflite.write", write)
+    build, options, output = KINDS[kind]
+    model = build()
+    exporting.export(model, tmp_path / "a.tflite", images=GOOD, preprocess="value_range(-1, 1)", **options)
+    (card,) = given
+    assert card.output == output
+    classes = () if output in ("scores", "features") else map(str, range(model.output_shape[-1]))
+    assert card.class_names == tuple(options.get("class_names", classes))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "extension"),
     selection.cases(
         [(kind, extension) for kind in KINDS for extension in ("", ".tflite", ".onnx")],
-        # TFLite takes the least time, and all formats convert the same copy.
-        lambda kind, extension: extension == ".tflite" or kind in (("quantized", "mixed") if extension else ("named",)),
+        # All formats convert the copy that `test_probabilities_are_those_of_the_model` compares. TFLite takes the least
+        # time: one model of each output, and those that are not in float32.
+        lambda kind, extension: (
+            (kind, extension)
+            in [
+                *((kind, ".tflite") for kind in ("backbone", "tutorial", "one_logit", "nested", "quantized", "mixed")),
+                ("quantized", ".onnx"),
+                ("mixed", ".onnx"),
+                ("named", ""),
+            ]
+        ),
         selection.EXHAUSTIVE,
     ),
 )
@@ -335,7 +366,6 @@ def test_a_file_of_a_model_with_two_inputs_is_refused(tmp_path):
         inference.open_predictor(tmp_path / "two.keras", preprocess="value_range(-1, 1)")
 
 
-GOOD = tiny.arrays(1)
 network = functools.cache(tiny.model)
 
 

@@ -91,16 +91,6 @@ def test_file_and_card(tmp_path):
 
 
 @pytest.mark.slow
-def test_signature_has_names_and_a_fixed_batch(tmp_path):
-    path = str(tmp_path / "model.tflite")
-    export(small(), path, batch_size=4)
-    opened = make_interpreter(path)
-    assert opened.get_signature_list() == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
-    assert TFLitePredictor(path).input_details["shape"].tolist() == [4, 16, 16, 3]
-    assert TFLitePredictor(path).predict(prepared(6)).shape == (6, 7)  # one full batch, one padded
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [
@@ -283,6 +273,7 @@ def test_smaller_files(tmp_path):
         path = tmp_path / f"{precision}.tflite"
         comparison = export(model, path, precision=precision)
         sizes[precision] = path.stat().st_size
+        assert open_artifact(path).stored_precision == precision
         assert comparison.max_difference > 0
     assert sizes["float16"] < 0.6 * sizes["float32"] and sizes["dynamic_int8"] < 0.4 * sizes["float32"]
 
@@ -302,24 +293,24 @@ def test_features_beside_the_answers(precision, error, tmp_path):
     assert found.shape == expected.shape == (6, 16)
     assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
     assert both.features_unavailable is None
+    # Whoever takes the first graph of the file has a classifier.
+    opened = make_interpreter(str(tmp_path / "with.tflite"))
+    assert list(opened.get_signature_list()) == ["classify", "features"]
+    opened.allocate_tensors()
+    assert opened.get_output_details()[0]["shape"].tolist() == [4, len(tiny.CLASS_NAMES)]
     if precision != "float32":
         return
     export(model, tmp_path / "without.tflite", precision=precision, batch_size=4)
     without = open_artifact(str(tmp_path / "without.tflite"))
-    np.testing.assert_array_equal(both.predict(prepared()), without.predict(prepared()))
+    names = make_interpreter(without.path).get_signature_list()
+    assert names == {"classify": {"inputs": ["images"], "outputs": ["probabilities"]}}
+    assert without.input_details["shape"].tolist() == [4, 16, 16, 3]
+    found = without.predict(prepared(6))
+    assert found.shape == (6, 7)  # one full batch, one padded
+    np.testing.assert_array_equal(both.predict(prepared(6)), found)
     assert "export it again with --features" in without.features_unavailable
     with pytest.raises(ValueError, match="export it again with --features"):
         without.features(prepared())
-
-
-@pytest.mark.slow
-def test_a_file_with_features_is_a_classifier_to_whoever_takes_its_first_graph(tmp_path):
-    path = tmp_path / "both.tflite"
-    export(small(), path, features=True)
-    opened = make_interpreter(str(path))
-    assert list(opened.get_signature_list()) == ["classify", "features"]
-    opened.allocate_tensors()
-    assert opened.get_output_details()[0]["shape"].tolist() == [1, len(tiny.CLASS_NAMES)]
 
 
 @pytest.mark.slow

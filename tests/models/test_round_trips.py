@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from keras_vit import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit._values import Values
 from keras_vit.models.base import class_names_of, values_of
-from tests import selection
+from tests import forked, selection
 from tests.models import variants
 
 POLICIES = ("float32", "mixed_bfloat16", "bfloat16")
@@ -83,7 +81,7 @@ def test_weights_and_clones_give_the_same_output(name, policy, tmp_path):
 
 @pytest.mark.parametrize("name", selection.cases(variants.VARIANTS, variants.QUICK, selection.EXHAUSTIVE))
 def test_configuration_is_json(name):
-    config = variants.make(name).get_config()
+    config = variants.shared(name).get_config()
     assert json.loads(json.dumps(config)) == config
 
 
@@ -103,9 +101,9 @@ def test_another_process_loads_the_file(tmp_path):
         "    np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), data['expected'])\n"
         "    print(path.stem)\n"
     )
-    result = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["bit", "hybrid", "map"]
+    code, output = forked.run("-c", program, tmp_path)
+    assert code == 0, output
+    assert output.split() == ["bit", "hybrid", "map"]
 
 
 def test_frozen_layers_stay_frozen(tmp_path):

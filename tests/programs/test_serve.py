@@ -3,16 +3,15 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
 from keras_vit.tf_serving import client
-from tests import selection, tiny
+from tests import forked, selection, tiny
 from tests.programs import call, load
 from tests.tf_serving import servers
 
@@ -72,16 +71,15 @@ def free_port():
 def process(base, *arguments, code=None):
     """The server's program in a process of its own: (process, URL)."""
     port = free_port()
-    start = ["-c", code] if code else ["-m", "export.serve"]
-    command = [sys.executable, *start, f"--model={base}", f"--port={port}", *arguments]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    module, first = ("-c", [code]) if code else ("export.serve", [])
+    child = forked.Program(forked.ROOT, module, [*first, f"--model={base}", f"--port={port}", *arguments], os.environ)
     try:
         url = f"http://localhost:{port}"
         servers.wait_until(lambda: child.poll() is None and servers.get(f"{url}/v1/models/pets"), 120)
         yield child, url
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
 
 
 @pytest.mark.slow

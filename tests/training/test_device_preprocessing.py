@@ -50,4 +50,5 @@ def test_each_step_has_a_box_of_its_own():
 def test_centers_differ_by_seed_and_step():
     centers = [device_preprocessing.mix_center(seed, step).numpy() for seed, step in ((0, 0), (0, 1), (1, 0))]
     assert all(((center >= 0) & (center < 1)).all() for center in centers)
+    assert all(center.shape == (2,) and center[0] != center[1] for center in centers)
     assert len({tuple(center) for center in centers}) == 3

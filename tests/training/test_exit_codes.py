@@ -15,7 +15,9 @@ from keras_vit.program import exit_codes
 from keras_vit.training import errors
 from tests.training.worlds import ROOT
 
+# Like a program, it imports TensorFlow, which takes seconds, only where `main` needs it.
 FAILS = """
+__file__ = "train/fails.py"
 import sys, threading, time
 from absl import flags
 from keras_vit import program
@@ -48,7 +50,7 @@ def end(body):
 
 @pytest.mark.slow
 def test_an_unexpected_error_ends_the_process_with_its_traceback():
-    code, error = end("{}['missing']")
+    code, error = end("import keras_vit.training; {}['missing']")
     assert code == 1
     assert "Traceback" in error and "KeyError: 'missing'" in error
 
@@ -62,14 +64,12 @@ def test_a_reader_that_has_read_enough_ends_the_process_without_a_word():
     assert process.stderr.read() == ""
 
 
-@pytest.mark.slow
 def test_a_missing_package_is_one_line():
     code, error = end("import tensorflow_dataset")
     assert code == 2
     assert "No module named 'tensorflow_dataset'" in error and "Traceback" not in error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     process = start("try: print('working', flush=True); time.sleep(100)\n    finally: print('cleaned up')")
@@ -80,7 +80,6 @@ def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     assert f"Stopped by {_signals.name_of(number)}." in error and "Traceback" not in error
 
 
-@pytest.mark.slow
 def test_flags_are_wrong_before_main_runs():
     done = subprocess.run(
         [sys.executable, "-c", FAILS.format(body="pass"), "--nothing=1"], cwd=ROOT, capture_output=True, text=True
@@ -102,6 +101,9 @@ class JaxRuntimeError(RuntimeError):
     [
         (errors.Diverged("The loss is nan"), 70, "nan"),
         (errors.Interrupted("Stopped"), 75, "Stopped"),
+        (errors.CheckpointMismatch("another model"), 2, "another model"),
+        (errors.StorageError("disk full"), 74, "disk full"),
+        (errors.EvaluatorFailed("knn failed"), 1, "knn failed"),
         (KeyboardInterrupt(), 130, "Ctrl-C"),
         (ValueError("wrong seed"), 2, "wrong seed"),
         (ImportError("pip install it"), 2, "pip install it"),
