@@ -22,6 +22,7 @@ from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
 from keras_vit.training.run_directory import TENSORBOARD, read_metrics
+from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
 from keras_vit.training.waiting import STEP, Watch
 
@@ -86,7 +87,7 @@ class Loop:
         progress = self.state.progress
         with Progress("Preparing the first batch"):
             iterator = iter(self.batches(progress.step))
-        speed = _Speed(self.recipe.data.batch_size)
+        speed = Speed(self.recipe.data.batch_size)
         results, last = dict[str, Any](), False
         if pending:  # a signal came during the evaluation of this step
             stop.defer()
@@ -120,7 +121,7 @@ class Loop:
         self._release(stop)
         return results
 
-    def _call(self, iterator: Iterator[Any], count: int, speed: "_Speed", watch: Watch) -> dict[str, np.ndarray]:
+    def _call(self, iterator: Iterator[Any], count: int, speed: Speed, watch: Watch) -> dict[str, np.ndarray]:
         """Run some steps on the devices, and return their metrics."""
         step, started = self.state.progress.step, time.monotonic()
         waiting = watch.waiting() if speed.calls else Progress("Compiling and running the first step")
@@ -153,7 +154,7 @@ class Loop:
             "again to resume."
         )
 
-    def _next_count(self, step: int, speed: "_Speed") -> int:
+    def _next_count(self, step: int, speed: Speed) -> int:
         """Return how many steps to run before the next thing to do. It never changes what is computed."""
         recipe = self.recipe
         of_evaluators = (evaluator.intervals() for evaluator in self.evaluators)
@@ -261,7 +262,7 @@ class Loop:
         return {name: float(total / window[-1]) for name, total in zip(names, window, strict=False)}
 
     def _log(
-        self, writer: MetricsWriter, means: dict[str, float], history: dict[str, np.ndarray], speed: "_Speed"
+        self, writer: MetricsWriter, means: dict[str, float], history: dict[str, np.ndarray], speed: Speed
     ) -> None:
         progress, total = self.state.progress, self.recipe.total_steps
         progress.window = np.zeros_like(progress.window)
@@ -272,35 +273,9 @@ class Loop:
         details = [*self._details(means, speed), f"rate {numbers['learning_rate']:.3g}"]
         logging.info("step %d/%d, %s", progress.step, total, ", ".join(details))
 
-    def _details(self, means: dict[str, float], speed: "_Speed") -> list[str]:
+    def _details(self, means: dict[str, float], speed: Speed) -> list[str]:
         """Return results, time and speed, for people who watch."""
         left = speed.seconds_for(self.recipe.total_steps - self.state.progress.step)
         results = [f"{name} {value:.4f}" for name, value in means.items()]
         bound = "at most " if speed.calls == 1 else ""  # the first call compiles
         return [*results, f"{bound}{duration(left)} left", f"{speed.images_per_second:,.0f} images/s"]
-
-
-class _Speed:
-    """Steps per second, smoothed; the first call, which compiles, does not count once there is another."""
-
-    def __init__(self, batch_size: int):
-        self.batch_size = batch_size
-        self.seconds_per_step: float | None = None
-        self.calls = 0
-
-    def add(self, steps: int, seconds: float) -> None:
-        new, self.calls = seconds / steps, self.calls + 1
-        if self.seconds_per_step is None or self.calls <= 2:
-            self.seconds_per_step = new
-        else:
-            self.seconds_per_step = 0.7 * self.seconds_per_step + 0.3 * new
-
-    def steps_in(self, seconds: float) -> int:
-        return 1 if self.seconds_per_step is None else math.floor(seconds / self.seconds_per_step)
-
-    def seconds_for(self, steps: int) -> float | None:
-        return None if self.seconds_per_step is None else steps * self.seconds_per_step
-
-    @property
-    def images_per_second(self) -> float:
-        return self.batch_size / self.seconds_per_step if self.seconds_per_step else 0.0

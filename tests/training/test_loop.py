@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from keras_vit.training.errors import Diverged, Interrupted
-from keras_vit.training.loop import _Speed
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
+from keras_vit.training.speed import Speed
 from tests import selection
 from tests.training import toy
 
@@ -76,13 +76,13 @@ def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, mo
     monkeypatch.setattr(whole.backend, "mean", lambda value: (value + other) / 2, raising=False)
     recipe = toy.recipe(total_steps=1000, log_every=0, eval_every=0, checkpoint_every=0)
     monkeypatch.setattr(whole.loop, "recipe", recipe)
-    speed = _Speed(batch_size=8)
+    speed = Speed(batch_size=8)
     speed.add(steps=1, seconds=0.5)
     assert whole.loop._next_count(100, speed) == 6
 
 
 def test_the_time_left_forgets_the_call_that_compiles():
-    speed = _Speed(batch_size=8)
+    speed = Speed(batch_size=8)
     assert speed.seconds_for(5) is None and speed.images_per_second == 0.0
     speed.add(steps=1, seconds=60.0)
     speed.add(steps=10, seconds=5.0)

@@ -1,0 +1,29 @@
+"""Speed of a training, and the time that is left."""
+
+import math
+
+
+class Speed:
+    """Steps per second, smoothed; the first call, which compiles, does not count once there is another."""
+
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
+        self.seconds_per_step: float | None = None
+        self.calls = 0
+
+    def add(self, steps: int, seconds: float) -> None:
+        new, self.calls = seconds / steps, self.calls + 1
+        if self.seconds_per_step is None or self.calls <= 2:
+            self.seconds_per_step = new
+        else:
+            self.seconds_per_step = 0.7 * self.seconds_per_step + 0.3 * new
+
+    def steps_in(self, seconds: float) -> int:
+        return 1 if self.seconds_per_step is None else math.floor(seconds / self.seconds_per_step)
+
+    def seconds_for(self, steps: int) -> float | None:
+        return None if self.seconds_per_step is None else steps * self.seconds_per_step
+
+    @property
+    def images_per_second(self) -> float:
+        return self.batch_size / self.seconds_per_step if self.seconds_per_step else 0.0
