@@ -100,6 +100,8 @@ OPTIONAL = {
     "psutil",
     "fsspec",
     "optuna",
+    "orbax",
+    "etils",  # paths of Orbax
 }
 
 

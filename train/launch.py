@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -99,7 +100,8 @@ def main(argv: Sequence[str]) -> int | None:
         return local.run(arguments, options.processes, backend, os.path.join(workdir, "logs"), options.restarts)
 
     output = options.output or files.resource_name(workdir) + ENDINGS.get(place, ".yaml")
-    machines = {name: options[name].value for name in ("image", "nodes", "gpus", "tasks_per_node", "slices", "spot")}
+    names = ("image", "nodes", "gpus", "tasks_per_node", "slices", "spot")
+    machines: dict[str, Any] = {name: options[name].value for name in names}
     job = files.Job(place, arguments, workdir, backend, options.restarts, output, recipe_file, tpu, **machines)
     submit = {"slurm": ["sbatch", output], "tpu-vm": ["bash", output, "run"]}.get(place)
     submit = submit or ["kubectl", "apply", "-f", output]

@@ -44,7 +44,7 @@ def round_kernels(model: keras.Model, images: np.ndarray) -> None:
     for layer in layers:
         if isinstance(layer, EncoderBlock):
             _fold_norms(layer)
-    dense = [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and _is_rounded(layer)]
+    dense: list[Any] = [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and _is_rounded(layer)]
     calls = [layer.call for layer in dense]
     for layer in dense:  # as Keras' own GPTQ does
         layer.call = functools.partial(_round_and_call, layer, layer.call)
@@ -78,8 +78,8 @@ def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
     The largest weight of each output stays, which determines the scale of the others.
     """
     order = np.argsort(-np.diagonal(moments), kind="stable")
-    weights = np.float64(kernel)[order]
-    scales = np.float64(weight_only.quantize(kernel, 1)[1])
+    weights = np.asarray(kernel, "float64")[order]
+    scales = weight_only.quantize(kernel, 1)[1].astype("float64")
     largest = (np.arange(len(kernel))[:, None] == np.abs(weights).argmax(axis=0)) & (weights != 0)
     damped = moments[np.ix_(order, order)]
     damped = damped + np.eye(len(kernel)) * max(DAMPING * np.diagonal(moments).mean(), 1e-12)
@@ -95,7 +95,7 @@ def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
             errors[row - start] = (weights[row] - rounded[row]) / factor[row, row]
             weights[row + 1 : block.stop] -= np.outer(factor[row, row + 1 : block.stop], errors[row - start])
         weights[block.stop :] -= factor[block, block.stop :].T @ errors
-    return np.float32(rounded[np.argsort(order)])
+    return rounded[np.argsort(order)].astype("float32")
 
 
 def _fold_norms(block: EncoderBlock) -> None:
