@@ -24,7 +24,8 @@ def is_remote(path: str) -> bool:
 
 def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool:
     """Refuse to write to an address of other `schemes`, else return True. `pathlib` makes gs:/a of gs://a."""
-    address = _ADDRESS.match(path := os.fspath(path))
+    path = os.fspath(path)
+    address = _ADDRESS.match(path)
     if address and not (address[1] in schemes and is_remote(path)):
         others = f" or an address, {' or '.join(f'{scheme}://' for scheme in schemes)}" if schemes else ""
         raise ValueError(

@@ -99,7 +99,8 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
 
     path, longest = os.path.join(directory, LEASE), SILENCE + 2 * REFRESH
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=REFRESH, on_compromise=end)
-    if owner := lease.owner:
+    owner = lease.owner
+    if owner:
         text = "%s holds the lease of %s. After %d seconds without a sign of life, this process takes it over."
         logging.warning(text, _name(owner), directory, SILENCE)
     try:

@@ -194,7 +194,8 @@ class _Copy:
         with Progress(f"Waiting for a sign of {owner}, which writes to {self.address}"):
             while time.monotonic() < deadline:
                 time.sleep(min(1.0, _lock.REFRESH))
-                if (now := self._read_owner()) != other:
+                now = self._read_owner()
+                if now != other:
                     if now is None:
                         return False
                     raise _lock.taken(self.address, flag, owner)
