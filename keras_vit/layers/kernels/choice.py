@@ -23,7 +23,7 @@ def is_plain(name: str) -> bool:
 
 
 def uses_kernel(name: str, x: Any) -> bool:
-    """Return whether to use a kernel: the backend must support `custom_gradient`, and the kernel must save memory."""
+    """Return whether to use a kernel: the backend supports custom gradients, and the kernel saves something."""
     if is_plain(name) or keras.backend.backend() not in ("tensorflow", "jax"):
         return False
     return has_16_bits(x) or name not in _ONLY_16_BITS

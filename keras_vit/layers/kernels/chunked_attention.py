@@ -87,8 +87,8 @@ def _transposed(x):
 def _in_turn(function, state, sequences):
     """Call `function(state, elements)` with the elements of all sequences, one call at a time.
 
-    The function returns a new state, and an output with the shape and dtype of the first sequence's elements. `_in_turn`
-    returns the final state and the stacked outputs.
+    The function returns a new state, and an output with the shape and dtype of the first sequence's elements. The
+    result is the final state and the stacked outputs.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)

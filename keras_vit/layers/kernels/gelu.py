@@ -39,14 +39,17 @@ def gelu_tanh_backward(x: Any, d_output: Any) -> Any:
 
 
 def gelu_backward(x: Any, d_output: Any) -> Any:
-    """Return the derivative of the loss with respect to `x`. GELU's derivative is `P(x) + x p(x)` for the density `p`."""
+    """Return the derivative of the loss with respect to `x`.
+
+    The derivative of GELU is `P(x) + x p(x)`, where `p` is the density of the normal distribution.
+    """
     x = at_least_float32(x)
     density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return d_output * ops.cast(0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density, d_output.dtype)
 
 
 def _with_backward(name: str, formula: Callable, backward: Callable, x: Any, training: bool) -> Any:
-    """Compute a formula, and save only its input for the backward pass."""
+    """Compute a formula, and save only its input. The backward pass computes the derivative in at least float32."""
     if not uses_kernel(name, x):
         return formula(x)
 
