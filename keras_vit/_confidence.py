@@ -22,7 +22,7 @@ def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
 
 
 def in_context(correct: int, examples: int, class_examples: np.ndarray, confusion: np.ndarray | None) -> dict[str, Any]:
-    """Return the numbers to report with an accuracy, and a remark if the accuracy is too low to be meaningful.
+    """Return the numbers to report with an accuracy, and a remark if a trivial prediction is as accurate.
 
     Args:
         correct: Number of images whose top-1 prediction is correct.

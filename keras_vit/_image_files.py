@@ -42,8 +42,8 @@ def find(given: Sequence[str]) -> list[str]:
             paths += _images_below(name) if os.path.isdir(name) else [name]
     if given and not any(map(os.path.lexists, paths)):
         raise FileNotFoundError(
-            f"Expected image files. Received: {', '.join((paths or given)[:5])}, without any. Images in folders must "
-            f"end in {', '.join(EXTENSIONS)}."
+            f"Expected image files. Found none at {', '.join((paths or given)[:5])}. Images in folders end in "
+            f"{', '.join(EXTENSIONS)}."
         )
     return list(dict.fromkeys(paths))
 

@@ -194,7 +194,7 @@ class _Copy:
     def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
         """Return True if the owner does not renew its ownership within three minutes. Raise an error if it does."""
         owner, deadline = f"process {other.get('process')} on {other.get('host')}", time.monotonic() + _lock.SILENCE
-        with Progress(f"Waiting for a sign of {owner}, which writes to {self.address}"):
+        with Progress(f"Checking whether {owner} still writes to {self.address}"):
             while time.monotonic() < deadline:
                 time.sleep(min(1.0, _lock.REFRESH))
                 now = self._read_owner()

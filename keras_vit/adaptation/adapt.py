@@ -199,7 +199,7 @@ def _dense_layers(model: keras.Model) -> Iterable[Any]:
 
 
 def _head_weights(model: keras.Model) -> Weights:
-    """Return the weights of the head and its batch norm, or in another model of all layers after this package's."""
+    """Return the weights of the head and its batch norm, or in other models, of the layers after this package's."""
     if isinstance(model, ConfiguredModel):
         layers: list[Any] = [*(layer for layer in model.layers if layer.name == "head_norm"), *model._heads()]
     else:

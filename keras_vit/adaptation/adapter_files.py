@@ -43,9 +43,9 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     """Load an adapter of peft into a model: the factors of LoRA, and the head.
 
     Supports adapters of timm's models and of transformers' ViT, DeiT, DINOv2, DINOv3 and SigLIP, with the names of all
-    versions of transformers. If the base model has a single matrix for query, key and value, its factors are split into
-    factors for each of the three, which have the same first factor. After loading, only the factors are trainable, and
-    the head if the adapter contains it. The adapter is checked completely before the model changes.
+    versions of transformers. If the base model has a single matrix for query, key and value, all three use its first
+    factor, and its second factor is split. After loading, only the factors are trained, and the head if the adapter
+    contains it. The adapter is checked completely before the model changes.
 
     Args:
         model: A `VisionTransformer` with the weights of the adapter's base model.
@@ -101,7 +101,7 @@ def save_adapter(
     """Save the factors of LoRA and the head of a model as an adapter of peft, and return the path.
 
     `PeftModel.from_pretrained(base, folder)` opens the adapter, given the base model. If the base model has a single
-    matrix for query, key and value, the factors of the three are concatenated, unless their first factors are equal.
+    matrix for query, key and value, the factors of the three are combined. Equal first factors are stored only once.
 
     Args:
         model: A `VisionTransformer` with LoRA.
@@ -112,7 +112,7 @@ def save_adapter(
         base: Path or name of the base model, such as `"hf:facebook/dinov2-small"`, to write in the adapter.
 
     Raises:
-        CheckpointError: A `ValueError`. If the model has no LoRA, trains other weights than the factors and the head,
+        CheckpointError: A `ValueError`. If the model has no LoRA, trains weights other than the factors and the head,
             or cannot be represented in the format.
 
     References:
@@ -139,8 +139,8 @@ def save_adapter(
     if left_out or not modules:
         raise CheckpointError(
             "An adapter contains factors of LoRA, and the head. Received: a model "
-            f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose what is trained with "
-            "keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
+            f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose the trained weights "
+            "with keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
         )
     arrays: dict[str, np.ndarray] = {}
     scales: dict[str, tuple[int, float]] = {}  # module -> (rank, alpha)

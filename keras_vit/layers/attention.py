@@ -21,7 +21,7 @@ def one_or_three(name: str, value: Any) -> bool | tuple[bool, bool, bool]:
     """Return the bools for query, key and value, or a single bool if they are equal."""
     flags = value if isinstance(value, (tuple, list)) else (value,) * 3
     if len(flags) != 3 or not all(isinstance(flag, bool) for flag in flags):
-        raise ValueError(f"`{name}` must be a bool, or one for query, key and value each. Received: {name}={value!r}.")
+        raise ValueError(f"`{name}` must be a bool, or three for query, key and value. Received: {name}={value!r}.")
     query, key, value = flags
     return query if query == key == value else (query, key, value)
 
@@ -199,7 +199,7 @@ class SelfAttention(CompositeLayer):
         length, heads = self.relative_positions, self.num_heads
         if not {query.shape[1], key.shape[1]} <= {length, None}:
             raise ValueError(
-                f"There must be relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
+                f"Sequences must have relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
             )
         embedding = ops.cast(self.relative_embedding, query.dtype)
         by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1

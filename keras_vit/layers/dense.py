@@ -23,7 +23,7 @@ _quantized_call = threading.RLock()
 
 
 class _LoraLayer(keras.layers.Layer):
-    """Mixin for LoRA that never computes the updated kernel, and saves the base kernel and the factors as well."""
+    """Mixin for LoRA whose `call` does not compute the updated kernel. It also saves base kernel and factors."""
 
     lora_enabled: bool
     lora_rank: Any
@@ -53,7 +53,7 @@ class _LoraLayer(keras.layers.Layer):
         mode, constraint = self.quantization_mode, self.kernel_constraint
         if not self.built or self.lora_enabled or constraint or mode not in (None, "int8", "int4"):
             raise ValueError(
-                "LoRA needs a layer that is built, without LoRA, without kernel_constraint, and not quantized but to "
+                "LoRA needs a built layer without LoRA, without kernel_constraint, and without quantization other than "
                 f"int8 or int4. Received: {self.name!r} with built={self.built}, lora_enabled={self.lora_enabled}, "
                 f"kernel_constraint={constraint}, quantization_mode={mode!r}."
             )
@@ -226,7 +226,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         free = "".join(axis for axis in axes if axis in outputs and axis not in inputs)
         if len(summed + free) < len(axes):
             raise ValueError(
-                "LoRA needs a kernel whose axes are each of inputs or of outputs. Received: "
+                "LoRA needs a kernel whose axes each belong to the inputs or to the outputs. Received: "
                 f"equation={self.equation!r} of {self.name!r}."
             )
         return inputs, axes, outputs, summed, free

@@ -1,4 +1,4 @@
-"""Plain formulas, the references of the kernels."""
+"""Plain formulas, whose results the kernels must match."""
 
 from collections.abc import Callable
 from typing import Any

@@ -8,7 +8,7 @@ from keras import ops
 __all__ = ["resize_table"]
 
 METHODS = ("reference", "bilinear", "bicubic", "antialiased", "dinov2")
-DINOV2_OFFSET = 0.1  # Meta adds it to the new size to avoid a rounding error, and so it changes the coordinates
+DINOV2_OFFSET = 0.1  # Meta adds it to the new size to avoid rounding errors, which also changes the coordinates
 
 
 def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:

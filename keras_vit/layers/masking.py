@@ -24,7 +24,7 @@ class VisiblePatches(BaseLayer):
 
     Args:
         num_visible: Number of patches to keep.
-        num_prefix_tokens: Number of tokens before the patches, which are kept.
+        num_prefix_tokens: Number of tokens before the patches. These tokens are kept.
 
     Call arguments:
         x: Tensor `[B, prefix + N, D]`.
@@ -73,7 +73,7 @@ class RestoredPatches(_WithMaskToken):
     """Inverse of `VisiblePatches`: all patches in raster order, with a mask token for each removed patch.
 
     Args:
-        num_prefix_tokens: Number of tokens before the patches, which are kept.
+        num_prefix_tokens: Number of tokens before the patches. These tokens are kept.
 
     Call arguments:
         x: Tensor `[B, prefix + K, D]` in the order of the output of `VisiblePatches`.

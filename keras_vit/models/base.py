@@ -164,7 +164,7 @@ class ConfiguredModel(keras.Model):
                 kernel = getattr(layer, "kernel", None)
                 if kernel is not None and not np.any(keras.ops.convert_to_numpy(kernel)):
                     warnings.warn(
-                        f"The kernel of {layer.name!r} is zero, and is not trained any more once it is quantized. Pass "
+                        f"The kernel of {layer.name!r} is zero, and cannot be trained after quantization. Pass "
                         f"`filters=lambda layer: layer.name != {layer.name!r}`, or quantize after training.",
                         stacklevel=3,
                     )

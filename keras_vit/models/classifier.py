@@ -25,7 +25,7 @@ def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
 
 
 def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the logits, or with a `classifier_activation` the activated logits in float32."""
+    """Return the output of a model: the logits, or the result of `classifier_activation` in float32."""
     if config.classifier_activation is None:
         return logits
     return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)

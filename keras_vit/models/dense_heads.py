@@ -106,7 +106,7 @@ class LinearSegmenter(Segmenter):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UpsampleSegmenter(Segmenter):
-    """Segmentation head of transposed convolutions, each of which doubles the resolution, and a linear layer.
+    """Segmentation head: transposed convolutions that double the resolution, and a linear layer.
 
     Args:
         classes: Number of classes.

@@ -9,7 +9,10 @@ REFERENCE_SIZE = 224  # pixels: image size that sets the grid of the position ta
 
 
 def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
-    """Return the stride of a hybrid's ResNet: 4 for its root, doubled by each stage after the first; 1 without it."""
+    """Return the stride of a hybrid's ResNet, or 1 without a ResNet.
+
+    The root has stride 4, and each stage after the first doubles the stride.
+    """
     return 1 if resnet_blocks is None else 4 * 2 ** max(len(resnet_blocks) - 1, 0)
 
 

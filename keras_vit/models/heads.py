@@ -14,7 +14,7 @@ _LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist
 
 
 class Head:
-    """Pooling and classification. With `include_top=False` the output is the pooled vector, or all tokens.
+    """Pooling and classification, or only pooling with `include_top=False`. Pooling of None keeps all tokens.
 
     Attributes:
         blocks: Indices of the blocks whose tokens the head receives as a list, or None for the last block's tokens.
@@ -109,5 +109,5 @@ def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
 
 
 def variable_prefixes(given: keras.layers.Layer | None = None) -> tuple[str, ...]:
-    """Return the prefixes of the variable paths of a custom head, or without it of the default head."""
+    """Return the prefixes of the variable paths of a custom head, or of the default head if `given` is None."""
     return tuple(f"{name}/" for name in (_LAYERS if given is None else (given.name,)))

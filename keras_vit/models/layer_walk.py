@@ -39,7 +39,7 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
         if name not in found:
             raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
     if not found:
-        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Name the `layers` you mean.")
+        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Pass the names of `layers`.")
     return found
 
 
@@ -102,8 +102,8 @@ def has_attention(layer: Any) -> bool:
 
 def _opaque(layer: Any) -> str:
     inner = [part.name for part in layers_of(layer) if isinstance(part, ConfiguredModel) and part is not layer]
-    hint = f"Pass the model inside of it, {inner[0]!r}, with images as {inner[0]!r} takes them." if inner else ""
+    hint = f"Pass the model inside of it, {inner[0]!r}, with the input of {inner[0]!r}." if inner else ""
     return (
-        f"Layers can be followed through functional and sequential models. Received: {layer.name!r} of class "
-        f"{type(layer).__name__}, whose own `call` decides what runs when. {hint}".rstrip()
+        f"Only functional and sequential models can be run layer by layer. Received: {layer.name!r} of class "
+        f"{type(layer).__name__}, which has its own `call`. {hint}".rstrip()
     )

@@ -23,7 +23,7 @@ _NOT_OF_DECODER = (
 
 @dataclasses.dataclass(frozen=True)
 class MAEConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedAutoencoder`: the encoder's arguments (see `ViTConfig`), and the decoder's.
+    """Arguments of `keras_vit.MaskedAutoencoder`: the encoder's (see `ViTConfig`), the decoder's and `mask_ratio`.
 
     Args:
         mask_ratio: Fraction of the patches that are removed.

@@ -48,12 +48,12 @@ class MaskedConfig(ViTConfig):
             wrong = getattr(self, name) != value
             self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", name)
         rotary = self.position_embedding == "rope2d"
-        self._refuse(rotary, "Pre-training on hidden patches has no rotary positions.", "position_embedding")
+        self._refuse(rotary, "Pre-training on hidden patches cannot use rotary positions.", "position_embedding")
         self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", "image_size")
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
             not 0 < self.num_hidden < self.num_patches,
-            f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one.",
+            f"`mask_ratio` must hide at least one of the {self.num_patches} patches, but not all.",
             "mask_ratio",
         )
 
@@ -86,7 +86,7 @@ class MaskedConfig(ViTConfig):
 
 
 class MaskedModel(ConfiguredModel):
-    """Pre-training model: takes images and the indices of their patches, and contains a `VisionTransformer` encoder.
+    """Pre-training model with the encoder of a `VisionTransformer`, for images and the indices of their patches.
 
     Example:
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
@@ -106,7 +106,7 @@ class MaskedModel(ConfiguredModel):
 
     @property
     def encoder_layers(self) -> list[keras.layers.Layer]:
-        """Layers of the encoder in order, without the layers that hide patches. Each takes the previous output."""
+        """Layers of the encoder, except those that hide patches. Each layer takes the previous layer's output."""
         end = [layer.name for layer in self.layers].index("encoder_norm") + 1
         hiding = (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)
         return [layer for layer in self.layers[:end] if not isinstance(layer, hiding)]

@@ -18,11 +18,11 @@ SMALL = 4  # height and width of the downsized patch
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatchConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedPatchPredictor`: the encoder's arguments (see `ViTConfig`), and two more.
+    """Arguments of `keras_vit.MaskedPatchPredictor`: the encoder's (see `ViTConfig`), `mask_ratio` and `target`.
 
     Args:
         mask_ratio: Fraction of the patches that are corrupted and predicted.
-        target: What to predict for each patch: `"mean_color"` (the mean color in 3 bits per channel, as one class),
+        target: Prediction for each patch: `"mean_color"` (the mean color in 3 bits per channel, as one class),
             `"colors_4x4"` (the colors of the patch downsized to 4 x 4, as 16 classes) or `"pixels"` (all pixels).
 
     Example:

@@ -41,7 +41,8 @@ def black_and_white(value: Normalization) -> tuple[float, float]:
 def of_images(model: Any) -> Normalization | None:
     """Return the normalization that a model's images must have, or None if it is unknown.
 
-    It follows from the model's `input_range`, or without an `input_range` is the normalization of the weights.
+    If the model has an `input_range`, the normalization maps pixels to this range. Otherwise it is the normalization
+    with which the weights were trained.
     """
     input_range = getattr(getattr(model, "config", None), "input_range", None)
     if input_range is None:

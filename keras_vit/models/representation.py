@@ -42,7 +42,7 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def endings(model: keras.Model) -> list[Any]:
-    """Return a model, its last layer or operation and, if that is a model itself, its last layer, and so on.
+    """Return a model, its last layer or operation, and so on if the last layer is a model itself.
 
     Layers and operations that do not change values in inference, such as dropout, are skipped.
     """
@@ -59,7 +59,7 @@ def _changes_nothing(operation: Any) -> bool:
 
 
 def activation_of(operation: Any) -> str:
-    """Return the activation's name of a layer, or of an activation itself, such as the layer `Softmax`."""
+    """Return the name of a layer's activation. For an activation layer or operation, return its own name."""
     function = getattr(operation, "activation", None) or operation
     name = getattr(function, "__name__", type(function).__name__)
     return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2

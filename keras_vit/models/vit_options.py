@@ -221,7 +221,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         )
         self._refuse(
             self.head_norm and (self.pooling is None or self.distillation_token),
-            "`head_norm` needs a head on one vector per image.",
+            "`head_norm` needs a single head that reads one vector per image.",
             *("pooling", "distillation_token"),
         )
         for name in ("norm_after_pooling", "pool_prefix_tokens"):

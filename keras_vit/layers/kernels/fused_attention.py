@@ -32,7 +32,7 @@ def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "x
     import jax.numpy as jnp
 
     batch, count, length = query.shape[0], query.shape[1], key.shape[1]
-    # JAX differentiates cuDNN's attention only for even lengths, so pad odd ones. Keys beyond `lengths` are masked.
+    # JAX differentiates cuDNN's attention only for even lengths, so pad odd lengths. Keys beyond `lengths` are masked.
     query, key, value = (jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (query, key, value))
     lengths = jnp.full(batch, length, "int32") if length % 2 else None
     output = jax.nn.dot_product_attention(
