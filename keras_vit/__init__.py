@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-# Rooms that need TensorFlow or take long to import. As attributes they are imported when they are first used.
+# Subpackages that need TensorFlow or take long to import. They are imported on first access.
 _LAZY = (
     "data",
     "distribute",
@@ -19,12 +19,12 @@ _LAZY = (
     "recipe",
     "training",
 )
-_FUNCTIONS = {"export": "exporting", "fine_tune": "tuning", "open_predictor": "inference"}  # of these rooms
+_FUNCTIONS = {"export": "exporting", "fine_tune": "tuning", "open_predictor": "inference"}  # function -> its subpackage
 
 
 def _runs_program() -> bool:
-    """Return whether this process is one of the package's programs, which import what they need after their flags."""
-    if sys.argv[:1] == ["-m"]:  # Python is looking for the module to run, and imports its packages
+    """Return whether this process runs a program of the package. Programs import modules after parsing their flags."""
+    if sys.argv[:1] == ["-m"]:  # Python imports the packages of the module that it will run
         return sys.orig_argv[sys.orig_argv.index("-m") + 1 :][:1] == ["keras_vit"]
     file = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     folder, root = os.path.dirname(file), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -34,7 +34,7 @@ def _runs_program() -> bool:
     )
 
 
-if TYPE_CHECKING:  # type checkers see the rooms as plain imports
+if TYPE_CHECKING:  # type checkers need plain imports
     from keras_vit import data as data
     from keras_vit import distribute as distribute
     from keras_vit import evaluators as evaluators
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # type checkers see the rooms as plain imports
     from keras_vit import optim as optim
     from keras_vit import recipe as recipe
     from keras_vit import training as training
-    from keras_vit.applications import *  # noqa: F403 - they do not follow the star of `__all__` in `_api`
+    from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `_api`
     from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
     from keras_vit.inference import open_predictor as open_predictor
     from keras_vit.tuning import fine_tune as fine_tune
@@ -59,7 +59,7 @@ else:
         is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
         if not _COMPLETE and not is_module:
             return getattr(importlib.import_module(f"{__name__}._api"), name)
-        no_hint = is_module or name.startswith("_")  # an import of a module asks for an attribute first
+        no_hint = is_module or name.startswith("_")  # importing a module looks for an attribute first
         hint = "" if no_hint else importlib.import_module(f"{__name__}._api").hint(name, __dir__())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
 

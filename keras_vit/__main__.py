@@ -1,4 +1,4 @@
-"""`python -m keras_vit COMMAND` is the command `keras-vit COMMAND`."""
+"""`python -m keras_vit COMMAND`, equivalent to `keras-vit COMMAND`."""
 
 from keras_vit.program.commands import main
 

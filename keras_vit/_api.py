@@ -1,4 +1,4 @@
-"""Everything that `import keras_vit` offers at once."""
+"""Public names that `import keras_vit` imports immediately."""
 
 try:
     import keras  # noqa: F401
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from keras_vit import _checks, applications, layers
 from keras_vit.adaptation import adapt, load_adapter, merge_adapter, save_adapter
-from keras_vit.applications import *  # noqa: F403 - the published variants, ViT_B16 and its like
+from keras_vit.applications import *  # noqa: F403 - the published variants, such as ViT_B16
 from keras_vit.applications import create_model
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, save_checkpoint
 from keras_vit.models import (
@@ -30,7 +30,7 @@ from keras_vit.zoo import decode_predictions, list_weights
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """Return which of the public `names` was meant by another name."""
+    """Return a hint that suggests one of the public `names` for an unknown name, or an empty string."""
 
     def plain(text):
         return text.replace("_", "").lower()
@@ -59,5 +59,5 @@ __all__ = [
     "preprocess_input",
     "save_adapter",
     "save_checkpoint",
-    *(name for name in vars(applications) if name[0].isupper() and "_" in name),  # ViT_B16 and its like
+    *(name for name in vars(applications) if name[0].isupper() and "_" in name),  # published variants, such as ViT_B16
 ]

@@ -1,4 +1,4 @@
-"""Argument checks whose messages say what was expected, what came and what to do."""
+"""Argument checks. Their messages contain the expected value, the received value and a remedy."""
 
 import difflib
 import math
@@ -14,13 +14,13 @@ Value = TypeVar("Value")
 
 
 def nearest(value: str, choices: Iterable[object]) -> str:
-    """Return a hint naming the choice nearest to `value`, or an empty string."""
+    """Return a hint with the choice most similar to `value`, or an empty string."""
     matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 def described(value: object) -> str:
-    """Return what a message says of a value that may be large: its shape, its keys, its length, or itself."""
+    """Describe a value for a message by its shape, keys, length or type. Short values are shown as they are."""
     kind = type(value).__name__
     if isinstance(value, dict):
         return f"{kind} with the keys {list(value)}"
@@ -32,7 +32,7 @@ def described(value: object) -> str:
 
 
 def numbers_of(name: str, value: object, expected: str = "an array of numbers", ndim: int | None = None) -> np.ndarray:
-    """Return `value` as an array of numbers."""
+    """Convert `value` to an array of numbers."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -50,14 +50,14 @@ def instance(name: str, value: Value, kind: type, example: str) -> Value:
 
 
 def sequence(name: str, value: object, of: str) -> tuple:
-    """Return a list, tuple or another iterable that is not a string as a tuple."""
+    """Convert an iterable that is not a string to a tuple."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise ValueError(f"`{name}` must be a list of {of}. Received: {name}={described(value)}.")
     return tuple(value)
 
 
 def class_index(value: object, num_classes: int, num_images: int | None = None) -> np.ndarray:
-    """Return the number of a class as an array of integers, one for each of `num_images` if that is given."""
+    """Return class numbers as an integer array: a scalar, or one number per image if `num_images` is given."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.shape not in ((), (num_images,)):
         each = "" if num_images is None else f", or one for each of the {num_images} images"
@@ -69,16 +69,16 @@ def class_index(value: object, num_classes: int, num_images: int | None = None) 
 
 
 def composed(name: object) -> str:
-    """Return a name in the Unicode form NFC, so that names that look alike are equal."""
+    """Normalize a name to the Unicode form NFC, so that names that look the same are equal."""
     return unicodedata.normalize("NFC", str(name))
 
 
 def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
-    """Return the place in `known` of each class name, -1 if it is not there, whatever its case and Unicode form."""
+    """Return the index in `known` of each class name, or -1 if it is missing. Case and Unicode form are ignored."""
     if tuple(names) == tuple(known):
         return np.arange(len(known))
     found, doubtful = np.full(len(names), -1), []
-    for form in (composed, lambda name: composed(composed(name).casefold())):  # a name of the same case comes first
+    for form in (composed, lambda name: composed(composed(name).casefold())):  # prefer a name of the same case
         places: dict[str, list[int]] = {}
         for place, name in enumerate(known):
             places.setdefault(form(name), []).append(place)
@@ -95,22 +95,22 @@ def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
 
 
 def existing(what: str, name: str, names: Sequence[str]) -> str:
-    """Return `name` if it is one of `names`."""
+    """Return `name` if it is in `names`."""
     if name in names:
         return name
     raise ValueError(f"There is no {what}.{nearest(name, names)} Available: {', '.join(names)}.")
 
 
 def path(name: str, value: object) -> str:
-    """Return a path as a string."""
+    """Convert a path to a string."""
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError(f"`{name}` must be a string or a path. Received: {name}={described(value)}.")
     return os.fspath(value)
 
 
 def choice(name: str, value: Value, choices: Sequence[object]) -> Value:
-    """Return `value` when it is one of `choices`."""
-    # `in` compares with ==, so 1 would pass for True: types are compared as well.
+    """Return `value` if it is in `choices`."""
+    # `in` compares with ==, and 1 == True: compare the types as well.
     if any(type(value) is type(item) and value == item for item in choices):
         return value
     raise ValueError(
@@ -120,21 +120,21 @@ def choice(name: str, value: Value, choices: Sequence[object]) -> Value:
 
 
 def positive_int(name: str, value: object, minimum: int = 1) -> int:
-    """Return `value` as an int of at least `minimum`."""
+    """Return `value` if it is an integer of at least `minimum`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < minimum:
         raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {name}={value!r}.")
     return int(value)
 
 
 def rate(name: str, value: object) -> float:
-    """Return `value` as a probability in [0, 1)."""
+    """Return `value` if it is a number in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= float(value) < 1.0:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
     return float(value)
 
 
 def size_pair(name: str, value: object) -> tuple[int, int]:
-    """Return `value`, an integer or a (height, width) pair, as a pair of positive integers."""
+    """Convert an integer or a (height, width) pair to a pair of positive integers."""
     pair = (value, value) if not isinstance(value, (tuple, list)) else tuple(value)
     if len(pair) != 2:
         raise ValueError(f"`{name}` must be an integer or a (height, width) pair. Received: {name}={value!r}.")
@@ -142,30 +142,30 @@ def size_pair(name: str, value: object) -> tuple[int, int]:
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> int:
-    """Return `value` when it is a multiple of `by`."""
+    """Return `value` if it is a multiple of `by`."""
     if value % by:
         below = value // by * by
         near = f"{below} or {below + by}" if below else f"{by}"
         raise ValueError(
-            f"`{name}` must be a multiple of `{by_name}`={by}. Received: {name}={value}. The nearest that work: {near}."
+            f"`{name}` must be a multiple of `{by_name}`={by}. Received: {name}={value}. The nearest multiples: {near}."
         )
     return value
 
 
 def positive_ints(name: str, value: object, minimum: int = 1) -> tuple[int, ...]:
-    """Return one integer or several as a tuple."""
+    """Convert an integer or several integers to a tuple."""
     return tuple(positive_int(name, item, minimum) for item in _several(name, value))
 
 
 def any_number(name: str, value: object) -> float:
-    """Return `value` as a finite number."""
+    """Return `value` if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"`{name}` must be a finite number. Received: {name}={described(value)!s}.")
     return float(value)
 
 
 def finite_number(name: str, value: object, zero: bool = False) -> float:
-    """Return `value` as a finite number above 0, or of at least 0 if `zero`."""
+    """Return `value` if it is a finite number above 0, or at least 0 with `zero`."""
     finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     number = float(value) if finite else -1.0  # type: ignore[arg-type]
     if number < 0 or (number == 0 and not zero):
@@ -175,12 +175,12 @@ def finite_number(name: str, value: object, zero: bool = False) -> float:
 
 
 def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:
-    """Return one number or several as a tuple of finite numbers above 0, or of at least 0 if `zero`."""
+    """Convert a number or several numbers to a tuple; each must be finite and above 0, or at least 0 with `zero`."""
     return tuple(finite_number(name, item, zero) for item in _several(name, value))
 
 
 def interval(name: str, value: object) -> tuple[float, float]:
-    """Return `value` as two finite numbers, of which the first is the smaller one."""
+    """Return `value` as a pair of finite numbers (smaller, larger)."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(pair) != 2 or not any_number(name, pair[0]) < any_number(name, pair[1]):
         raise ValueError(f"`{name}` must be (smallest, largest), such as (0, 255). Received: {name}={value!r}.")
@@ -188,7 +188,7 @@ def interval(name: str, value: object) -> tuple[float, float]:
 
 
 def optional_text(name: str, value: object) -> str | None:
-    """Return `value` if it is None or a string that is not empty."""
+    """Return `value` if it is None or a non-empty string."""
     if value is not None and (not isinstance(value, str) or not value):
         raise ValueError(f"`{name}` must be a string that is not empty. Received: {name}={value!r}.")
     return value

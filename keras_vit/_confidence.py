@@ -1,4 +1,4 @@
-"""How far an accuracy can be trusted: the values to compare it with, and its confidence interval."""
+"""Context of an accuracy: its confidence interval, and baselines to compare it with."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ SIGNIFICANCE = 0.05
 
 
 def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of an accuracy.
+    """Return the 95% confidence interval of an accuracy.
 
     References:
         Wilson 1927, "Probable inference, the law of succession, and statistical inference"
@@ -22,19 +22,20 @@ def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
 
 
 def in_context(correct: int, examples: int, class_examples: np.ndarray, confusion: np.ndarray | None) -> dict[str, Any]:
-    """Return the numbers that belong beside an accuracy, by name, and what they imply as `"remark"`, or None.
+    """Return the numbers to report with an accuracy, and a remark if a trivial prediction is as accurate.
 
     Args:
-        correct: Number of images whose best class is right.
+        correct: Number of images whose top-1 prediction is correct.
         examples: Number of images.
         class_examples: Number of images of each class, `[C]`.
-        confusion: Counts `[true class, predicted class]`; None for images of several classes. Images whose scores are
-            not finite may be missing.
+        confusion: Number of images `[true class, predicted class]`, or None for images with several labels. Images
+            whose scores are not finite may be missing.
 
     Returns:
-        `accuracy_low` and `accuracy_high` (confidence interval), `chance` (accuracy of a random class),
-        `largest_class` (accuracy of the most frequent class for all images), `balanced_accuracy` (mean of the classes'
-        accuracies) and `macro_f1` (mean of the classes' F1 scores; both None without a confusion), and `remark`.
+        A dictionary with `accuracy_low` and `accuracy_high` (confidence interval), `chance` (accuracy of random
+        predictions), `largest_class` (accuracy of always predicting the most frequent class), `balanced_accuracy` (mean
+        of the classes' accuracies), `macro_f1` (mean of the classes' F1 scores) and `remark` (a sentence or None).
+        `balanced_accuracy` and `macro_f1` are None without `confusion`.
     """
     low, high = wilson_interval(correct, examples)
     largest = float(class_examples.max() / examples)
@@ -50,8 +51,8 @@ def in_context(correct: int, examples: int, class_examples: np.ndarray, confusio
 
 
 def _remark(correct: int, examples: int, largest: float) -> str | None:
-    """Return a sentence if an exact binomial test finds an accuracy not above the share of the largest class."""
-    # The probability of as many right answers, or more, where each one is right with the probability `largest`.
+    """Return a sentence if an accuracy is not significantly above the fraction of the largest class, else None."""
+    # Probability of at least `correct` correct predictions, if each is correct with probability `largest`.
     p = float(special.betainc(correct, examples - correct + 1, largest)) if correct else 1.0
     if p <= SIGNIFICANCE:
         return None

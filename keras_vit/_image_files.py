@@ -1,4 +1,4 @@
-"""Image files of folders, patterns and lists."""
+"""Search for image files in folders, glob patterns and lists."""
 
 import glob
 import os
@@ -9,7 +9,7 @@ from keras_vit import _io
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
 MAX_DEPTH = 100
-# Folders that file servers and operating systems add, in lower case
+# Folders that file servers and operating systems create, in lower case.
 SYSTEM = (
     *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
     *("$recycle.bin", "recycler", "system volume information", "found.000", "lost+found", "__pycache__"),
@@ -18,14 +18,14 @@ SYSTEM = (
 
 
 def find(given: Sequence[str]) -> list[str]:
-    """Return the image files that a command line or a caller names, in order and without repetition.
+    """Return the image files for the given names, in order and without duplicates.
 
-    A folder stands for the images in it and below it, a glob pattern for its matches, a text file (`.txt`) for the
-    paths in its lines, and `-` for the paths in the lines of standard input. A name without a file is kept.
+    A folder stands for all images in it and its subfolders, a glob pattern for its matches, a text file (`.txt`) for
+    the paths in its lines, and `-` for the paths in the lines of standard input. Paths that do not exist are included.
 
     Raises:
-        FileNotFoundError: If there is no image.
-        ValueError: If a list has no paths.
+        FileNotFoundError: If no file exists.
+        ValueError: If a list is empty, or a name is a remote address.
     """
     paths: list[str] = []
     for name in given:
@@ -42,14 +42,14 @@ def find(given: Sequence[str]) -> list[str]:
             paths += _images_below(name) if os.path.isdir(name) else [name]
     if given and not any(map(os.path.lexists, paths)):
         raise FileNotFoundError(
-            f"Expected image files. There is none at {', '.join((paths or given)[:5])}. Images in folders end in "
+            f"Expected image files. Found none at {', '.join((paths or given)[:5])}. Images in folders end in "
             f"{', '.join(EXTENSIONS)}."
         )
     return list(dict.fromkeys(paths))
 
 
 def _lines(name: str) -> list[str]:
-    """Return the lines of a list of paths, a file or `-`, without empty ones."""
+    """Return the non-empty lines of a text file, or of standard input for `-`."""
     if name == "-":
         lines = sys.stdin.read().splitlines()
     else:
@@ -68,10 +68,12 @@ def _images_below(folder: str) -> list[str]:
 
 
 class Tree:
-    """The visible files and folders below a root: regular files, and no image twice.
+    """Visible regular files and folders below a root, without links that could repeat files.
 
-    `skipped` are links into the tree, to a folder around the link or the tree, or to a top-level folder such as
-    `/usr`, and files that are not regular: pipes etc. `system` are the names of the folders of `SYSTEM` that are there.
+    Attributes:
+        skipped: Skipped paths: files that are not regular, such as pipes, and links to folders in the tree, to a parent
+            folder of the link or of the tree, and to top-level folders such as `/usr`.
+        system: Names of the folders in `SYSTEM` that were found and skipped.
     """
 
     def __init__(self, root: str):
@@ -89,7 +91,7 @@ class Tree:
         return self._list(folder)[1]
 
     def below(self, start: str) -> list[str]:
-        """Return the relative paths of the files in a folder and below it."""
+        """Return the relative paths of all files in a folder and its subfolders."""
         found: list[str] = []
         waiting, linked = [""], set[str]()
         while waiting:
@@ -106,7 +108,7 @@ class Tree:
             if inner.count("/") > MAX_DEPTH:
                 raise ValueError(
                     f"Folders may nest {MAX_DEPTH} levels deep. Received: more below {start}/{inner[:60]}... Move the "
-                    "images up."
+                    "images to a higher level."
                 )
             files, inside = self._list(folder)
             found += [inner + name for name in files]
@@ -114,7 +116,7 @@ class Tree:
         return found
 
     def entries(self, folder: str) -> Iterable[tuple[str, str]]:
-        """Yield the names in a folder, each with its kind: "file", "folder" or "special"."""
+        """Yield each name in a folder with its kind: "file", "folder" or "special"."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 try:
@@ -132,7 +134,7 @@ class Tree:
         for name, kind in sorted(self.entries(folder)):
             if name.lower() in SYSTEM and kind == "folder":
                 self.system[name] = None
-            elif not name.startswith(".") and name != "__MACOSX":  # which archives made on a Mac contain
+            elif not name.startswith(".") and name != "__MACOSX":  # a folder in archives from macOS
                 found[kind].append(name)
         self.skipped |= dict.fromkeys(f"{folder}/{name}" for name in found["special"])
         return found["file"], found["folder"]
@@ -142,7 +144,7 @@ def _kind(entry: os.DirEntry) -> str:
     try:
         if entry.is_dir():
             return "folder"
-        # A link to nowhere, or in a circle, is a file that cannot be read, as the input pipeline will report.
+        # A broken or circular link counts as a file. The input pipeline will report that it cannot be read.
         return "file" if entry.is_file() or not os.path.exists(entry.path) else "special"
     except OSError:
         return "file"

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and the small formats that several modules write."""
+"""Atomic writing of files and directories, and small file formats that several modules share."""
 
 import contextlib
 import glob
@@ -18,12 +18,15 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is an address, such as gs://bucket/file. file:///folder/file is local."""
+    """Return whether a path is a remote address, such as gs://bucket/file. file:///folder/file is local."""
     return "://" in path.removeprefix("file://")
 
 
 def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool:
-    """Refuse to write to an address of other `schemes`, else return True. `pathlib` makes gs:/a of gs://a."""
+    """Raise an error if a path is an address whose scheme is not in `schemes`, and return True otherwise.
+
+    `pathlib` turns gs://a into gs:/a, which is rejected as well.
+    """
     path = os.fspath(path)
     address = _ADDRESS.match(path)
     if address and not (address[1] in schemes and is_remote(path)):
@@ -36,7 +39,7 @@ def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool
 
 
 def cache_directory() -> str:
-    """Return the directory of downloads and local copies, below Keras' own directory."""
+    """Return the directory of downloads and local copies in Keras' home directory."""
     home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
     return os.path.join(home, "keras_vit")
 
@@ -47,23 +50,24 @@ def copy_of(address: str, kind: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text with addresses in place of the paths of their local copies."""
+    """Replace the paths of local copies in a text by the addresses that they were copied from."""
     place = os.path.join(cache_directory(), "buckets", "")
     return re.sub(rf"{re.escape(place)}\w+/(gs|s3)/", r"\1://", text) if place in text else text
 
 
 def make_directory(path: str | os.PathLike) -> None:
-    """Create a directory to write to, with its parents, if it does not exist."""
+    """Create a directory and its parents unless it exists."""
     check_writable(path)
     os.makedirs(path, exist_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[str]:
-    """Replace a file in one step, so that readers see either the old content or all of the new.
+    """Yield a temporary path, and replace the file at `path` by it in one step.
 
-    The content reaches the disk before the name does. Permissions of an existing file are kept, a symbolic link is
-    followed, and temporary files that a killed process left more than an hour ago are removed.
+    Readers see either the old or the new content. The content is on the disk before the file gets its name. The
+    permissions of an existing file are kept, and symbolic links are followed. Temporary files of killed processes are
+    removed after an hour.
     """
     temporary = _temporary_name(path)
     path = os.path.realpath(path)
@@ -80,7 +84,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
-    """Create a directory in one step, with everything that is in it."""
+    """Yield a temporary directory, and rename it to `path` in one step, with all its files."""
     with draft_directory(path) as temporary:
         yield temporary
         publish_directory(temporary, path)
@@ -88,7 +92,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def draft_directory(path: str | os.PathLike) -> Iterator[str]:
-    """Create a directory to work in, on the same file system as `path`, that is removed afterwards."""
+    """Create a temporary directory on the same file system as `path`, and remove it afterwards."""
     temporary = _temporary_name(path)
     os.mkdir(temporary)
     try:
@@ -98,7 +102,7 @@ def draft_directory(path: str | os.PathLike) -> Iterator[str]:
 
 
 def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Give a finished file its name in one step, after its content has reached the disk."""
+    """Rename a finished file to `path` in one step, after its content has been written to the disk."""
     path = os.path.realpath(path)
     _sync(os.fspath(draft))
     os.replace(draft, path)
@@ -106,7 +110,7 @@ def publish_file(draft: str | os.PathLike, path: str | os.PathLike) -> None:
 
 
 def publish_directory(draft: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Give a finished directory its name in one step, after everything in it has reached the disk."""
+    """Rename a finished directory to `path` in one step, after all its files have been written to the disk."""
     path = os.path.realpath(path)
     for directory, _, files in os.walk(os.fspath(draft), topdown=False):
         for name in files:
@@ -128,23 +132,23 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
-    """Write a JSON file in one step, indented, with a line break at its end."""
+    """Write an indented JSON file in one step."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def decode_text(content: bytes, path: str | os.PathLike) -> str:
-    """Return the text of a UTF-8 file, without a byte order mark."""
+    """Decode the content of a UTF-8 file, without a byte order mark. `path` is for the error message."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path} must be UTF-8. Line {line} holds {content[error.start : error.end]!r}. Save the file as UTF-8."
+            f"{path} must be UTF-8. Line {line} contains {content[error.start : error.end]!r}. Save the file as UTF-8."
         ) from error
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
-    """Return the lines of a text file, without empty lines at its end."""
+    """Read the lines of a text file, without trailing empty lines."""
     with open(path, "rb") as file:
         lines = decode_text(file.read(), path).rstrip().splitlines()
     if not lines:
@@ -161,12 +165,12 @@ def read_json(path: str | os.PathLike, kind: type = dict) -> Any:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)!r} is not valid JSON: {error}") from error
     if not isinstance(content, kind):
-        raise ValueError(f"{os.fspath(path)!r} must hold a JSON {kind.__name__}. Received: a {type(content).__name__}.")
+        raise ValueError(f"{os.fspath(path)!r} must be a JSON {kind.__name__}. Received: a {type(content).__name__}.")
     return content
 
 
 def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]:
-    """Read a file with one JSON object per line; return the objects and the number of damaged lines."""
+    """Read a file with one JSON object per line. Return the objects and the number of invalid lines."""
     lines, damaged = [], 0
     with open(path, "rb") as file:
         for raw in file:
@@ -190,13 +194,13 @@ def sha256(path: str | os.PathLike) -> str:
 
 
 def joint_sha256(paths: Iterable[str]) -> str:
-    """Return the SHA-256 of a file; of several files, one of their names and SHA-256s."""
+    """Return the SHA-256 of a single file, or a SHA-256 of the names and SHA-256s of several files."""
     hashes = {os.path.basename(path): sha256(path) for path in paths}
     return next(iter(hashes.values())) if len(hashes) == 1 else hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table. A title that ends in ":" aligns its column to the right."""
+    """Return a Markdown table. Columns whose title ends in ":" are right-aligned."""
 
     def line(cells: Iterable[object]) -> str:
         return "| " + " | ".join("–" if cell is None else str(cell).replace("|", "\\|") for cell in cells) + " |"
@@ -206,7 +210,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def one_line(text: object) -> str:
-    """Return a text without line breaks and other control characters."""
+    """Replace line breaks and other control characters in a text by spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
 
 
@@ -226,7 +230,7 @@ def _remove_stale(directory: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Wait until a file or directory is on the disk."""
+    """Wait until a file or directory is written to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Lock of a directory: two processes must not write to the same one."""
+"""Lock of a directory, so that only one process writes to it."""
 
 import contextlib
 import errno
@@ -13,24 +13,27 @@ from keras_vit import _io
 
 LOCK = ".lock"
 LEASE = ".lock-owner"
-SILENCE = 180  # seconds without a sign of the owner after which a lease is free
-REFRESH = 30  # seconds between two signs
-# Error codes of file systems that have no flock, such as some network file systems.
+SILENCE = 180  # seconds after which a lease expires unless its owner renews it
+REFRESH = 30  # seconds between renewals
+# Error codes of file systems without flock, such as some network file systems.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _MOUNTS = "/proc/self/mounts"
-# Mount options, and types of file systems, with which a lock is unknown to other hosts.
+# Mount options and types of file systems with which other hosts do not see a lock.
 _LOCAL_LOCKS = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}
 _LOCAL_TYPES = ("fuse.", "9p")
 
 
 @contextlib.contextmanager
 def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
-    """Lock a directory for this process; `flag` chooses it. The directory is created if it does not exist.
+    """Lock a directory for this process, and create it if it does not exist.
 
-    The kernel releases the lock when the process ends, however it ends. On a file system without locks, or whose locks
-    other hosts do not see, a lease takes its place: a file that its owner touches every 30 seconds, and that another
-    process takes over if the owner is dead, or after three minutes without a sign of it. Workers that write nothing
-    give no directory and hold none.
+    The operating system releases the lock when the process ends, even if it is killed. If the file system has no locks,
+    or other hosts do not see them, a lease replaces the lock: a file that its owner renews every 30 seconds. Another
+    process takes over the lease if the owner is dead, or if the lease was not renewed for three minutes.
+
+    Args:
+        directory: The directory, or None for workers that write nothing and need no lock.
+        flag: Flag that sets the directory, for messages.
     """
     if directory is None:
         yield
@@ -44,7 +47,7 @@ def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
 
 
 def is_taken(directory: str) -> bool:
-    """Return whether a process of this machine holds the lock of a directory, which is tried for an instant."""
+    """Return whether a process on this machine has locked a directory, by trying to lock it."""
     path = os.path.join(directory, LOCK)
     try:
         if os.path.exists(path):
@@ -53,12 +56,12 @@ def is_taken(directory: str) -> bool:
         return False
     except filelock.Timeout:
         return True
-    except OSError:  # no locks here, or nothing may be written
+    except OSError:  # the file system has no locks or is read-only
         return False
 
 
 def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
-    """Lock the directory and write the name of this process for others; None where the file system has no locks."""
+    """Lock a directory and write the name of this process in the lock file. None if the file system has no locks."""
     if _locks_are_local(directory):
         return None
     path = os.path.join(directory, LOCK)
@@ -78,21 +81,21 @@ def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
 
 
 def _locks_are_local(directory: str) -> bool:
-    """Return whether the locks of a directory are unknown to other hosts that share it, by its mount."""
+    """Return whether the mount of a directory hides its locks from other hosts."""
     path, mount = os.path.join(os.path.realpath(directory), ""), ("", "", "")
     with contextlib.suppress(OSError), open(_MOUNTS, encoding="utf-8", errors="replace") as file:
         for line in file:
             _, point, kind, options, *_ = line.split(" ")
             point = os.path.join(point.replace("\\040", " "), "")
-            if path.startswith(point) and len(point) >= len(mount[0]):  # the last mount covers earlier ones
+            if path.startswith(point) and len(point) >= len(mount[0]):  # the last mount hides earlier mounts
                 mount = (point, kind, options)
     return mount[1].startswith(_LOCAL_TYPES) or not _LOCAL_LOCKS.isdisjoint(mount[2].split(","))
 
 
 def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
-    """Take the lease of the directory, once it is certain that no other process holds it."""
+    """Acquire the lease of a directory. If another process owns it, wait until it expires."""
 
-    def end(loss: filelock.LeaseCompromise) -> None:  # another process may write to the directory by now
+    def end(loss: filelock.LeaseCompromise) -> None:  # another process may already write to the directory
         logging.error("The lease of %s was lost (%s). This process ends without saving.", directory, loss.reason)
         logging.flush()
         os._exit(os.EX_TEMPFAIL)
@@ -101,7 +104,7 @@ def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
     lease = filelock.SoftFileLease(path, lease_duration=SILENCE, heartbeat_interval=REFRESH, on_compromise=end)
     owner = lease.owner
     if owner:
-        text = "%s holds the lease of %s. After %d seconds without a sign of life, this process takes it over."
+        text = "%s holds the lease of %s. This process takes it over unless it is renewed within %d seconds."
         logging.warning(text, _name(owner), directory, SILENCE)
     try:
         lease.acquire(timeout=longest, poll_interval=min(1.0, REFRESH))
@@ -115,5 +118,5 @@ def _name(owner: filelock.OwnerRecord | None) -> str:
 
 
 def taken(directory: str, flag: str, owner: str) -> ValueError:
-    """Return the error for a directory that another process writes to."""
-    return ValueError(f"{owner} writes to {directory}. Wait for its end, or give another {flag}.")
+    """Return the error for a directory to which another process writes."""
+    return ValueError(f"{owner} writes to {directory}. Wait until it ends, or pass another {flag}.")

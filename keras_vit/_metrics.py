@@ -1,4 +1,4 @@
-"""What a reported number means: its name, the direction in which it improves, and its unit."""
+"""Metrics: the name, unit and direction of improvement of reported numbers, and the scores of a segmentation."""
 
 import dataclasses
 from typing import Any
@@ -13,9 +13,9 @@ class Metric:
     """A number that a training or an evaluation reports.
 
     Attributes:
-        name: Its name, such as `"accuracy"`.
-        larger_is_better: Whether an improvement increases it.
-        unit: `"%"` for a fraction, which is shown in percent. Any other unit is written behind the number.
+        name: Name, such as `"accuracy"`.
+        larger_is_better: Whether larger values are better.
+        unit: `"%"` for a fraction to show in percent, or any other unit to write after the number.
 
     Example:
     >>> Metric("accuracy", unit="%").text(0.75), Metric("loss", larger_is_better=False, unit="nats").text(0.3125)
@@ -27,7 +27,7 @@ class Metric:
     unit: str = ""
 
     def text(self, value: float | None, digits: int = 4) -> str:
-        """Return a value with its unit: a fraction in percent, others in `digits` significant digits."""
+        """Format a value with its unit: a fraction in percent, other numbers with `digits` significant digits."""
         if self.unit == "%" and isinstance(value, float):
             return _numbers.percent(value, 2)
         shown = _numbers.number(value, digits)
@@ -39,15 +39,16 @@ class Metric:
 
 
 def segmentation_scores(confusion: Any) -> dict[str, Any]:
-    """Return the scores of the pixels of a data set, as mmsegmentation computes them.
+    """Return the scores of a segmentation, computed as in mmsegmentation.
 
     Args:
-        confusion: Numbers of pixels, `[true classes, predicted classes]`.
+        confusion: Number of pixels, `[true classes, predicted classes]`.
 
     Returns:
-        `"miou"`, the mean of `"iou"`, the intersection over union of each class, `[classes]`; `"mean_accuracy"`, the
-        mean of `"accuracy"`, the fraction of each class that is found; and `"pixel_accuracy"`. A class without pixels,
-        true or predicted, has an `"iou"` of NaN and does not count.
+        A dictionary with `"iou"` (intersection over union of each class, `[classes]`), `"miou"` (its mean),
+        `"accuracy"` (fraction of each class's pixels that are predicted correctly, `[classes]`), `"mean_accuracy"` (its
+        mean) and `"pixel_accuracy"`. A class with neither true nor predicted pixels has an `"iou"` of NaN, which the
+        mean ignores.
 
     Example:
     >>> scores = segmentation_scores([[2, 1], [0, 3]])

@@ -1,10 +1,10 @@
-"""Numbers as text: in tables, logs, pages and figures."""
+"""Formatting of numbers in tables, logs, pages and figures."""
 
 NONE = "–"
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Return a number such as 101,514 or 0.0312, a dash for None, and anything else as text."""
+    """Format a number, such as 101,514 or 0.0312. None gives a dash, and other values their `str`."""
     if value is None:
         return NONE
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -13,5 +13,5 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def percent(fraction: float, digits: int = 1) -> str:
-    """Return a fraction such as 82.5%; measured ones, such as accuracies, with two digits."""
+    """Format a fraction in percent, such as 82.5%. Use two digits for measured fractions, such as accuracies."""
     return f"{fraction:.{digits}%}"

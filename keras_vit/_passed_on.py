@@ -1,14 +1,14 @@
-"""Texts in files that are passed on to others: without absolute paths."""
+"""Removal of absolute paths from files that users pass on to others."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-_FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # of an absolute path
+_FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # folders of an absolute path
 
 
 def without_folders(value: Any, instead: str = "") -> Any:
-    """Return a value with absolute paths cut to their last part, for what is passed on to others."""
+    """Shorten the absolute paths in a value to their last part, with `instead` before it."""
     if isinstance(value, Mapping):
         return {key: without_folders(item, instead) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

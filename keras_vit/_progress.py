@@ -1,4 +1,4 @@
-"""Progress of long work: one line on a terminal or in a notebook, log lines elsewhere."""
+"""Progress of long-running work: a single line on a terminal or in a notebook, and log lines elsewhere."""
 
 import io
 import shutil
@@ -12,22 +12,22 @@ from absl import logging
 
 from keras_vit import _io
 
-_EVERY = 0.2  # seconds between two drawings
-_LOG_FIRST, _LOG_EVERY = 2.0, 15.0  # seconds to the first log line, and between two of them
-_TICK = 1.0  # seconds after which the line is shown again, whatever the work does
+_EVERY = 0.2  # seconds between two updates of the line
+_LOG_FIRST, _LOG_EVERY = 2.0, 15.0  # seconds until the first log line, and between log lines
+_TICK = 1.0  # seconds between updates while no unit is completed
 
-_lock = threading.RLock()  # of the terminal and of what follows
-_open: list["Progress"] = []  # the innermost last: only that one is shown
+_lock = threading.RLock()  # guards the terminal and the variables below
+_open: list["Progress"] = []  # nested work, of which only the last (innermost) is shown
 _drawn: TextIO | None = None  # the terminal that shows a line
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """Progress of one piece of work, on standard error, within a `with` block.
+    """Progress of the work in a `with` block, on standard error.
 
-    On a terminal, the line appears at once and shows the time that has passed while no unit is done. A log gets a line
-    after two seconds, so that short work leaves none. With `log=False`, progress is shown only where it can be drawn.
+    On a terminal, the line appears immediately. It shows the elapsed time until the first unit is completed. In a log,
+    the first line appears after two seconds, so that short work is not logged. With `log=False`, nothing is logged.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Progress:
         self._logs = enabled and log and not self._draws
         self._details: Sequence[str] | None = None
         self._started = time.monotonic()
-        self._first: tuple[float, int] | None = None  # when units were done first, and how many
+        self._first: tuple[float, int] | None = None  # time and number of the first completed units
         self._due = self._started + (0.0 if self._draws else _LOG_FIRST)
         self._closed = threading.Event()
 
@@ -65,30 +65,30 @@ class Progress:
                 hide()
 
     def add(self, count: int) -> None:
-        """Note that `count` more units are done."""
+        """Record that `count` more units are completed."""
         self.update(self.done + count)
 
     def update(self, done: int, details: Sequence[str] | None = None) -> None:
-        """Note that `done` units are done. `details` replace time and speed."""
+        """Record that `done` units are completed in total. `details` replace the remaining time and the speed."""
         self.done, self._details = done, details
         if self._first is None and done:
             self._first = time.monotonic(), done
         self._show()
 
     def postpone(self) -> None:
-        """Note that the log just got another line about this work."""
+        """Postpone the next log line, because another line about this work was just logged."""
         if self._logs:
             self._due = time.monotonic() + _LOG_EVERY
 
     def line(self) -> str:
-        """Return the line as it is shown."""
+        """Return the line to show."""
         now = time.monotonic()
         if self._first is None:
             amount = [f"{self.total:,} {self.unit}"] if self.total else []
             return ", ".join([self.what, duration(now - self._started), *amount])
         details = self._details
         if details is None:
-            since, before = self._first  # the first units, which wait for a compiler, do not count once there are more
+            since, before = self._first  # exclude the first units, which include compilation
             if self.done <= before:
                 since, before = self._started, 0
             rate = (self.done - before) / max(now - since, 1e-9)
@@ -98,7 +98,7 @@ class Progress:
         return ", ".join([line, *details])
 
     def _show(self) -> None:
-        """Show the line, if it is time and no work within this work shows its own."""
+        """Show the line if an update is due and no nested work shows its own line."""
         global _drawn
         now = time.monotonic()
         if now < self._due or not (self._draws or self._logs):
@@ -108,12 +108,12 @@ class Progress:
                 return
             self._due = now + (_EVERY if self._draws else _LOG_EVERY)
             if self._draws:
-                _drawn = None  # a line that is wider than the terminal would wrap, and stay
+                _drawn = None  # a line wider than the terminal would wrap and remain
                 self._stream.write(f"\r\033[K{self.line()[: shutil.get_terminal_size().columns - 1]}")
                 self._stream.flush()
                 _drawn = self._stream
                 return
-        logging.info("%s", self.line())  # without the lock: handlers have their own, and write to the terminal
+        logging.info("%s", self.line())  # outside of the lock: handlers have a lock and write to the terminal
 
     def _tick(self) -> None:
         while not self._closed.wait(min(_TICK, _LOG_FIRST)):
@@ -121,7 +121,7 @@ class Progress:
 
 
 class Terminal(io.TextIOWrapper):
-    """Text file on which a line of progress makes room for other text."""
+    """Text stream that removes the progress line before it writes other text."""
 
     def write(self, text: str) -> int:
         with _lock:
@@ -130,7 +130,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def hide() -> None:
-    """Remove the line from the terminal, before something else is printed. It comes back if the work goes on."""
+    """Remove the progress line from the terminal, to print other text. The next update shows it again."""
     global _drawn
     with _lock:
         stream, _drawn = _drawn, None
@@ -142,7 +142,7 @@ def hide() -> None:
 def track(
     items: Iterable[Item], what: str, total: int | None = None, unit: str = "images", **options: Any
 ) -> Iterator[Item]:
-    """Yield items, each one unit of work. Without a total, it is their number, if they have one."""
+    """Yield items and show the progress, with one unit per item. The default total is the number of items if known."""
     total = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(what, total, unit=unit, **options) as bar:
         for item in items:
@@ -151,13 +151,13 @@ def track(
 
 
 def current() -> str | None:
-    """Return the line of the work that goes on; None if there is none."""
+    """Return the line of the current work, or None."""
     with _lock:
         return _open[-1].line() if _open else None
 
 
 def duration(seconds: float | None) -> str:
-    """Return a number of seconds as `1:02:03`, `2:03` or `?`."""
+    """Format a number of seconds as `1:02:03` or `2:03`, and None as `?`."""
     if seconds is None:
         return "?"
     minutes, seconds = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a program ends in order within seconds, and at once after a second signal."""
+"""Handling of SIGTERM and Ctrl-C: a program exits cleanly within seconds, and immediately after a second signal."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from absl import logging
 from keras_vit import _progress
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PATIENCE = 5.0  # seconds in which the main thread can end the program, where ending it loses nothing
-AGAIN = 2.0  # seconds after which another signal is a second request: `timeout`, schedulers and sweeps repeat the first
-AT_ONCE = 2.0  # seconds in which the main thread can clean up after a second request
+PATIENCE = 5.0  # seconds that the main thread has to exit if nothing must be saved
+AGAIN = 2.0  # seconds after which a signal is a second request: `timeout`, schedulers and sweeps repeat their signals
+AT_ONCE = 2.0  # seconds that the main thread has to clean up after a second request
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM or Ctrl-C. It is not an `Exception`, which a library on the way might catch."""
+    """SIGTERM or Ctrl-C. The class is not an `Exception`, because libraries might catch it."""
 
     def __init__(self, number: int):
         super().__init__(f"Stopped by {name_of(number)}.")
@@ -28,23 +28,24 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Within its `with` block, SIGTERM and SIGINT ask the program to stop.
+    """Handling of SIGTERM and SIGINT within a `with` block.
 
-    At first a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles or computes.
-    Therefore a thread watches as well: it logs a signal when it comes, and ends the process after `PATIENCE` seconds.
-    From `defer()` on, a signal only sets `signal`, for the caller to finish and to save; within `interruptible()`, it
-    raises `Stopped`, for the caller to save. `release()` returns to the beginning. A second signal raises `Stopped` in
-    any case, and the process ends after `AT_ONCE` seconds.
+    Initially, a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles or
+    computes. Therefore a thread logs each signal immediately, and ends the process after `PATIENCE` seconds.
 
-    TensorFlow and JAX install handlers of their own where several processes train: call `listen()` after the devices
-    were set up.
+    After `defer()`, a signal only sets `signal`, so that the caller can finish its work and save. Within
+    `interruptible()`, a signal raises `Stopped`, and the caller saves. `release()` restores the initial behavior. A
+    second signal always raises `Stopped`, and the process ends after `AT_ONCE` seconds.
+
+    If several processes train, TensorFlow and JAX install their own handlers: call `listen()` after setting up the
+    devices.
     """
 
-    exit_code: int | None = None  # where nothing is lost; None for 128 and the number of the signal
+    exit_code: int | None = None  # exit code if nothing must be saved; None for 128 + the number of the signal
 
     def __init__(self):
-        self._number: int | None = None  # of the first signal
-        self._first = 0.0  # when it came
+        self._number: int | None = None  # number of the first signal
+        self._first = 0.0  # time of the first signal
         self._deferred, self._safe = False, True
         self._what, self._ends = "", 0.0
         self._previous: dict = {}
@@ -55,23 +56,23 @@ class StopRequest:
 
     @property
     def signal(self) -> str | None:
-        """Name of the signal that came, or None."""
+        """Name of the received signal, or None."""
         return None if self._number is None else name_of(self._number)
 
-    def defer(self, what: str = "the step or the evaluation that runs", seconds: float = 0.0) -> None:
-        """Note signals from now on, for the caller to look at; `what` is finished, in about `seconds` if known."""
+    def defer(self, what: str = "the current step or evaluation", seconds: float = 0.0) -> None:
+        """Only record signals from now on. `what` is the work to finish first, and `seconds` its estimated duration."""
         self._what, self._ends = what, time.monotonic() + seconds
         self._deferred, self._safe = True, False
         self.listen()
 
     def release(self) -> None:
-        """Let signals end the program again, also one that came: everything is saved."""
+        """Let signals end the program again, because everything is saved. Raise `Stopped` for a recorded signal."""
         self._deferred, self._safe = False, True
         self._raise_noted()
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise `Stopped` if a signal came or comes within the block, although there is something to save."""
+        """Raise `Stopped` for a recorded signal or a signal within the block. The caller then saves."""
         self._deferred = False
         try:
             self._raise_noted()
@@ -80,12 +81,12 @@ class StopRequest:
             self._deferred = True
 
     def listen(self) -> None:
-        """Install the handlers, also where another library has replaced them."""
+        """Install the handlers again, in case another library has replaced them."""
         for number in self._previous:
             signal.signal(number, self._handle)
 
     def __enter__(self) -> Any:
-        if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             self._previous = {number: signal.getsignal(number) for number in SIGNALS}
             self.listen()
             self._start_watching()
@@ -108,7 +109,7 @@ class StopRequest:
             raise Stopped(number)
 
     def _start_watching(self) -> None:
-        """Start the thread that reads the signals which Python writes to a pipe as soon as they come."""
+        """Start a thread that reads signals from a pipe, to which Python writes them immediately."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -127,13 +128,13 @@ class StopRequest:
             if not select.select([reading], [], [], left)[0]:
                 if exit_code or self._safe:
                     break
-                deadline = None  # the main thread saves
+                deadline = None  # the main thread is saving
                 continue
             received, now = os.read(reading, 1), time.monotonic()
             if not received:
                 return
             if received[0] not in SIGNALS or signal.getsignal(received[0]) != self._handle:
-                continue  # of a server, which has its own handlers
+                continue  # a server has its own handlers
             number = received[0]
             if not first:
                 first, deadline = now, now + PATIENCE if self._safe else None
@@ -146,11 +147,11 @@ class StopRequest:
         os._exit(exit_code or self.exit_code or 128 + number)
 
     def farewell(self, number: int) -> str:
-        """Return the last line of a program that a signal ends without loss."""
+        """Return the last log line of a program that a signal ends without losing anything."""
         return str(Stopped(number))
 
     def _answer(self, now: float) -> str:
-        """Return what happens after a signal."""
+        """Describe the reaction to a signal."""
         if self._safe:
             return "stopping"
         left, work = self._ends - now, _progress.current()

@@ -1,4 +1,4 @@
-"""Calls with literal arguments in a text, such as `"decode|resize(224)"`, read by `ast` and never by `eval`."""
+"""Parsing of calls with literal arguments, such as `"decode|resize(224)"`, with `ast` and without `eval`."""
 
 import ast
 import dataclasses
@@ -12,9 +12,10 @@ Node = ast.expr | ast.keyword
 
 
 def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> tuple["Call", ...]:
-    """Read calls that are joined by `|`, each `name` or `name(arguments)`, possibly over several lines.
+    """Parse calls separated by `|`. Each call is `name` or `name(arguments)`, and the text may have several lines.
 
-    `kind` and `example` are for messages, which point at the place of a mistake. An empty text has no calls.
+    An empty text has no calls. `kind` and `example` describe the text in error messages, which point to the position of
+    the error.
 
     Example:
         >>> [call.name for call in parse("decode|resize(224)")]
@@ -24,7 +25,7 @@ def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> t
         raise ValueError(f"The {kind} must be a string, such as {example!r}. Received: {text!r}.")
     if not text.strip():
         return ()
-    source = " ".join(text.splitlines()).strip()  # Python's own grammar splits one line at `|`
+    source = " ".join(text.splitlines()).strip()  # in one line, `|` is Python's operator
     try:
         tree = ast.parse(source, mode="eval").body
     except SyntaxError as error:
@@ -41,7 +42,7 @@ def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> t
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A name with arguments, and its text as it is written."""
+    """A name with arguments, and its original text."""
 
     name: str
     text: str
@@ -50,7 +51,7 @@ class Call:
     _kind: str = dataclasses.field(repr=False)
 
     def function(self, functions: dict[str, Any], kind: str = "operation") -> Any:
-        """Return the one of `functions` that the call names; the error names the nearest and lists all."""
+        """Return the function of the call. An error for an unknown name lists the names of `functions`."""
         if self.name not in functions:
             hint = f"{_checks.nearest(self.name, functions).strip()} Available: {', '.join(sorted(functions))}."
             target = self._node.func if isinstance(self._node, ast.Call) else self._node
@@ -58,7 +59,7 @@ class Call:
         return functions[self.name]
 
     def bind(self, function: Callable, extra: Collection[str] = ()) -> tuple[inspect.BoundArguments, dict[str, Any]]:
-        """Return the arguments of a function, with defaults, and those out of `extra`; an error points at its place."""
+        """Bind the call's arguments to a function, with its defaults. Arguments in `extra` are returned separately."""
         signature = inspect.signature(function)
         usage = f"Usage: {self.name}{_without_types(signature)}."
         args: list[Any] = []
@@ -80,7 +81,7 @@ class Call:
         return bound, others
 
     def create(self, function: Callable, extra: Collection[str] = ()) -> tuple[Any, dict[str, Any]]:
-        """Call a function; return its result, and the arguments by name, with defaults and those out of `extra`."""
+        """Call a function. Return its result and all arguments by name, including defaults and those in `extra`."""
         bound, others = self.bind(function, extra)
         try:
             return function(*bound.args, **bound.kwargs), {**bound.arguments, **others}

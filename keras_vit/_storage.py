@@ -1,9 +1,10 @@
-"""Files and folders in buckets, `gs://` and `s3://`, as local copies. Nothing else reads or writes there.
+"""Local copies of files and folders in buckets, `gs://` and `s3://`. Only this module accesses buckets.
 
-TensorFlow, h5py, safetensors and the runtimes of artifacts need files on the machine, and so do renames and locks. A
-program therefore works in a local copy. `publish` uploads the changed files, the oldest first, and then deletes the
-removed ones: an object appears as a whole, the manifest of a checkpoint follows its arrays, and older checkpoints
-disappear last. A process that writes owns the address by an object beside it that two processes cannot create.
+TensorFlow, h5py, safetensors and the runtimes of artifacts need local files, and so do renames and locks. Programs
+therefore work in a local copy. `publish` uploads the changed files, starting with the oldest, and then deletes the
+removed files. Each object appears as a whole, the manifest of a checkpoint follows its arrays, and old checkpoints are
+deleted last. A process that writes to an address owns it through an additional object in the bucket, which only one
+process can create.
 """
 
 import contextlib
@@ -23,28 +24,28 @@ import filelock
 from keras_vit import _io, _lock
 from keras_vit._progress import Progress
 
-SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # and the package that reads them
+SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
-_LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # of a run; its final model does without
-_SMALL = re.compile(r"\.jsonl?$")  # files that a program reads even where it only lists or adds files
+_LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
+_SMALL = re.compile(r"\.jsonl?$")  # files that programs need even if they only list or add files
 
 _published: dict[str, "_Copy"] = {}  # by local path
 
 
 def is_address(path: str) -> bool:
-    """Return whether a path is an address in a bucket, other than those of published weights."""
+    """Return whether a path is an address in a bucket, except for the buckets of published weights."""
     return path.partition("://")[0] in SCHEMES and "://" in path and not path.startswith(_PUBLIC)
 
 
 def fetched(
     path: str | os.PathLike, checkpoint: str | int = "last", small: bool = False, must_exist: bool = True
 ) -> str:
-    """Return the path; of an address, the path of a local copy, which is brought up to date.
+    """Return a local path unchanged. For an address, update the local copy and return its path.
 
-    Files that are not needed are empty: of a run, those of other checkpoints than the last, which is `model.keras`, and
-    with `small`, all other files than JSON.
+    Files that are not needed are empty in the copy. For `checkpoint="last"`, which is `model.keras`, these are the
+    other checkpoints of a run. With `small`, these are all files except JSON files.
     """
     path = os.fspath(path)
     if not is_address(path):
@@ -58,10 +59,10 @@ def fetched(
 
 @contextlib.contextmanager
 def written(path: str, flag: str = "--output", small: bool = False, writes: bool = True) -> Iterator[str]:
-    """Yield the path to write to; of an address, the path of a local copy, which is published at the end.
+    """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
 
-    With `small`, only JSON files of the copy have their content. The others are empty there, and stay as they are in
-    the bucket. A process that does not write gets a copy for reading. `flag` chooses the path.
+    With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
+    `writes=False`, the copy is only for reading. `flag` is the flag that sets the path, for messages.
     """
     if not is_address(path):
         yield path
@@ -81,16 +82,18 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
 
 
 def publish(path: str) -> None:
-    """Upload the changes of the copy that a path is in; do nothing for other paths."""
+    """Upload the changes of the local copy that contains a path. Do nothing for other paths."""
     for place, copy in _published.items():
         if f"{path}/".startswith(f"{place}/"):
             copy.publish()
 
 
 class _Copy:
-    """Copy of a folder or an object; of a name with a dot, with the parts and the card beside it.
+    """Local copy of a folder or an object.
 
-    A copy to read also has the JSON files beside it. Names are relative to the folder that the address is in.
+    If the name contains a dot, the copy includes the other parts and the model card of the file, from the same folder.
+    A copy for reading also includes the JSON files in this folder. Names of files are relative to the folder that
+    contains the address.
     """
 
     def __init__(self, address: str, kind: str):
@@ -115,7 +118,7 @@ class _Copy:
         self.record = os.path.join(_io.cache_directory(), "buckets", "records", f"{key}.json")
 
     def fetch(self, needs: Callable[[str], bool]) -> None:
-        """Make the copy equal to the bucket. Files that are not needed are empty where they are outdated."""
+        """Update the copy from the bucket. Outdated files that are not needed become empty."""
         with (
             _io.draft_directory(self.record) as drafts,
             filelock.FileLock(f"{self.record}.lock"),
@@ -136,20 +139,20 @@ class _Copy:
                 self.files.get(*map(list, zip(*whole, strict=True)))
             for name, draft in outdated:
                 os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
-                open(draft, "ab").close()  # of a file that is not needed
+                open(draft, "ab").close()  # an empty file if it is not needed
                 os.replace(draft, self._path(name))
                 known[name] = [objects[name][0], *self._state(name)]
             _io.write_json(self.record, {name: known[name] for name in objects})
 
     def publish(self) -> None:
-        """Upload the changed files, the oldest first, then delete the removed ones."""
+        """Upload the changed files, starting with the oldest, then delete the removed files."""
         known, states = self._known(), {name: self._state(name) for name in self._local()}
         changed = [name for name, state in states.items() if known.get(name, [None])[1:] != state]
         changed.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0], name.endswith(".json")))
         gone = sorted(known.keys() - states.keys(), key=lambda name: not name.endswith(".json"))
         with Progress(f"Writing {self.address}", len(changed), unit="files") as bar, _reaching(self.address):
             if not self._is_mine():
-                raise OSError("another process took the address over, because this one gave no sign of itself")
+                raise OSError("another process took the address over, because this process did not renew its ownership")
             for name in changed:
                 self.files.put_file(self._path(name), f"{self.folder}/{name}")
                 bar.add(1)
@@ -161,11 +164,11 @@ class _Copy:
 
     @contextlib.contextmanager
     def owned(self, flag: str) -> Iterator[None]:
-        """Own the address. An owner that gives no sign for three minutes is replaced."""
+        """Own the address within a `with` block. Ownership that is not renewed for three minutes expires."""
         self._owner = f"{self.folder}/{self.name}{_lock.LEASE}"
         self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": secrets.token_hex(8)}
         with _reaching(self.address):
-            while not (self._sign(mode="create") or self._is_mine()):  # a retry finds its own object
+            while not (self._sign(mode="create") or self._is_mine()):  # a retry finds the object that it created
                 other = self._read_owner()
                 if other and self._stays_silent(other, flag) and self._read_owner() == other:
                     self.files.rm_file(self._owner)
@@ -173,7 +176,7 @@ class _Copy:
 
         def renew() -> None:
             while not ended.wait(_lock.REFRESH):
-                with contextlib.suppress(Exception):  # a network that is away for a moment
+                with contextlib.suppress(Exception):  # the network may be unavailable for a moment
                     if self._is_mine():
                         self._sign(mode="overwrite")
 
@@ -189,9 +192,9 @@ class _Copy:
                     self.files.rm_file(self._owner)
 
     def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
-        """Wait for a sign of the owner of the address, and raise an error if there is one."""
+        """Return True if the owner does not renew its ownership within three minutes. Raise an error if it does."""
         owner, deadline = f"process {other.get('process')} on {other.get('host')}", time.monotonic() + _lock.SILENCE
-        with Progress(f"Waiting for a sign of {owner}, which writes to {self.address}"):
+        with Progress(f"Checking whether {owner} still writes to {self.address}"):
             while time.monotonic() < deadline:
                 time.sleep(min(1.0, _lock.REFRESH))
                 now = self._read_owner()
@@ -219,7 +222,7 @@ class _Copy:
         return (self._read_owner() or {}).get("key") == self._me["key"]
 
     def _objects(self) -> dict[str, tuple[str, int]]:
-        """Return identity and size of each object by its name."""
+        """Return the identity and size of each object, by name."""
         self.files.invalidate_cache()
         found = dict(self.files.find(f"{self.folder}/{self.name}", detail=True))
         with contextlib.suppress(FileNotFoundError):
@@ -242,7 +245,7 @@ class _Copy:
         return sorted({name for name in names if self._has(name)})
 
     def _has(self, name: str) -> bool:
-        """Return whether the copy has a file; temporary and lock files are hidden."""
+        """Return whether a file belongs to the copy. Temporary files and lock files do not."""
         is_own = name.partition("/")[0] == self.name or ("." in self.name and self._beside.fullmatch(name))
         return bool(is_own) and not re.search(r"(^|/)\.|\.lock-owner$", name)
 
@@ -250,7 +253,7 @@ class _Copy:
         return os.path.join(os.path.dirname(self.path), name)
 
     def _state(self, name: str) -> list[int]:
-        """Return the time and size of a file; none of them if there is none."""
+        """Return the modification time and size of a file, or [0, -1] if it does not exist."""
         try:
             info = os.stat(self._path(name))
         except FileNotFoundError:
@@ -258,13 +261,13 @@ class _Copy:
         return [info.st_mtime_ns, info.st_size]
 
     def _known(self) -> dict[str, list]:
-        """Return identity, time and size of each file that was equal to the bucket."""
+        """Return the identity, time and size that each file had when it was last equal to the bucket."""
         return _io.read_json(self.record) if os.path.exists(self.record) else {}
 
 
 @contextlib.contextmanager
 def _reaching(address: str) -> Iterator[None]:
-    """Name the address in the errors of a store, whatever their types are."""
+    """Convert all errors of a bucket to an OSError that names the address."""
     try:
         yield
     except (ValueError, ImportError):

@@ -1,4 +1,4 @@
-"""Numbers per image that a model predicts: their names, and the standardization in which it learns them."""
+"""Values of a regression: their names and standardization."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,10 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Names of `k` numbers, with mean and standard deviation of each in the training split, in the unit of the data.
+    """Names of the `k` values of a regression, and their mean and standard deviation in the training split.
 
-    A model predicts standardized numbers. `restore` returns them to the unit of the data.
+    Mean and standard deviation are in the unit of the data. A model predicts standardized values, and `restore`
+    converts them to the unit of the data.
 
     Example:
     >>> ages = Values(("age",), mean=(40.0,), deviation=(10.0,))
@@ -30,29 +31,29 @@ class Values:
             object.__setattr__(self, name, numbers)
             if len(numbers) != len(self.names) or not np.isfinite(numbers).all():
                 raise ValueError(
-                    f"{name} must hold one finite number for each of {', '.join(self.names)}. Received: {numbers}."
+                    f"{name} must contain one finite number for each of {', '.join(self.names)}. Received: {numbers}."
                 )
         if min(self.deviation, default=1.0) <= 0:
             raise ValueError(f"The deviation of each number must be positive. Received: {self.deviation}.")
 
     def standardize(self, values: Any) -> Any:
-        """Return values of the data `[..., k]`, arrays or tensors of float32, in standard deviations from the mean."""
+        """Standardize values in the unit of the data: a float32 array or tensor `[..., k]`."""
         return (values - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
 
     def restore(self, outputs: Any) -> Any:
-        """Return outputs of the model `[..., k]`, arrays or tensors of float32, in the unit of the data."""
+        """Convert outputs of the model to the unit of the data: a float32 array or tensor `[..., k]`."""
         return outputs * np.asarray(self.deviation, np.float32) + np.asarray(self.mean, np.float32)
 
     def to_dict(self) -> dict[str, list]:
-        """Return the values as JSON holds them."""
+        """Return a JSON-serializable dictionary."""
         return {name: list(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Sequence]) -> "Values":
-        """Return the values that `to_dict` wrote.
+        """Create values from the result of `to_dict`.
 
         Raises:
-            ValueError: If a part is missing or damaged.
+            ValueError: If a field is missing or invalid.
         """
         try:
             return cls(**{field.name: tuple(content[field.name]) for field in dataclasses.fields(cls)})

@@ -1,4 +1,4 @@
-"""Published variants as constructors, in the manner of `keras.applications`."""
+"""Constructors of the published variants, similar to `keras.applications`."""
 
 import inspect
 import os
@@ -31,8 +31,8 @@ _DOCSTRING = """Build {variant}, with random or published weights.
         A `keras_vit.{model_class}`.
 
     Raises:
-        ValueError: If an argument is out of range, or the checkpoint does not fit the model.
-        TypeError: If there is no such argument.
+        ValueError: If an argument is out of range, or the checkpoint does not match the model.
+        TypeError: If an argument is unknown.
 
     References:
         - [{title}]({url})
@@ -56,7 +56,7 @@ _DATA_SETS = {"imagenet21k": "ImageNet-21k", "imagenet2012": "ImageNet", "lvd142
 
 
 def _published(variant: str) -> str:
-    """Return the list of the published weights of a variant, as its docstring shows it."""
+    """Return the list of a variant's published weights for its docstring."""
     lines = []
     for entry in zoo.list_weights(variant):
         accuracy = "" if entry.accuracy is None else f", {entry.accuracy}% top-1 on ImageNet"
@@ -73,17 +73,18 @@ def create_model(
     """Build a model by the name of its variant, with random or published weights.
 
     Args:
-        variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
-        weights: A name of `list_weights(variant)`, a model of the Hugging Face hub (`"hf:OWNER/NAME"`), or the path of
-            a checkpoint. None for random initial values.
-        **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
+        variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
+        weights: A name from `list_weights(variant)`, a model of the Hugging Face Hub (`"hf:OWNER/NAME"`), or the path
+            of a checkpoint. None for random initialization.
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`. They override the sizes of the variant and the
+            arguments of the published weights.
 
     Returns:
-        A `VisionTransformer` or a `BiTResNet`. To build the model of a checkpoint, whatever its variant, call
+        A `VisionTransformer` or a `BiTResNet`. To build the model of a checkpoint without knowing its variant, call
         `model_from_checkpoint`.
 
     Raises:
-        ValueError: If the name is unknown, an argument is wrong, there is no such argument, or the weights do not fit.
+        ValueError: If the variant or an argument is unknown, an argument is invalid, or the weights do not match.
         OSError: If the weights cannot be downloaded.
 
     Example:
@@ -95,7 +96,7 @@ def create_model(
         return models.create_model(variant, **arguments)
     variant = full_name(variant)
     named = zoo.parse(weights, variant)
-    path = named.local()  # reports a failed download before a large model is built
+    path = named.local()  # a failed download raises its error before a large model is built
     if named.entry is not None:
         path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)
     model = models.create_model(variant, **arguments)
@@ -104,7 +105,7 @@ def create_model(
 
 
 def _with_published(entry: zoo.PublishedWeights, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a model for published weights, where the caller gave no others."""
+    """Return the arguments of a model with published weights. The caller's arguments take precedence."""
     options = entry.arguments
     if arguments.get("head") is not None:
         options = ViTConfig.of_encoder(options)
@@ -120,7 +121,7 @@ def _with_published(entry: zoo.PublishedWeights, arguments: dict[str, Any]) -> d
 def _constructor(
     variant: str, arguments_class: Callable[P, object], model_class: Callable[..., Model]
 ) -> Callable[P, Model]:
-    """Return the function that builds a variant. It takes the arguments of a dataclass."""
+    """Return a function that builds a variant. Its arguments are the fields of a dataclass."""
     name, signature = constructor_name(variant), inspect.signature(arguments_class)
 
     def build(*args, **kwargs):

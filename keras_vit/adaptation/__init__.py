@@ -1,4 +1,4 @@
-"""Adaptation of a trained model to new data: the choice of what is trained, LoRA, and its files."""
+"""Adaptation of a trained model to new data: the choice of trained weights, LoRA, and adapter files."""
 
 from keras_vit.adaptation.adapt import adapt, merge_adapter, parse
 from keras_vit.adaptation.adapter_files import load_adapter, save_adapter

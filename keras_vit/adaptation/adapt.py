@@ -1,4 +1,4 @@
-"""The choice of what is trained, written like `"lora(rank=8)"` in recipes and in Python."""
+"""Choice of the trained weights, written as `"lora(rank=8)"` in recipes and in Python."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,30 +14,30 @@ from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.depth import depths
 
 Weights = list[keras.Variable]
-Choice = Callable[[keras.Model], Weights]  # returns what is trained, moving statistics included
+Choice = Callable[[keras.Model], Weights]  # returns the weights to train, including moving statistics
 
 
 def adapt(model: keras.Model, choice: str) -> None:
-    """Choose which weights of a model are trained; all others are frozen.
+    """Choose which weights of a model are trained, and freeze all others.
 
-    Call it before `compile`. `fit` and training runs train only these weights, and saved models keep the choice. Moving
-    statistics of frozen batch norms stay as they are. The kernels below the factors of LoRA are never trained.
+    Call this function before `compile`. `fit` and training runs then train only the chosen weights. Saved models keep
+    the choice. The moving statistics of frozen batch norms do not change. Kernels with LoRA are always frozen.
 
     Args:
-        model: A model of this package, or a model around one.
+        model: A model of this package, or a model that contains such a model.
         choice: One of
             - `"all"`: all weights;
-            - `"head"`: the layer that makes the logits, with a batch norm before it (linear probing);
-            - `"last(4)"`: the last 4 blocks, and all that comes after them;
+            - `"head"`: the layer that computes the logits, and a batch norm before it (linear probing);
+            - `"last(4)"`: the last 4 blocks, and all layers after them;
             - `"bias"`: all biases, and the head ([BitFit](https://arxiv.org/abs/2106.10199));
-            - `"lora(rank=8, alpha=16, layers='query|value')"`: factors of this rank for the dense layers in blocks in
-              whose paths the regular expression `layers` is found, and the head
-              ([LoRA](https://arxiv.org/abs/2106.09685)). The update is `alpha / rank` times their product. These are
-              the defaults of `"lora"`;
-            - `"weights('norm|head')"`: the weights in whose paths a regular expression is found.
+            - `"lora(rank=8, alpha=16, layers='query|value')"`: the head, and LoRA factors of this rank for dense layers
+              in blocks ([LoRA](https://arxiv.org/abs/2106.09685)). `layers` is a regular expression to search for in
+              the paths of the dense layers. The update is `alpha / rank` times the product of the factors. The values
+              shown are the defaults of `"lora"`;
+            - `"weights('norm|head')"`: the weights whose paths match a regular expression at any position.
 
     Raises:
-        ValueError: If the choice cannot be read, or the model has no such weights.
+        ValueError: If the choice is invalid, or the model has no such weights.
 
     Example:
     >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
@@ -48,7 +48,7 @@ def adapt(model: keras.Model, choice: str) -> None:
     check_model(model)
     chosen = {id(weight) for weight in parse(choice)(model)}
     model.trainable = True
-    for layer in model._flatten_layers():  # a layer follows those that it is within
+    for layer in model._flatten_layers():  # parents come before their sublayers
         if layer.weights:
             layer.trainable = any(id(weight) in chosen for weight in layer.weights)
         for weight in own_weights(layer):
@@ -57,17 +57,17 @@ def adapt(model: keras.Model, choice: str) -> None:
             layer._kernel.trainable = False
     if not model.trainable_weights:
         raise ValueError(f"adapt={choice!r} leaves nothing to train in {model.name!r}.")
-    model.train_function = model.test_function = model.predict_function = None  # of the former weights
+    model.train_function = model.test_function = model.predict_function = None  # they train the old weights
 
 
 def merge_adapter(model: keras.Model) -> None:
     """Add the updates of LoRA to the kernels of a model, and remove the factors.
 
-    The outputs stay the same, up to rounding: quantized kernels are quantized again. `save_checkpoint` and exports take
-    the merged model. A compiled model is to be compiled again before it is trained.
+    The outputs stay the same up to rounding. Quantized kernels are quantized again. The merged model can be exported
+    and saved with `save_checkpoint`. Compile the model again before you train it.
 
     Args:
-        model: A model of this package, or a model around one. Without LoRA, it stays as it is.
+        model: A model of this package, or a model that contains such a model. A model without LoRA does not change.
 
     Example:
     >>> model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
@@ -78,11 +78,11 @@ def merge_adapter(model: keras.Model) -> None:
     check_model(model)
     for layer in lora_layers(model):
         layer.merge_lora()
-    model.train_function = model.test_function = model.predict_function = None  # of the former weights
+    model.train_function = model.test_function = model.predict_function = None  # they train the old weights
 
 
 def check_model(model: Any) -> None:
-    """Refuse anything but a model of this package or around one."""
+    """Raise an error unless `model` is a model of this package or contains one."""
     if not isinstance(model, keras.Model) or not _has_own(model):
         check_own(model)
 
@@ -92,10 +92,10 @@ def _has_own(layer: keras.layers.Layer) -> bool:
 
 
 def parse(choice: str) -> Choice:
-    """Read a choice; see `adapt`.
+    """Parse a choice of trained weights; see `adapt`.
 
     Raises:
-        ValueError: If there is no such choice, or it has no such argument. The message points at the place.
+        ValueError: If the choice or an argument is unknown. The message points to its position.
 
     Example:
     >>> parse("lora(8, layer='query')")
@@ -131,7 +131,7 @@ def _last(blocks: int) -> Choice:
         found, deepest = depths(model)
         if blocks >= deepest:
             raise ValueError(
-                f"adapt='last({blocks})' needs a model of as many blocks. Received: {model.name!r} with {deepest - 1}."
+                f"adapt='last({blocks})' needs at least as many blocks. Received: {model.name!r} with {deepest - 1}."
             )
         return [weight for weight in model.weights if found[weight.path] >= deepest - blocks]
 
@@ -153,13 +153,13 @@ def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choi
         if not found:
             names = ", ".join(dict.fromkeys(layer.name for layer in possible))
             raise ValueError(
-                f"layers={layers!r} is found in no path of a dense layer in the blocks of {model.name!r}. "
-                + (f"Names there: {names}." if names else "It has no such layers.")
+                f"layers={layers!r} matches no path of a dense layer in the blocks of {model.name!r}. "
+                + (f"Names of these layers: {names}." if names else "It has no such layers.")
             )
         for layer in lora_layers(model):
             if layer not in found or (layer.lora_rank, layer.lora_alpha) != (rank, alpha):
                 raise ValueError(
-                    f"{layer.path} has another LoRA, of rank={layer.lora_rank} and alpha={layer.lora_alpha}. Received: "
+                    f"{layer.path} already has LoRA with rank={layer.lora_rank}, alpha={layer.lora_alpha}. Received: "
                     f"rank={rank}, alpha={alpha}, layers={layers!r}. Call keras_vit.merge_adapter first."
                 )
         for layer in found:
@@ -187,19 +187,19 @@ def _expression(name: str, pattern: Any) -> re.Pattern:
 
 
 def lora_layers(model: keras.Model) -> list[Any]:
-    """Return the layers of this package that have LoRA."""
+    """Return the layers of a model that have LoRA."""
     layers = model._flatten_layers()
     return [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and layer.lora_enabled]
 
 
 def _dense_layers(model: keras.Model) -> Iterable[Any]:
-    """Return the dense layers in blocks."""
+    """Return the dense layers in the blocks of a model."""
     blocks = [layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)]
     return (layer for block in blocks for layer in block._flatten_layers() if isinstance(layer, (Dense, EinsumDense)))
 
 
 def _head_weights(model: keras.Model) -> Weights:
-    """Return the weights of the head and its batch norm, or of the layers that follow those of this package."""
+    """Return the weights of the head and its batch norm, or in other models, of the layers after this package's."""
     if isinstance(model, ConfiguredModel):
         layers: list[Any] = [*(layer for layer in model.layers if layer.name == "head_norm"), *model._heads()]
     else:

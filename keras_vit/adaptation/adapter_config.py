@@ -1,4 +1,4 @@
-"""`adapter_config.json` of peft: the modules that an adapter changes, and by how much.
+"""peft's `adapter_config.json`: the modules that an adapter changes, and the rank and scale of each update.
 
 References:
     - [peft](https://github.com/huggingface/peft), `tuners/lora/config.py` and `tuners/tuners_utils.py`
@@ -44,12 +44,12 @@ def _one_or_several(valid: Any) -> Any:
     return lambda value: valid(value) or _all(valid, list)(value)
 
 
-# Fields that are read: peft's default, the test of a value, and its description.
+# Supported fields: peft's default, a check of the value, and a description of valid values.
 _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
-    "peft_type": (None, lambda value: value == "LORA", "'LORA', the only method that is read"),
+    "peft_type": (None, lambda value: value == "LORA", "'LORA', the only supported method"),
     "init_lora_weights": (
         *(True, lambda value: value in (True, False, "gaussian", "eva", "orthogonal")),
-        "one that leaves the kernels as they are (peft's path_initial_model_for_weight_conversion converts others)",
+        "a method that does not change the kernels (peft's path_initial_model_for_weight_conversion converts others)",
     ),
     "r": (8, _is_count, "a positive integer"),
     "lora_alpha": (8, _is_number, "a number"),
@@ -62,19 +62,19 @@ _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
     "layers_to_transform": ([], _one_or_several(lambda value: type(value) is int), "indices of blocks"),
     "layers_pattern": ([], _one_or_several(_is_pattern), "names before the indices of blocks"),
 }
-# Fields that do not change the outputs, and the values that switch any other field off.
+# Fields that do not change the outputs, and the values that disable any other field.
 _FREE: tuple[str, ...] = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type")
 _FREE += ("inference_mode", "lora_dropout", "megatron_core", "qalora_group_size", "runtime_config")
 _OFF: tuple[Any, ...] = (None, False, "none", {}, [])
 
 
 class AdapterConfig:
-    """Configuration of an adapter. It refuses all that would change outputs and is not known."""
+    """Configuration of an adapter. Unsupported fields raise an error unless they do not change the outputs."""
 
     def __init__(self, folder: str):
         self.path = os.path.join(folder, FILE)
         if not os.path.isfile(self.path):
-            raise FileNotFoundError(f"Expected the folder of an adapter, with {FILE}. There is none in {folder!r}.")
+            raise FileNotFoundError(f"An adapter's folder must contain {FILE}. Received: {folder!r}.")
         with open(self.path, "rb") as file:
             stated = parse_json(file.read(MAX_JSON_BYTES + 1), self.path)
         self._fields = {name: default for name, (default, *_) in _FIELDS.items()}
@@ -83,12 +83,12 @@ class AdapterConfig:
             if name in _FIELDS:
                 _, is_valid, expected = _FIELDS[name]
             else:
-                is_valid, expected = (name in _FREE or value in _OFF), "off: adapters with it are not read"
+                is_valid, expected = (name in _FREE or value in _OFF), "disabled: keras_vit does not support it"
             if not (is_valid if isinstance(is_valid, bool) else is_valid(value)):
                 raise CheckpointError(f"{self.path}: {name} must be {expected}. Received: {name}={str(value)[:100]!r}.")
 
     def is_target(self, module: str) -> bool:
-        """Return whether a module has factors."""
+        """Return whether the adapter has factors for a module."""
         if self.is_saved(module) or self._matches("exclude_modules", module):
             return False
         blocks = _several(self._fields["layers_to_transform"])
@@ -99,11 +99,11 @@ class AdapterConfig:
         return bool(found) and int(found[0]["index"]) in blocks
 
     def is_saved(self, module: str) -> bool:
-        """Return whether a module is stored whole, or is inside of one that is."""
+        """Return whether the adapter contains all weights of a module or of a parent module."""
         return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self._fields["modules_to_save"])
 
     def rank_and_alpha(self, module: str) -> tuple[int, float]:
-        """Return the rank of a module's factors, and the alpha of an update that is divided by the rank."""
+        """Return the rank and alpha of a module, such that its update is scaled by `alpha / rank`."""
         rank, alpha = (self._of(module, *names) for names in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")))
         return rank, alpha * rank**0.5 if self._fields["use_rslora"] else alpha
 
@@ -123,7 +123,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def document(scales: Mapping[str, tuple[int, float]], saved: Iterable[str], base: str | None) -> dict[str, Any]:
-    """Return the configuration of an adapter from the rank and alpha of each module with factors."""
+    """Return the content of an adapter's configuration, given the rank and alpha of each module with factors."""
     ranks, alphas = ([scale[index] for scale in scales.values()] for index in (0, 1))
     rank, alpha = (max(values, key=values.count) for values in (ranks, alphas))
     name, _, revision = base.removeprefix("hf:").partition("@") if base and base.startswith("hf:") else (base, "", "")

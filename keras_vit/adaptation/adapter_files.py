@@ -1,4 +1,4 @@
-"""Adapters of peft: the factors of LoRA, and the head, in a folder of their own.
+"""Adapters of peft: a folder with the factors of LoRA and the head.
 
 References:
     - [LoRA](https://arxiv.org/abs/2106.09685)
@@ -42,18 +42,19 @@ _HEAD = ("head/", "head_dist/")
 def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     """Load an adapter of peft into a model: the factors of LoRA, and the head.
 
-    Adapters of transformers' ViT, DeiT, DINOv2, DINOv3 and SigLIP are read, with the names of all versions, and
-    adapters of timm's models. An adapter of a matrix that has query, key and value becomes one of each, with the same
-    first factor. Afterwards only the factors are trained, and the head if the adapter has it. Everything is checked
-    before the model changes.
+    Supports adapters of timm's models and of transformers' ViT, DeiT, DINOv2, DINOv3 and SigLIP, with the names of all
+    versions of transformers. If the base model has a single matrix for query, key and value, all three use its first
+    factor, and its second factor is split. After loading, only the factors are trained, and the head if the adapter
+    contains it. The adapter is checked completely before the model changes.
 
     Args:
-        model: A `VisionTransformer` with the weights of the adapter's base.
+        model: A `VisionTransformer` with the weights of the adapter's base model.
         folder: Directory with `adapter_config.json` and `adapter_model.safetensors`.
 
     Raises:
-        CheckpointError: A `ValueError`. If the adapter does not fit the model, or has what is not known: other methods
-            than LoRA, DoRA, trained biases, or whole modules beside the head. The message names it.
+        CheckpointError: A `ValueError`. If the adapter does not match the model, or contains something unsupported: a
+            method other than LoRA, DoRA, trained biases, or the weights of a module other than the head. The message
+            names it.
         FileNotFoundError: If one of the two files is missing.
 
     References:
@@ -97,23 +98,22 @@ def save_adapter(
     naming: str | None = None,
     base: str | None = None,
 ) -> str:
-    """Write the factors of LoRA and the head of a model as an adapter of peft, and return the path.
+    """Save the factors of LoRA and the head of a model as an adapter of peft, and return the path.
 
-    peft opens the folder with the base that the model was made of: `PeftModel.from_pretrained(base, folder)`. Where the
-    base has one matrix for query, key and value, the adapter of it has the factors of the three beside each other,
-    unless their first factors are equal.
+    `PeftModel.from_pretrained(base, folder)` opens the adapter, given the base model. If the base model has a single
+    matrix for query, key and value, the factors of the three are combined. Equal first factors are stored only once.
 
     Args:
         model: A `VisionTransformer` with LoRA.
-        folder: Directory to write `adapter_config.json` and `adapter_model.safetensors` to.
-        format: `"huggingface"` or `"timm"`. None for the format that the model was read from, or the first that can
-            hold it. A model that none can hold has an adapter that only `load_adapter` reads.
-        naming: `"later"` (transformers from version 5 on) or `"published"` for `"huggingface"`. None for the first.
-        base: Path of the base, or its name, such as `"hf:facebook/dinov2-small"`, for the readers of the adapter.
+        folder: Directory in which to write `adapter_config.json` and `adapter_model.safetensors`.
+        format: `"huggingface"` or `"timm"`. None for the format of the checkpoint from which the model was loaded, or
+            the first format that can represent the model. If no format can, only `load_adapter` can read the adapter.
+        naming: For `"huggingface"`, `"later"` (transformers from version 5) or `"published"`. None for `"later"`.
+        base: Path or name of the base model, such as `"hf:facebook/dinov2-small"`, to write in the adapter.
 
     Raises:
-        CheckpointError: A `ValueError`. If the model has no LoRA, or if it or what is trained in it has no place in the
-            adapter.
+        CheckpointError: A `ValueError`. If the model has no LoRA, trains weights other than the factors and the head,
+            or cannot be represented in the format.
 
     References:
         - [peft](https://github.com/huggingface/peft)
@@ -139,11 +139,11 @@ def save_adapter(
     if left_out or not modules:
         raise CheckpointError(
             "An adapter contains factors of LoRA, and the head. Received: a model "
-            f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose what is trained with "
-            "keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
+            f"{'that trains ' + ', '.join(left_out[:5]) if modules else 'without LoRA'}. Choose the trained weights "
+            "with keras_vit.adapt(model, 'lora(...)'), or save the model with model.save('model.keras')."
         )
     arrays: dict[str, np.ndarray] = {}
-    scales: dict[str, tuple[int, float]] = {}  # rank and alpha by module
+    scales: dict[str, tuple[int, float]] = {}  # module -> (rank, alpha)
     for name, parts in modules.items():
         arrays[f"{name}.lora_A.weight"], arrays[f"{name}.lora_B.weight"], scales[bare(name)] = _joined(parts)
     for binding in bindings:
@@ -163,31 +163,31 @@ def _open(folder: str) -> TensorSource:
     if not os.path.isfile(path):
         if os.path.isfile(pickle):
             raise CheckpointError(PICKLE.format(path=pickle))
-        raise FileNotFoundError(f"Expected the folder of an adapter, with {WEIGHTS}. There is none in {folder!r}.")
+        raise FileNotFoundError(f"An adapter's folder must contain {WEIGHTS}. Received: {folder!r}.")
     return SafetensorsSource(path)
 
 
 def _check_modules(
     config: AdapterConfig, modules: Modules, factors: list[str], whole: list[Binding], path: str
 ) -> None:
-    """Refuse other modules than those that the configuration names, and whole ones beside the head."""
+    """Raise an error if the modules differ from the configuration, or if modules other than the head are stored."""
     saved = {name.rpartition(".")[0]: binding.variables[0] for binding in whole for name in binding.stored}
     beside = [bare(name) for name, variable in saved.items() if not variable.startswith(_HEAD)]
     if beside:
-        raise CheckpointError(f"{config.path}: modules_to_save must be the head. Received: also {', '.join(beside)}.")
+        raise CheckpointError(f"{config.path}: modules_to_save may only name the head. Received: {', '.join(beside)}.")
     differing = [name for name in modules if config.is_target(bare(name)) != (name in factors)]
     differing += [name for name in {**modules, **saved} if config.is_saved(bare(name)) != (name in saved)]
     if differing:
         raise CheckpointError(
-            f"{path} must have the modules that target_modules and modules_to_save of {config.path} name. They differ "
-            f"in {', '.join(map(bare, differing[:8]))}."
+            f"{path} must contain the modules named by target_modules and modules_to_save in {config.path}. They "
+            f"differ in {', '.join(map(bare, differing[:8]))}."
         )
 
 
 def _read_factors(
     source: TensorSource, name: str, layers: list[DenseLayer], config: AdapterConfig
 ) -> Iterator[tuple[DenseLayer, np.ndarray, np.ndarray, float]]:
-    """Yield each layer of a module with A `[inputs, rank]`, B `[rank, outputs]` and alpha."""
+    """Yield each layer of a module with its factors A `[inputs, rank]` and B `[rank, outputs]`, and its alpha."""
     rank, alpha = config.rank_and_alpha(bare(name))
     sizes = [layer.flat_shape() for layer in layers]  # (inputs, outputs)
     ends = np.cumsum([outputs for _, outputs in sizes])
@@ -198,15 +198,15 @@ def _read_factors(
 
 
 def _read_head(model: keras.Model, source: TensorSource, bindings: list[Binding]) -> list[tuple[Any, np.ndarray]]:
-    """Return the variables of the head with their values."""
+    """Return the variables of the head and their values."""
     variables, found = weights_of(model), []
     for binding in bindings:
         stored = {name: source.tensors[name].shape for name in binding.stored}
         own = [tuple(variables[name].shape) if name in variables else None for name in binding.variables]
         if list(binding.variable_shapes(stored, 1)) != own:
             raise CheckpointError(
-                f"{source.path} must have the head of the model, {own}. Received: {stored}. Build the model with the "
-                "`classes` and the `pooling` of the adapter's model."
+                f"{source.path} must contain a head with the model's shapes, {own}. Received: {stored}. Build the "
+                "model with the `classes` and `pooling` of the adapter's model."
             )
         arrays = binding.transform.read(tuple(_read(source, name, shape) for name, shape in stored.items()), 1)
         found += [(variables[name], array) for name, array in zip(binding.variables, arrays, strict=True)]
@@ -214,30 +214,31 @@ def _read_head(model: keras.Model, source: TensorSource, bindings: list[Binding]
 
 
 def _read(source: TensorSource, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a tensor in single precision, after checking its header."""
+    """Check the header of a tensor, and return the tensor in float32."""
     found = source.tensors.get(name)
     if found is None or found.shape != shape or found.dtype.kind not in "fV":  # bfloat16 is of kind V
-        raise CheckpointError(f"{source.path}: {name} must have real numbers of shape {shape}. Received: {found}.")
+        raise CheckpointError(f"{source.path}: {name} must be a float tensor of shape {shape}. Received: {found}.")
     array = source.read(name).astype(np.float32)
     if not np.isfinite(array).all():
-        raise CheckpointError(f"{source.path}: {name} has NaN or infinity.")
+        raise CheckpointError(f"{source.path}: {name} contains NaN or infinity.")
     return array
 
 
 def _check_ranks(model: keras.Model, ranks: dict[str, int], folder: str) -> None:
-    """Refuse a model with LoRA that is not that of the adapter."""
+    """Raise an error if a model already has LoRA with other layers or ranks than the adapter."""
     for layer in lora_layers(model):
         if layer.lora_rank != ranks.get(layer.path):
             raise CheckpointError(
-                f"`model` must have no LoRA, or that of {folder!r}. Received: {layer.path} with rank {layer.lora_rank} "
-                f"({ranks.get(layer.path)} in the folder). Call keras_vit.merge_adapter(model) first."
+                f"`model` must have no LoRA, or LoRA as in {folder!r}. Received: {layer.path} with rank "
+                f"{layer.lora_rank} ({ranks.get(layer.path)} in the folder). Call keras_vit.merge_adapter(model) first."
             )
 
 
 def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, tuple[int, float]]:
-    """Return A `[rank, inputs]`, B `[outputs, rank]`, rank and alpha of the update of a matrix of several layers.
+    """Return A `[rank, inputs]`, B `[outputs, rank]`, and (rank, alpha) for a matrix that concatenates several layers.
 
-    The factors of the layers are beside each other, and B is zero where they do not meet, unless their A is the same.
+    The factors A of the layers are concatenated, and the factors B form a block diagonal matrix. Layers with equal A
+    share A, and their factors B are concatenated.
     """
     own = [layer for layer in layers if layer.lora_enabled]
     a = [ops.convert_to_numpy(layer.lora_kernel_a) for layer in own]  # [inputs, rank]
@@ -249,7 +250,7 @@ def _joined(layers: list[DenseLayer]) -> tuple[np.ndarray, np.ndarray, tuple[int
     for layer in layers:
         end = column + layer.flat_shape()[1]
         if layer.lora_enabled:
-            factor = layer.lora_alpha / layer.lora_rank / scale  # 1 if the layers have the same
+            factor = layer.lora_alpha / layer.lora_rank / scale  # 1 if all layers have the same scale
             b[row : row + layer.lora_rank, column:end] = factor * ops.convert_to_numpy(layer.lora_kernel_b)
             row += 0 if is_shared else layer.lora_rank
         column = end

@@ -1,4 +1,4 @@
-"""Names of the modules in an adapter, by the rules of the families of checkpoints."""
+"""Names of the modules in an adapter, which follow from the rules of the checkpoint families."""
 
 import dataclasses
 import itertools
@@ -20,37 +20,42 @@ _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
 
 DenseLayer = Dense | EinsumDense
-Modules = dict[str, list[DenseLayer]]  # by stored name: the layers whose kernels the matrix has, one after the other
+Modules = dict[str, list[DenseLayer]]  # stored name of a matrix -> the layers whose kernels it concatenates
 
 
 def bare(module: str) -> str:
-    """Return a module's name in the base."""
+    """Return a module's name in the base model."""
     return module.removeprefix(_PREFIX)
 
 
 def dense_layers(model: keras.Model) -> list[DenseLayer]:
-    """Return the layers of a model that can have LoRA."""
+    """Return the layers of a model that support LoRA."""
     return [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (Dense, EinsumDense))]
 
 
 def modules_of(model: keras.Model, rules: list[Rule]) -> Modules:
-    """Return the layers of each stored matrix in a naming scheme."""
+    """Return the layers of each stored matrix, by the matrix's name under the given rules."""
     layers = {f"{layer.path}/kernel": layer for layer in dense_layers(model)}
     found: Modules = {}
     for binding in bind_variables(rules, layers)[0]:
         parts = [layers[name] for name in binding.variables]
-        count = len(parts) - len(binding.stored) + 1  # only the first matrix can be that of several layers
+        count = len(parts) - len(binding.stored) + 1  # only the first matrix can belong to several layers
         for name in binding.stored:
             found[name.removesuffix(".weight")], parts, count = parts[:count], parts[count:], 1
     return found
 
 
 def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[str], list[Binding]]:
-    """Return a model's modules in the naming scheme of an adapter, those with factors, and those stored whole."""
+    """Recognize the naming scheme of an adapter.
+
+    Returns:
+        All modules of the model in this naming scheme, the names of the modules with factors, and the bindings of
+        variables that are stored without factors.
+    """
     factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
     others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]
     fewest, result = [*factors, *others], None
-    factors = factors if len(fewest) <= 2 * len(model.weights) else []  # more than any adapter of the model has
+    factors = factors if len(fewest) <= 2 * len(model.weights) else []  # too many for an adapter of the model
     for family in families.FAMILIES:
         for layout in family.layouts:
             own = modules_of(model, family.rules(layout))
@@ -64,14 +69,15 @@ def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[s
                         fewest, result = unknown, (modules, factors, whole)
     if result is None or fewest:
         raise CheckpointError(
-            f"{source.path} must have factors of the model's dense layers, and its head, in the names of transformers' "
-            f"ViT, DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: {', '.join(map(bare, fewest[:8]))}."
+            f"{source.path} must contain factors of the model's dense layers, and its head, with the names of "
+            "transformers' ViT, DeiT, DINOv2, DINOv3 or SigLIP, or of timm. Received: "
+            f"{', '.join(map(bare, fewest[:8]))}."
         )
     return result
 
 
 def written_rules(model: keras.Model, format: str | None, naming: str | None) -> list[Rule]:  # noqa: A002
-    """Return the rules of the format that a model is written in."""
+    """Return the rules of the format in which to write a model's adapter."""
     if format is not None:
         _checks.choice("format", format, FORMATS)
     config, read = model.config.to_dict(), getattr(getattr(model, "checkpoint_layout", None), "family", None)
@@ -84,7 +90,8 @@ def written_rules(model: keras.Model, format: str | None, naming: str | None) ->
             continue
         naming = naming or ("later" if "later" in writing.styles else None)
         layout = layout_of(model, name, writing, config, naming, None)
-        own = layout.prefix if config["include_top"] or naming == "published" else ""  # towers have none in version 5
+        # Headless models have no prefix in version 5.
+        own = layout.prefix if config["include_top"] or naming == "published" else ""
         return family.rules(dataclasses.replace(layout, prefix=_PREFIX + own, outer=_PREFIX + layout.outer))
     if format:
         raise reasons[0]

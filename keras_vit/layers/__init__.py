@@ -1,6 +1,6 @@
-"""Keras layers that make up Vision Transformers, hybrids and BiT. Each module lists its public names.
+"""Keras layers of Vision Transformers, hybrids and BiT.
 
-All of them take the arguments of `keras.layers.Layer`, too, such as `name` and `dtype`.
+All layers also accept the arguments of `keras.layers.Layer`, such as `name` and `dtype`.
 """
 
 from keras_vit.layers import (

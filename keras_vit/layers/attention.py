@@ -18,16 +18,16 @@ __all__ = ["SelfAttention"]
 
 
 def one_or_three(name: str, value: Any) -> bool | tuple[bool, bool, bool]:
-    """Return a bool, or three of them for query, key and value if they differ."""
+    """Return the bools for query, key and value, or a single bool if they are equal."""
     flags = value if isinstance(value, (tuple, list)) else (value,) * 3
     if len(flags) != 3 or not all(isinstance(flag, bool) for flag in flags):
-        raise ValueError(f"`{name}` must be a bool, or one for query, key and value each. Received: {name}={value!r}.")
+        raise ValueError(f"`{name}` must be a bool, or three for query, key and value. Received: {name}={value!r}.")
     query, key, value = flags
     return query if query == key == value else (query, key, value)
 
 
 def rotate(x: Any, rotation: Any) -> Any:
-    """Rotate `[B, N, H, K]` by the first `N` of `RotaryPositions`; each number is paired with one of the other half."""
+    """Rotate `[B, N, H, K]` by the first `N` angles of `RotaryPositions`. Channel i is paired with channel i + K/2."""
     cosines, sines = ops.unstack(ops.expand_dims(rotation[:, : ops.shape(x)[1]], 2), 2)  # [N, 1, K]
     first, second = ops.split(x, 2, axis=-1)
     return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
@@ -35,38 +35,40 @@ def rotate(x: Any, rotation: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SelfAttention(CompositeLayer):
-    """Multi-head dot-product attention of a sequence to itself, or to another one.
+    """Multi-head dot-product attention of a sequence to itself or to another sequence.
 
     Args:
-        num_heads: Number of heads `H`. It must divide the width, unless `head_dim` is given.
-        dropout_rate: Rate of the dropout of attention weights.
-        use_bias: Whether query, key and value have biases: one bool for all, or one for each in this order.
-        relative_positions: Length `L` of the sequences, for learned 1-D relative position embeddings, or None for no
-            such embeddings. Each pair of tokens has the embedding of its offset. Its product with the query is added to
-            the logits (paper, appendix D.4).
-        chunk_size: Number of queries whose attention weights are computed at a time, so that memory grows with the
-            number of tokens and not with its square. The result is the same but for rounding, and the backward pass
-            recomputes the weights. Not with dropout of weights or relative positions. None computes up to 1,024 queries
-            at once, and up to 256 at a time of more where this is possible. At least the number of queries for all at
-            once.
-        head_dim: Width `K` of a head, or None for the width divided by `num_heads`.
-        output_projection: `"bias"` or `"no_bias"` for a projection of the heads with or without a bias, or `"none"` for
-            the concatenated heads.
-        qk_norm: Kind of a norm of each head's query and key, `"layer"` or `"rms"`, or None for no such norm.
+        num_heads: Number of attention heads `H`. It must divide the width unless `head_dim` is given.
+        dropout_rate: Rate of the dropout of the attention weights.
+        use_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
+        relative_positions: Length `L` of the sequences for learned 1-D relative position embeddings, or None for no
+            such embeddings. There is one embedding for each offset between two tokens. The product of the query and
+            the embedding is added to the logits (appendix D.4 of the paper).
+        chunk_size: Number of queries that are processed at a time, so that memory grows linearly with the number of
+            tokens instead of quadratically. The output is the same up to rounding. The backward pass recomputes the
+            attention weights. Cannot be combined with dropout of the attention weights or relative positions. With
+            None, up to 1,024 queries are processed at once, and longer sequences up to 256 queries at a time where
+            possible. Pass at least the number of queries to process all queries at once.
+        head_dim: Width `K` of an attention head, or None for the width divided by `num_heads`.
+        output_projection: `"bias"` or `"no_bias"` for a projection of the concatenated attention heads with or without
+            a bias, or `"none"` to return them unprojected.
+        qk_norm: Type of the norm of each attention head's query and key, `"layer"` or `"rms"`, or None for no norm.
         layer_norm_epsilon: Epsilon of this norm.
 
     Call arguments:
-        x: Tensor `[B, N, D]`, from which the queries are computed.
-        context: Tensor `[B, M, D]` for keys and values, or None for `x` itself.
+        x: Tensor `[B, N, D]` for the queries.
+        context: Tensor `[B, M, D]` for the keys and values, or None for `x`.
         training: Whether dropout applies.
-        return_attention_scores: Whether to return `(output, scores)`. The scores are the weights after the softmax and
-            before dropout, `[B, H, N, M]`.
-        edit_scores: Function that returns the weights to use in place of the scores, or None.
-        rotation: Cosines and sines `[2, M, K]` of `RotaryPositions` for all tokens, the queries' first; None for none.
+        return_attention_scores: Whether to return `(output, scores)`. The scores `[B, H, N, M]` are the attention
+            weights after the softmax and before dropout.
+        edit_scores: Function that maps the scores to the attention weights to use instead, or None.
+        rotation: Cosines and sines `[2, M, K]` from `RotaryPositions` for all tokens, starting with the queries, or
+            None for no rotation.
 
     Raises:
         ValueError: If `num_heads` does not divide the width and `head_dim` is None, if `chunk_size` is combined with
-            dropout of weights or relative positions, or if a sequence does not have the length `relative_positions`.
+            dropout of the attention weights or relative positions, or if the length of a sequence is not
+            `relative_positions`.
 
     References:
         - [Attention Is All You Need](https://arxiv.org/abs/1706.03762)
@@ -191,40 +193,40 @@ class SelfAttention(CompositeLayer):
         return (self.query(x), *kernels.project(context, (self.key, self.value)))
 
     def _relative_logits(self, query, key):
-        """Return the products of the query with the embedding of each pair's offset, `[B, H, L, L]`, or None."""
+        """Return the product of each query and the embedding of its offset to each key, `[B, H, L, L]`, or None."""
         if self.relative_positions is None:
             return None
         length, heads = self.relative_positions, self.num_heads
         if not {query.shape[1], key.shape[1]} <= {length, None}:
             raise ValueError(
-                f"There must be relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
+                f"Sequences must have relative_positions={length} tokens. Received: {query.shape[1]}, {key.shape[1]}."
             )
         embedding = ops.cast(self.relative_embedding, query.dtype)
         by_offset = ops.einsum("bnhk,rk->bhnr", query, embedding)  # [B, H, L, 2L-1], offset key - query + L - 1
-        # Shift row n by n places to the right (Transformer-XL): pad each row by one number, and read the
-        # numbers as rows of one number less.
+        # Shift row n to the right by n (Transformer-XL): append one element to each row, then read the elements in
+        # rows that are shorter by one.
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, L, L]
 
     def count(self, tally: Any, tokens: int, width: int, queries: int | None = None) -> None:
-        """Add the cost of attention to `tokens` to a `planning.cost.Tally`; all are queries if `queries` is None."""
+        """Add the cost of attention to a `planning.cost.Tally`. `queries` is None if all tokens are queries."""
         rows = tokens if queries is None else queries
         head_dim = self.head_dim or width // self.num_heads
         heads = self.num_heads * head_dim
         for inputs, use_bias in zip((rows, tokens, tokens), self._biases(), strict=True):
             tally.dense(inputs, width, heads, bias=use_bias)
         for inputs in (rows, tokens) if self.qk_norm is not None else ():
-            tally.activations += inputs * (heads - head_dim)  # one scale for all heads
+            tally.activations += inputs * (heads - head_dim)  # all attention heads share one scale
             self._norm(None).count(tally, inputs, head_dim)
-        tally.activations -= (2 if queries is None else 1) * tokens * width  # projections share their input
+        tally.activations -= (2 if queries is None else 1) * tokens * width  # the projections read the same input
         tally.macs += 2 * rows * tokens * heads
         tally.activations += (rows + 2 * tokens) * heads
         weights = self.num_heads * rows * tokens
         if self.queries_at_once(rows) is None:  # otherwise the backward pass recomputes the weights
             tally.activations += weights
         if self.dropout_rate:
-            tally.elementwise(weights)  # after the dropout; softmax needs them before it
+            tally.elementwise(weights)  # the weights after dropout; softmax needs the weights before dropout
             tally.dropout(weights)
         if self.relative_positions is not None:
             offsets = 2 * self.relative_positions - 1
@@ -234,7 +236,7 @@ class SelfAttention(CompositeLayer):
             tally.dense(rows, heads, width, bias=self.output_projection == "bias")
 
     def queries_at_once(self, queries: int) -> int | None:
-        """Return the number of queries of a chunk; None if attention computes all at once."""
+        """Return the number of queries per chunk, or None if attention processes all queries at once."""
         if self.dropout_rate or self.relative_positions is not None:
             return None
         return kernels.queries_per_chunk(queries, self.chunk_size)

@@ -1,38 +1,38 @@
-"""Base class of all layers, and a type of their signatures."""
+"""Base class of all layers."""
 
 import inspect
 from typing import Any, Self, TypeAlias
 
 import keras
 
-Shape: TypeAlias = tuple[Any, ...]  # sizes of a tensor, None for those that are unknown
+Shape: TypeAlias = tuple[Any, ...]  # sizes of a tensor, None for an unknown size
 
 
 class BaseLayer(keras.layers.Layer):
-    """Layer that is saved as the arguments of its constructor: each is an attribute of the same name.
+    """Layer whose configuration is the arguments of its constructor, each kept as an attribute of the same name.
 
     Attributes:
-        is_block: Whether the layer is one deeper for learning rates that fall from the head down.
-        is_embedding: Whether it is among the first layers for these rates.
+        is_block: Whether layer-wise learning rate decay counts the layer as one step of depth.
+        is_embedding: Whether layer-wise learning rate decay treats the layer as one of the first layers.
     """
 
     is_block = is_embedding = False
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructors of the class and of its base classes."""
+        """Return the constructor arguments of the class and its base classes."""
         config = super().get_config()
         for name in _argument_names(type(self)):
             if hasattr(self, name):
                 value = getattr(self, name)
                 if isinstance(value, (keras.initializers.Initializer, keras.layers.Layer)):
                     value = keras.saving.serialize_keras_object(value)
-                    value.pop("build_config", None)  # a sublayer is built with its layer, whose name its weights have
+                    value.pop("build_config", None)  # the layer builds it, which puts the layer's name in its weights
                 config[name] = value
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Return a layer with these arguments. Layers among them are in their serialized form."""
+        """Create a layer from its configuration, deserializing any sublayers in it."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value) if _is_serialized(value) else value
@@ -46,7 +46,7 @@ def _is_serialized(value: Any) -> bool:
 
 
 def _argument_names(cls: type) -> tuple[str, ...]:
-    """Return the names of the arguments of the constructors of a class and of its base classes."""
+    """Return the names of the constructor arguments of a class and its base classes."""
     names: list[str] = []
     for owner in cls.__mro__:
         if issubclass(owner, BaseLayer) and "__init__" in vars(owner):

@@ -14,7 +14,7 @@ __all__ = ["BiTRoot", "BiTStage", "BiTUnit"]
 
 
 def _pad(x, size, value=0.0):
-    """Pad both sides of height and width of `[B, H, W, C]`, unlike TensorFlow's "same", which may pad one side."""
+    """Pad height and width of `[B, H, W, C]` on both sides. TensorFlow's "same" may pad one side only."""
     return ops.pad(x, ((0, 0), (size, size), (size, size), (0, 0)), constant_values=value)
 
 
@@ -29,9 +29,10 @@ class BiTRoot(CompositeLayer):
 
     Args:
         filters: Number of output channels.
-        pool_padding: Padding of the map before the pooling, which has not passed a ReLU: `"infinity"` (big_vision:
-            minus infinity) or `"zeros"` (big_transfer, which trained the published files). `"edge"` repeats the border.
-            It gives the same numbers as `"infinity"` and works for integers, which have no infinity.
+        pool_padding: Padding of the feature map before the pooling. The padding matters because no ReLU precedes the
+            pooling. `"infinity"` pads with minus infinity, as in big_vision. `"zeros"` is the padding of big_transfer,
+            which trained the published files. `"edge"` repeats the border: its outputs equal those with `"infinity"`,
+            and it also works for integers.
 
     References:
         - [Big Transfer](https://arxiv.org/abs/1912.11370)

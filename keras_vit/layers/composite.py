@@ -1,4 +1,4 @@
-"""Base class of layers that are made of layers."""
+"""Base class of layers with sublayers."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from keras_vit.layers.base import BaseLayer
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CompositeLayer(BaseLayer):
-    """Layer whose sublayers are saved with what users change in them after `build`.
+    """Layer that saves the changes made to its sublayers after `build`.
 
-    A sublayer or a weight of one can be frozen, a sublayer quantized, or given LoRA by `enable_lora`. `get_config`
-    returns these changes, and `build` makes them again in a layer that was loaded. As in every Keras layer, the
-    sublayers of a built layer cannot be replaced.
+    Users can freeze a sublayer or a single weight, quantize a sublayer, and enable LoRA. `get_config` returns these
+    changes, and `build` applies them again to a loaded layer. As in every Keras layer, the sublayers of a built layer
+    cannot be replaced.
 
     Args:
         sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
@@ -24,7 +24,7 @@ class CompositeLayer(BaseLayer):
         self._loaded_changes = {} if sublayers is None else sublayers
 
     def build(self, *args: Any, **kwargs: Any) -> None:
-        """Finish building: subclasses call this when all sublayers are built."""
+        """Finish building. Subclasses call this method after building all sublayers."""
         if not self.trainable:
             for layer in _sublayers(self).values():
                 layer.trainable = False
@@ -38,9 +38,9 @@ class CompositeLayer(BaseLayer):
 
 
 def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> dict[str, Any]:
-    """Return the changes of a layer since it was built, in values that JSON keeps.
+    """Return a JSON-serializable description of the changes made to a layer after `build`.
 
-    `trainable` says whether the layer's parent is trainable: the layer's own state is returned only if it differs.
+    `trainable` is the state of the layer's parent. The layer's own state is included only if it differs.
     """
     changes: dict[str, Any] = {}
     if trainable is not None and layer.trainable != trainable:
@@ -61,7 +61,7 @@ def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> di
 
 
 def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
-    """Make the changes that `find_changes` found to a layer that is built as its arguments say."""
+    """Apply changes recorded by `find_changes` to a newly built layer."""
     if "trainable" in changes:
         layer.trainable = changes["trainable"]
     if "quantization" in changes and layer.quantization_mode is None:
@@ -76,15 +76,15 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the weights of a layer, without those of its sublayers, that it can train: not a kernel below LoRA."""
+    """Return a layer's own weights that can be trained, without sublayers' weights and a kernel frozen by LoRA."""
     is_adapted = getattr(layer, "lora_enabled", False)
     return [weight for weight in layer._trainable_variables if not (is_adapted and weight is layer._kernel)]
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Return the layers that are a layer's attributes, or elements of a list that is an attribute, by name."""
+    """Return the layers among a layer's attributes and in its lists, by name."""
     found = {}
-    # PyTorch keeps attributes that are modules in a dictionary of their own.
+    # PyTorch stores modules in a separate dictionary.
     for name, value in {**vars(layer), **vars(layer).get("_modules", {})}.items():
         if isinstance(value, keras.layers.Layer):
             found[name] = value

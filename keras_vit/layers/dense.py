@@ -1,4 +1,4 @@
-"""Keras' dense layers with LoRA as in the paper, which their files keep."""
+"""Keras' dense layers with LoRA as in the paper, including saving and loading of the factors."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from keras_vit._values import Values
 
 __all__ = ["Dense", "EinsumDense"]
 
-# Attributes of a layer with LoRA: its base kernel, with the scales of a quantized one, and the two factors.
+# Attributes of a layer with LoRA: the base kernel, the scales of a quantized kernel, and the two factors.
 _BASE = ("_kernel", "kernel_scale", "kernel_zero")
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")
 PREFIX = "lora."
@@ -23,7 +23,7 @@ _quantized_call = threading.RLock()
 
 
 class _LoraLayer(keras.layers.Layer):
-    """Mixin of LoRA that does not compute the updated kernel, and whose files contain base kernel and factors, too."""
+    """Mixin for LoRA whose `call` does not compute the updated kernel. It also saves base kernel and factors."""
 
     lora_enabled: bool
     lora_rank: Any
@@ -33,26 +33,27 @@ class _LoraLayer(keras.layers.Layer):
     def enable_lora(
         self, rank: int, lora_alpha: float | None = None, a_initializer: Any = None, b_initializer: Any = "zeros"
     ) -> None:
-        """Freeze the kernel, and train two factors of an update of it: `kernel + lora_alpha / rank * A B`.
+        """Freeze the kernel and train the two factors of its update: `kernel + lora_alpha / rank * A B`.
 
-        The factors are those of the paper for the flattened kernel, float32 `lora_kernel_a` `[inputs, rank]` and
-        `lora_kernel_b` `[rank, outputs]`: for a kernel `[D, H, K]` of queries `[D, rank]` and `[rank, H K]`.
+        As in the paper, the factors belong to the flattened kernel: `lora_kernel_a` is `[inputs, rank]` and
+        `lora_kernel_b` is `[rank, outputs]`, both float32. For example, the kernel `[D, H, K]` of the queries has
+        factors `[D, rank]` and `[rank, H K]`.
 
         Args:
-            rank: Largest rank of the update.
-            lora_alpha: Scale of the update times `rank`; None for `rank`.
-            a_initializer: Initializer of A; None for a uniform distribution between `±1 / sqrt(inputs)`, as in the code
-                of the paper and in peft. Keras' own is 2.4 times as wide.
+            rank: Maximum rank of the update.
+            lora_alpha: Scale of the update, multiplied by `rank`. None for `rank`.
+            a_initializer: Initializer of A. None for a uniform distribution between `±1 / sqrt(inputs)`, as in the
+                paper's code and in peft. Keras' default distribution is 2.4 times as wide.
             b_initializer: Initializer of B.
 
         Raises:
-            ValueError: If the layer is not built, already has LoRA, or cannot have it.
+            ValueError: If the layer is not built, already has LoRA, or does not support LoRA.
         """
         _checks.positive_int("rank", rank)
         mode, constraint = self.quantization_mode, self.kernel_constraint
         if not self.built or self.lora_enabled or constraint or mode not in (None, "int8", "int4"):
             raise ValueError(
-                "LoRA needs a layer that is built, without LoRA, without kernel_constraint, and not quantized but to "
+                "LoRA needs a built layer without LoRA, without kernel_constraint, and without quantization other than "
                 f"int8 or int4. Received: {self.name!r} with built={self.built}, lora_enabled={self.lora_enabled}, "
                 f"kernel_constraint={constraint}, quantization_mode={mode!r}."
             )
@@ -65,26 +66,26 @@ class _LoraLayer(keras.layers.Layer):
         self.lora_kernel_b = self.add_weight((rank, outputs), b_initializer, name="lora_kernel_b", **shared)
         self._tracker.lock()
         self._kernel.trainable = False
-        if lora_alpha is None:  # Keras' `Dense` forgets the argument of its constructor
+        if lora_alpha is None:  # Keras' `Dense` ignores its constructor argument
             lora_alpha = rank if self.lora_alpha is None else self.lora_alpha
         self.lora_rank, self.lora_alpha, self.lora_enabled = rank, lora_alpha, True
 
     def merge_lora(self) -> None:
-        """Add the update to the kernel, which is quantized again if it was, and remove the factors."""
+        """Add the update to the kernel and remove the factors. A quantized kernel is quantized again."""
         if not self.lora_enabled:
             return
         for name, value in zip(_BASE, self._get_kernel_with_merged_lora(), strict=True):
             if value is not None:
                 getattr(self, name).assign(value)
         for factor in (self.lora_kernel_a, self.lora_kernel_b):
-            self._untrack_variable(factor)  # `del` would collect garbage, which takes a quarter of a second
+            self._untrack_variable(factor)  # `del` would run the garbage collector, a quarter of a second
         self.lora_kernel_a = self.lora_kernel_b = self.lora_rank = self.lora_alpha = None
         self.lora_enabled = False
         self._kernel.trainable = self.trainable and self.quantization_mode is None
 
     @property
     def kernel(self) -> Any:
-        """The kernel with its update, or the stored integers of a quantized kernel."""
+        """The kernel including its update, or the stored integers of a quantized kernel."""
         if not self.lora_enabled:
             return super().kernel
         if self.quantization_mode is not None:
@@ -92,7 +93,7 @@ class _LoraLayer(keras.layers.Layer):
         return self._kernel + ops.cast(self._scale() * self._product_of_factors(), self._kernel.dtype)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return the outputs. With LoRA, neither the updated kernel nor its gradient is computed."""
+        """Return the outputs without computing the updated kernel or its gradient."""
         if not self.lora_enabled:
             return super().call(inputs, training=training)
         outputs = self._apply(inputs, self._kernel) + self._update(inputs)
@@ -116,27 +117,28 @@ class _LoraLayer(keras.layers.Layer):
         if self.lora_enabled and not kept:
             kept = {PREFIX + name: ops.convert_to_numpy(getattr(self, name)) for name in _FACTORS}
         super().load_own_variables({name: store[name] for name in names if not name.startswith(PREFIX)})
-        if self.lora_enabled:  # Keras has set the factors to zero, from where they could not be trained
+        if self.lora_enabled:  # Keras set the factors to zero, so that they could not be trained
             for name, value in kept.items():
                 getattr(self, name.removeprefix(PREFIX)).assign(value)
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantize the kernel; see `keras.layers.Layer.quantize`. `type_check` refuses further subclasses."""
+        """Quantize the kernel; see `keras.layers.Layer.quantize`. `type_check` rejects subclasses of this layer."""
         super().quantize(mode, type_check=type_check and type(self).__module__ != __name__, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dense(_LoraLayer, keras.layers.Dense):
-    """`keras.layers.Dense` with LoRA that trains in less time and memory, and which its files keep.
+    """`keras.layers.Dense` with LoRA that trains in less time and memory, and can be saved and trained further.
 
-    Keras saves the sum of the kernel and the product of the factors, and sets both factors to zero when the file is
-    loaded, so that they cannot be trained any more. This layer saves the kernel and the factors, too. Loaded into a
-    layer without LoRA, its file gives the sum. A file without LoRA fills the kernel and leaves the factors as they are.
+    Keras saves only the kernel with its update and sets both factors to zero on loading, so that they cannot be trained
+    any further. This layer also saves the base kernel and the factors. Its file can be loaded into a layer without
+    LoRA, which then receives the updated kernel. Loading a file without LoRA sets the kernel and leaves the factors
+    unchanged.
 
     Args:
         units: Number of outputs.
-        class_names: Names of the outputs of a classification head, or None.
-        values: Names and standardization of the numbers that a head predicts, or None.
+        class_names: Names of the classes if the layer is a classification head, or None.
+        values: Names and standardization of the values if the layer is a regression head, or None.
         **kwargs: Further arguments of `keras.layers.Dense`.
 
     References:
@@ -168,7 +170,7 @@ class Dense(_LoraLayer, keras.layers.Dense):
         return {**super().get_config(), **names, **values}
 
     def flat_shape(self) -> tuple[int, int]:
-        """Return the numbers of inputs and outputs."""
+        """Return the number of inputs and the number of outputs."""
         return self._kernel.shape[0], self.units
 
     def _product_of_factors(self) -> Any:
@@ -183,11 +185,11 @@ class Dense(_LoraLayer, keras.layers.Dense):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense` with the LoRA of the paper, which its files keep; see `Dense`.
+    """`keras.layers.EinsumDense` with LoRA as in the paper, which can be saved and trained further; see `Dense`.
 
-    The factors are those of the flattened kernel. Keras' layer would give a kernel `[D, H, K]` the factors `[D, H, r]`
-    and `[r, K]`, with 74,240 weights for the queries of ViT-B at rank 8 instead of 12,288: an update of another rank,
-    which adapter files cannot contain.
+    The factors belong to the flattened kernel. Keras' layer would factor a kernel `[D, H, K]` into `[D, H, r]` and
+    `[r, K]`. For the queries of ViT-B at rank 8 these factors have 74,240 weights instead of 12,288, and their update
+    has another rank, which adapter files cannot represent.
 
     Args:
         equation: Equation of the product, such as `"bnd,dhk->bnhk"`.
@@ -208,7 +210,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
     def quantized_call(self, inputs: Any, training: bool | None = None) -> Any:
         if getattr(self, "lora_kernel_a", None) is None:
             return super().quantized_call(inputs, training=training)
-        with _quantized_call:  # Keras multiplies factors of other shapes, before the activation
+        with _quantized_call:  # Keras expects factors of other shapes, and adds their product before the activation
             activation, self.activation, self.lora_enabled = self.activation, None, False
             try:
                 outputs = super().quantized_call(inputs, training=training)
@@ -218,31 +220,31 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         return outputs if activation is None else activation(outputs)
 
     def _axes(self) -> tuple[str, str, str, str, str]:
-        """Return the axes of inputs, kernel and outputs, and those of the kernel that are inputs and outputs."""
+        """Return the axes of the inputs, the kernel and the outputs, and the kernel's input and output axes."""
         inputs, axes, outputs = re.split(",|->", self.equation)
         summed = "".join(axis for axis in axes if axis in inputs and axis not in outputs)
         free = "".join(axis for axis in axes if axis in outputs and axis not in inputs)
         if len(summed + free) < len(axes):
             raise ValueError(
-                "LoRA needs a kernel whose axes are each of inputs or of outputs. Received: "
+                "LoRA needs a kernel whose axes each belong to the inputs or to the outputs. Received: "
                 f"equation={self.equation!r} of {self.name!r}."
             )
         return inputs, axes, outputs, summed, free
 
     def _shapes(self) -> tuple[list[int], list[int]]:
-        """Return the sizes of the inputs and of the outputs of the kernel."""
+        """Return the sizes of the kernel's input axes and of its output axes."""
         _, axes, _, summed, free = self._axes()
         shape = self.original_kernel_shape if self.quantization_mode == "int4" else self._kernel.shape
         sizes = dict(zip(axes, shape, strict=True))
         return [sizes[axis] for axis in summed], [sizes[axis] for axis in free]
 
     def flat_shape(self) -> tuple[int, int]:
-        """Return the numbers of inputs and outputs of the flattened kernel."""
+        """Return the number of inputs and the number of outputs of the flattened kernel."""
         inputs, outputs = self._shapes()
         return math.prod(inputs), math.prod(outputs)
 
     def _factors(self) -> tuple[Any, Any, str]:
-        """Return A and B with the axes of the kernel, and a letter for the axis of the rank, which no axis has."""
+        """Return A and B with the axes of the kernel, and an unused letter for the axis of the rank."""
         inputs, outputs = self._shapes()
         a = ops.reshape(self.lora_kernel_a, (*inputs, self.lora_rank))
         b = ops.reshape(self.lora_kernel_b, (self.lora_rank, *outputs))
@@ -264,7 +266,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         return ops.einsum(f"{kept}{r},{r}{free}->{of_outputs}", inner, b)
 
     def _get_kernel_with_merged_lora(self) -> tuple[Any, Any, Any]:
-        """Return the kernel with the update, its scale and zero; Keras multiplies factors along its last axis."""
+        """Return the updated kernel, its scale and its zero point. Keras multiplies the factors along the last axis."""
         if not self.lora_enabled or self.quantization_mode is None:
             return super()._get_kernel_with_merged_lora()
         a, b, update = self.lora_kernel_a, self.lora_kernel_b, self._product_of_factors()

@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth, whose draws can be replayed for rematerialization."""
+"""Dropout and stochastic depth with seeds that rematerialization can repeat."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["Dropout", "StochasticDepth"]
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dropout(BaseLayer):
-    """Dropout of single values: training sets them to zero at random and scales the others up.
+    """Dropout: during training, random values are set to zero and the others are scaled up.
 
     Args:
         rate: Probability in [0, 1) of dropping a value.
@@ -22,7 +22,7 @@ class Dropout(BaseLayer):
 
     Call arguments:
         x: Tensor of any shape.
-        training: Whether to drop; outside of training the layer does nothing.
+        training: Whether to apply dropout. If False, the layer returns its input.
 
     References:
         - [Dropout](https://www.jmlr.org/papers/v15/srivastava14a.html)
@@ -51,17 +51,17 @@ class Dropout(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StochasticDepth(Dropout):
-    """Dropout of a residual branch for whole examples.
+    """Dropout of a whole residual branch, independently for each example.
 
-    Branches that stay are divided by the probability of staying, so that the expected value is unchanged.
+    The remaining branches are divided by `1 - rate`, so that the expected value is unchanged.
 
     Args:
         rate: Probability in [0, 1) of dropping an example's branch.
         seed: Integer or None.
 
     Call arguments:
-        x: Tensor `[B, ...]`, the branch before it is added.
-        training: Whether to drop; outside of training the layer does nothing.
+        x: Tensor `[B, ...]`, the output of the branch before the addition.
+        training: Whether to drop branches. If False, the layer returns its input.
 
     References:
         - [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382)

@@ -21,7 +21,7 @@ class LayerScale(BaseLayer):
     """Multiplication of each channel by a learned factor.
 
     Args:
-        initial_value: Initial factor.
+        initial_value: Initial value of all factors.
 
     References:
         - [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239)
@@ -54,20 +54,20 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        attention: Layer of the first branch, which is called as `SelfAttention` is.
-        mlp: Layer of the second branch, from `[B, N, D]` to the same shape, such as `MlpBlock`.
-        dropout_rate: Rate of the dropout after attention.
+        attention: Layer of the first branch, with the call arguments of `SelfAttention`.
+        mlp: Layer of the second branch, such as `MlpBlock`. Its input and output are `[B, N, D]`.
+        dropout_rate: Rate of the dropout after the attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
         layer_norm_epsilon: Epsilon of both norms.
-        layer_scale: Initial value of a learned scale of each branch, or None for no scale.
-        norm_type: Kind of both norms, `"layer"` or `"rms"`.
+        layer_scale: Initial value of the `LayerScale` of both branches, or None for no `LayerScale`.
+        norm_type: Type of both norms, `"layer"` or `"rms"`.
 
     Call arguments:
         x: Tensor `[B, N, D]`.
-        context: Tensor `[B, M, D]` of the tokens to attend to, or None for `x` itself.
+        context: Tensor `[B, M, D]` of the tokens to attend to, or None for `x`.
         training: Whether dropout and stochastic depth apply.
         return_attention_scores: Whether to return `(output, scores)`; see `SelfAttention`.
-        **attention_arguments: Further arguments of a call of the attention, such as `edit_scores`.
+        **attention_arguments: Further call arguments of the attention layer, such as `edit_scores`.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equations 2 and 3
@@ -106,7 +106,8 @@ class EncoderBlock(CompositeLayer):
         self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
-        # Dropouts are created here and not in the constructor, so that their states have the block's path.
+        # Create the dropout layers here instead of in the constructor, so that the path of their state includes the
+        # block.
         shared: dict[str, Any] = {"dtype": self.dtype_policy}
         self.scale_0 = self._scale("LayerScale_0")
         self.scale_1 = self._scale("LayerScale_1")
@@ -150,7 +151,7 @@ class EncoderBlock(CompositeLayer):
         return (x, scores) if return_attention_scores else x
 
     def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
+        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
         counted: Any = (self.norm_0, self.attention, self.norm_1, self.mlp)
         for layer in counted:
             layer.count(tally, tokens, width)
@@ -161,7 +162,7 @@ class EncoderBlock(CompositeLayer):
             tally.dropout(tokens * width)
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Return the call of a layer in a `keras.RematScope`: training recomputes it, with the same dropout."""
+        """Return `layer_call`, recomputed with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
         return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
 

@@ -1,4 +1,4 @@
-"""Plain formulas, with which every kernel is compared."""
+"""Plain formulas, whose results the kernels must match."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,14 @@ def attention(
     """Compute `softmax(query key^T + bias) value`.
 
     Args:
-        query: Tensor `[B, N, H, K]`, scaled already.
+        query: Scaled tensor `[B, N, H, K]`.
         key: Tensor `[B, M, H, K]`.
         value: Tensor `[B, M, H, K]`.
         bias: Tensor `[B, H, N, M]`, or None.
-        dropout: Dropout of the weights, or None.
+        dropout: Function that applies dropout to the attention weights, or None.
 
     Returns:
-        Tensor `[B, N, H, K]`, and the weights before dropout, `[B, H, N, M]`.
+        The output `[B, N, H, K]` and the attention weights before dropout `[B, H, N, M]`.
     """
     logits = ops.einsum("bnhk,bmhk->bhnm", query, key)
     weights = ops.softmax(logits if bias is None else logits + bias, axis=-1)
@@ -31,7 +31,7 @@ def attention(
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
-    """Normalize the last axis of `x`. Statistics are computed in at least float32."""
+    """Normalize the last axis of `x` with statistics in at least float32."""
     mean, variance = moments(x)  # [..., 1]
     return ops.cast((at_least_float32(x) - mean) * ops.rsqrt(variance + epsilon) * scale + bias, x.dtype)
 
@@ -45,21 +45,21 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 def gelu(x: Any) -> Any:
-    """GELU in its exact form, with the error function."""
+    """Compute the exact GELU, with the error function."""
     return keras.activations.gelu(x, approximate=False)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 def gelu_tanh(x: Any) -> Any:
-    """GELU in its tanh form, the reference's activation."""
+    """Compute the tanh approximation of GELU, the reference's activation."""
     return keras.activations.gelu(x, approximate=True)
 
 
 def moments(x: Any) -> tuple[Any, Any]:
-    """Return mean and variance over the last axis of `[..., D]`, `[..., 1]`, in at least float32.
+    """Return the mean and variance `[..., 1]` over the last axis of `[..., D]`, in at least float32.
 
-    Those of 16-bit numbers are computed in one pass, as `E[x^2] - E[x]^2`. What cancels there is far below the
-    precision of such numbers.
+    For 16-bit inputs the variance is `E[x^2] - E[x]^2`, which needs one pass over `x`. Its cancellation error is far
+    below the precision of such inputs.
     """
     wide = at_least_float32(x)
     mean = ops.mean(wide, axis=-1, keepdims=True)
@@ -70,8 +70,8 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
-    """Return mean and variance of each group of `[B, H, W, C]`, at each of its channels, `[B, 1, 1, C]`."""
-    # Per channel first, then over the channels of a group: no pass over a five-dimensional view.
+    """Return the mean and variance `[B, 1, 1, C]` of the group of each channel of `[B, H, W, C]`."""
+    # Reduce each channel first, then the channels of a group, to avoid a pass over a five-dimensional view.
     mean = ops.mean(x, axis=(1, 2), keepdims=True)
     centered = x - mean
     variance = ops.mean(centered * centered, axis=(1, 2), keepdims=True)
@@ -81,7 +81,7 @@ def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
 
 
 def mean_over_groups(x: Any, groups: int) -> Any:
-    """Replace the channels of `[B, 1, 1, C]` by the mean of their group."""
+    """Replace each channel of `[B, 1, 1, C]` by the mean of its group."""
     channels = x.shape[-1]
     grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
     grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]

@@ -1,4 +1,4 @@
-"""Resizing of position tables, as linear maps of each axis."""
+"""Resizing of position tables by one matrix per axis."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from keras import ops
 __all__ = ["resize_table"]
 
 METHODS = ("reference", "bilinear", "bicubic", "antialiased", "dinov2")
-DINOV2_OFFSET = 0.1  # that Meta adds to the new size, against the rounding of sizes; its coordinates contain it
+DINOV2_OFFSET = 0.1  # Meta adds it to the new size to avoid rounding errors, which also changes the coordinates
 
 
 def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
-    """Resize position embeddings `[1, h, w, D]` to a grid.
+    """Resize position embeddings to a new grid.
 
     Args:
         table: Tensor `[1, h, w, D]`.
         new_grid: (height, width), integers or scalar integer tensors.
-        method: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic), or
-            `"dinov2"` (bicubic, with coordinates of a size that is larger by 0.1).
+        method: `"reference"` (bilinear with aligned corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic with
+            antialiasing), or `"dinov2"` (bicubic, with coordinates computed for a size that is larger by 0.1).
 
     Returns:
         Tensor `[1, new height, new width, D]`.
@@ -30,16 +30,16 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
     _, height, width, _ = table.shape
     rows = interpolation_matrix(new_grid[0], height, method)
     columns = interpolation_matrix(new_grid[1], width, method)
-    if method == "dinov2":  # only a table of another grid is resized
+    if method == "dinov2":  # a table of the same grid stays unchanged
         same = ops.logical_and(ops.equal(new_grid[0], height), ops.equal(new_grid[1], width))
         rows, columns = (ops.where(same, ops.eye(*ops.shape(matrix)), matrix) for matrix in (rows, columns))
     return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
 
 
 def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = ops) -> Any:
-    """Return the `[new_size, old_size]` matrix of a resize, the identity when sizes agree (but for `"dinov2"`).
+    """Return the matrix `[new_size, old_size]` that resizes one axis.
 
-    `xp` is `keras.ops`, or `numpy` for double precision.
+    For equal sizes it is the identity, except with `"dinov2"`. `xp` is `keras.ops`, or `numpy` for double precision.
     """
 
     def real(value):
@@ -49,7 +49,7 @@ def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = op
     if method != "reference":
         scale = old_size / (real(new_size) + (DINOV2_OFFSET if method == "dinov2" else 0.0))
         return _pixel_center_matrix((real(samples) + 0.5) * scale - 0.5, old_size, scale, method, xp)
-    # Linear between the corners, in integers, so that the cell is exact and the fraction is rounded once.
+    # Aligned corners, computed in integers: the cell is exact, and the fraction is rounded only once.
     numerator, denominator = samples * (old_size - 1), xp.maximum(new_size - 1, 1)
     cell = xp.floor_divide(numerator, denominator)
     fraction = xp.expand_dims(real(numerator - cell * denominator) / real(denominator), 1)
@@ -58,10 +58,10 @@ def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = op
 
 
 def _pixel_center_matrix(centers, old_size, scale, method, xp):
-    """Return the matrix of a resize as PyTorch computes it.
+    """Return the matrix with which PyTorch resizes one axis.
 
-    `centers` are the places of the new samples among the old, `[new size]`, and `scale` is their distance. `"bilinear"`
-    and `"bicubic"` repeat the borders; `"antialiased"` is bicubic.
+    `centers` `[new size]` are the coordinates of the new samples in units of the old samples, and `scale` is the
+    distance between two new samples. `"bilinear"` and `"bicubic"` repeat the borders. `"antialiased"` is bicubic.
     """
     if method == "antialiased":
         return _antialiased(xp.expand_dims(centers, 1), old_size, xp.maximum(scale, 1.0), xp)
@@ -76,7 +76,7 @@ def _pixel_center_matrix(centers, old_size, scale, method, xp):
 
 def _antialiased(centers, old_size, stretch, xp):
     columns = np.arange(old_size, dtype=np.float32)
-    # PyTorch counts a sample in if its center is within the support after rounding to whole samples.
+    # PyTorch includes a sample if its center is within the support, rounded to whole samples.
     low = xp.floor(centers + 0.5 - 2.0 * stretch + 0.5)
     high = xp.floor(centers + 0.5 + 2.0 * stretch + 0.5)
     inside = xp.logical_and(columns >= low, columns < high)

@@ -1,4 +1,4 @@
-"""Layers of masked image modeling: patches that are removed, restored or corrupted."""
+"""Layers for masked image modeling, which remove, restore or corrupt patches."""
 
 from typing import Any
 
@@ -12,24 +12,24 @@ __all__ = ["CorruptedPatches", "RestoredPatches", "VisiblePatches"]
 
 
 def take_patches(patches: Any, sources: Any) -> Any:
-    """Return each patch of `[B, N, D]` from a place `[B, M]` of the sequence, zeros where the place is negative."""
-    # A product with a matrix of zeros and ones: exact, deterministic, and fast where gathering rows is slow.
+    """Gather the patches `[B, N, D]` at the indices `sources` `[B, M]`. A negative index gives zeros."""
+    # The product with a one-hot matrix is exact, deterministic, and fast on devices with slow gathers.
     selection = ops.one_hot(sources, patches.shape[1], dtype=patches.dtype)  # [B, M, N]
     return ops.matmul(selection, patches)  # [B, M, D]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisiblePatches(BaseLayer):
-    """Sequence without the patches that are removed.
+    """Selection of the visible patches: `[B, prefix + N, D]` to `[B, prefix + num_visible, D]`.
 
     Args:
-        num_visible: Number of patches that stay.
-        num_prefix_tokens: Number of tokens before the patches, which stay.
+        num_visible: Number of patches to keep.
+        num_prefix_tokens: Number of tokens before the patches. These tokens are kept.
 
     Call arguments:
         x: Tensor `[B, prefix + N, D]`.
-        order: Integers `[B, N]`, the patches of each image in random order. The first `num_visible` stay, in this
-            order. The result is `[B, prefix + num_visible, D]`.
+        order: Integers `[B, N]`, the indices of each image's patches in random order. The result contains the first
+            `num_visible` of them, in this order.
 
     Example:
     >>> x = np.arange(4, dtype="float32").reshape(1, 4, 1)
@@ -52,10 +52,10 @@ class VisiblePatches(BaseLayer):
 
 
 class _WithMaskToken(BaseLayer):
-    """Layer with a learned token in the place of patches that are hidden."""
+    """Layer with a learned token that replaces hidden patches."""
 
     def _add_token(self, hidden_size):
-        # The variable carries the layer's name, as those of the other learned tokens.
+        # The variable has the layer's name, like the other learned tokens.
         self.mask_token = self.add_weight(
             name=self.name,
             shape=(1, 1, hidden_size),
@@ -63,21 +63,21 @@ class _WithMaskToken(BaseLayer):
         )
 
     def _take(self, patches, sources):
-        """Return each patch from a place of `patches`, the mask token where the place is negative."""
+        """Gather patches at the indices `sources`. A negative index gives the mask token."""
         hidden = ops.cast(sources < 0, patches.dtype)[:, :, None]  # [B, M, 1]
         return take_patches(patches, sources) + hidden * ops.cast(self.mask_token, patches.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RestoredPatches(_WithMaskToken):
-    """Sequence of all patches in raster order, with a mask token for each that was removed.
+    """Inverse of `VisiblePatches`: all patches in raster order, with a mask token for each removed patch.
 
     Args:
-        num_prefix_tokens: Number of tokens before the patches, which stay.
+        num_prefix_tokens: Number of tokens before the patches. These tokens are kept.
 
     Call arguments:
-        x: Tensor `[B, prefix + K, D]`, the output of `VisiblePatches`.
-        order: Its `order`, `[B, N]`. The result is `[B, prefix + N, D]`.
+        x: Tensor `[B, prefix + K, D]` in the order of the output of `VisiblePatches`.
+        order: The `order` `[B, N]` passed to `VisiblePatches`. The result is `[B, prefix + N, D]`.
 
     Example:
     >>> layer = RestoredPatches(num_prefix_tokens=1)
@@ -105,11 +105,11 @@ class RestoredPatches(_WithMaskToken):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptedPatches(_WithMaskToken):
-    """Patch embeddings, some of them replaced by a mask token or by another patch.
+    """Replacement of some patch embeddings by a mask token or by the embedding of another patch.
 
     Call arguments:
         patches: Tensor `[B, N, D]`.
-        sources: Integers `[B, N]`: the patch whose embedding each patch gets, -1 for the mask token.
+        sources: Integers `[B, N]`: the index of the embedding to use for each patch, or -1 for the mask token.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2

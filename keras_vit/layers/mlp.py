@@ -1,4 +1,4 @@
-"""Feed-forward block of the transformer."""
+"""Feed-forward blocks of the transformer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 def quick_gelu(x: Any) -> Any:
-    """GELU approximated as x * sigmoid(1.702 x)."""
+    """Approximate GELU by `x * sigmoid(1.702 x)`."""
     return x * keras.ops.sigmoid(1.702 * x)
 
 
@@ -28,12 +28,12 @@ _ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu": gelu, "quick_gelu": quick_gelu}
 
 
 def get_activation(name: str, argument: str = "activation") -> Callable[[Any], Any]:
-    """Return the activation function of a name.
+    """Return an activation function by name.
 
     Args:
-        name: `"gelu_tanh"`, `"gelu"` (error function), `"quick_gelu"` or any name that `keras.activations.get` knows.
-
-        argument: Name of the argument, for the message.
+        name: `"gelu_tanh"`, `"gelu"` (exact, with the error function), `"quick_gelu"`, or a name that
+            `keras.activations.get` accepts.
+        argument: Name of the caller's argument for the error message.
 
     Raises:
         ValueError: If the name is unknown.
@@ -54,7 +54,7 @@ def get_activation(name: str, argument: str = "activation") -> Callable[[Any], A
 
 
 class _Mlp(CompositeLayer):
-    """Base class of feed-forward blocks: hidden width, dropout, and dense layers as the reference initializes them."""
+    """Base class of feed-forward blocks, whose dense layers are initialized as in the reference."""
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -84,12 +84,12 @@ class _Mlp(CompositeLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MlpBlock(_Mlp):
-    """Dense, activation, dropout, dense, dropout.
+    """Feed-forward block: dense, activation, dropout, dense, dropout.
 
     Args:
         mlp_dim: Width of the hidden layer.
-        dropout_rate: Dropout after the activation and after the second dense layer.
-        activation: Name of the activation, see `get_activation`.
+        dropout_rate: Rate of the dropout after the activation and after the second dense layer.
+        activation: Name of the activation; see `get_activation`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
@@ -128,7 +128,7 @@ class MlpBlock(_Mlp):
         return self._activation(y) if kernel is None else kernel(y, training)
 
     def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
+        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
         tally.dense(tokens, width, self.mlp_dim)
         tally.elementwise(tokens * self.mlp_dim)  # the activation
         tally.dense(tokens, self.mlp_dim, width)
@@ -141,8 +141,8 @@ class SwiGLU(_Mlp):
     """Gated feed-forward block: `down(silu(gate(x)) * up(x))`.
 
     Args:
-        mlp_dim: Width of gate and factor.
-        dropout_rate: Dropout after the product and after the last dense layer.
+        mlp_dim: Width of the outputs of `gate` and `up`.
+        dropout_rate: Rate of the dropout after the product and after the last dense layer.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result has the same shape.
@@ -172,10 +172,10 @@ class SwiGLU(_Mlp):
         return self.dropout_1(y, training=training)
 
     def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost of `tokens` vectors of a width to a `planning.cost.Tally`."""
+        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
         for _ in ("gate", "up"):
             tally.dense(tokens, width, self.mlp_dim)
-        tally.activations -= tokens * width  # both share their input
+        tally.activations -= tokens * width  # both dense layers read the same input
         tally.elementwise(3 * tokens * self.mlp_dim)  # SiLU, and both factors of the product
         tally.dense(tokens, self.mlp_dim, width)
         if self.dropout_rate:

@@ -1,4 +1,4 @@
-"""Layer and group normalization with float32 statistics and the reference's variable names."""
+"""Layer, group and RMS normalization with float32 statistics and the reference's variable names."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 class _Normalization(BaseLayer):
-    """Scale and bias of the last axis, kept in the variable dtype."""
+    """Base class with a scale and a bias of the last axis, which are not cast to the compute dtype."""
 
     _has_bias = True
 
@@ -26,14 +26,14 @@ class _Normalization(BaseLayer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        # autocast=False: under mixed precision the affine step stays in float32 as well.
+        # autocast=False keeps the affine step in float32 under mixed precision.
         self.scale = self.add_weight(name="scale", shape=(width,), initializer=self.scale_initializer, autocast=False)
         if self._has_bias:
             self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
 
     def count(self, tally: Any, rows: int, width: int) -> None:
-        """Add the cost of `rows` vectors of a width to a `planning.cost.Tally`."""
+        """Add the cost for an input `[rows, width]` to a `planning.cost.Tally`."""
         tally.norm(rows, width, bias=self._has_bias)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -44,11 +44,11 @@ class _Normalization(BaseLayer):
 class LayerNorm(_Normalization):
     """Layer normalization over the last axis.
 
-    Unlike `keras.layers.LayerNormalization` it has the reference's epsilon and variable names, and a form that integer
-    TFLite files can have.
+    Unlike `keras.layers.LayerNormalization`, this layer has the reference's epsilon and variable names, and consists of
+    operations that integer TFLite files support.
 
     Args:
-        epsilon: Added to the variance. The reference's value is 1e-6.
+        epsilon: Number added to the variance. The reference uses 1e-6.
         scale_initializer: Initializer of the scale.
 
     Call arguments:
@@ -73,15 +73,15 @@ class GroupNorm(_Normalization):
     """Group normalization of `[B, H, W, C]` over space and groups of channels.
 
     Args:
-        groups: Number of groups. It must divide the channels.
-        epsilon: Added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
-        scale_initializer: Initializer of the scale (zeros for the last norm of a hybrid's residual unit).
+        groups: Number of groups. It must divide the number of channels.
+        epsilon: Number added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
+        scale_initializer: Initializer of the scale. The last norm of a hybrid's residual unit uses zeros.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
 
     Raises:
-        ValueError: If `groups` does not divide the channels.
+        ValueError: If `groups` does not divide the number of channels.
 
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
@@ -106,10 +106,10 @@ class GroupNorm(_Normalization):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RMSNorm(_Normalization):
-    """Division by the root of the mean square over the last axis, and a learned scale.
+    """Division by the root mean square of the last axis, and multiplication by a learned scale.
 
     Args:
-        epsilon: Added to the mean square.
+        epsilon: Number added to the mean square.
         scale_initializer: Initializer of the scale.
 
     Call arguments:
@@ -132,4 +132,4 @@ class RMSNorm(_Normalization):
         return ops.cast(wide * inverse * at_least_float32(self.scale), self.compute_dtype)
 
 
-NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}  # by the names that models and blocks have for them
+NORMS: dict[str, Any] = {"layer": LayerNorm, "rms": RMSNorm}  # by the values of `norm_type`

@@ -13,7 +13,7 @@ __all__ = ["FlattenGrid", "PatchEncoder", "UnflattenGrid"]
 
 
 def flatten_grid(grid: Any) -> Any:
-    """Reshape `[B, h, w, D]` to `[B, h*w, D]` in raster order, whether or not h and w are known."""
+    """Reshape `[B, h, w, D]` to `[B, h*w, D]` in raster order. The static shape of the grid may be unknown."""
     _, height, width, hidden_size = grid.shape
     if height is None or width is None:
         shape = ops.shape(grid)
@@ -23,25 +23,23 @@ def flatten_grid(grid: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEncoder(BaseLayer):
-    """Linear projection of each patch of an image to an embedding.
+    """Linear projection of the patches of an image to embeddings.
 
-    A convolution whose stride equals its kernel size is the same as flattening each patch and multiplying it by a
-    matrix. The image must be a whole number of patches in both dimensions.
+    The layer is a convolution whose stride equals its kernel size, which is equivalent to flattening each patch and
+    multiplying it by a matrix. Height and width of the image must be multiples of the patch size.
 
     Args:
-        patch_size: Patch edge in pixels, an integer or (height, width).
+        patch_size: Size of a patch in pixels, an integer or (height, width).
         hidden_size: Width `D` of the embeddings.
-        flatten: Whether to return the patches as a sequence in raster order `[B, h*w, D]`, or as a grid
-            `[B, h, w, D]`.
+        flatten: Whether to return a sequence in raster order `[B, h*w, D]` instead of a grid `[B, h, w, D]`.
         use_bias: Whether the projection has a bias.
-        norm_epsilon: Epsilon of a layer norm of the patches before the projection, and of another after it. None
-            for no norms.
+        norm_epsilon: Epsilon of the layer norms before and after the projection, or None for no norms.
 
     Call arguments:
         images: Float tensor `[B, height, width, channels]`.
 
     Raises:
-        ValueError: If the image is not a whole number of patches.
+        ValueError: If the height or width of the image is not a multiple of the patch size.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1
@@ -134,7 +132,7 @@ class PatchEncoder(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class FlattenGrid(BaseLayer):
-    """Grid of embeddings `[B, h, w, D]` as a sequence `[B, h*w, D]` in raster order.
+    """Reshaping of a grid of embeddings `[B, h, w, D]` to a sequence `[B, h*w, D]` in raster order.
 
     Example:
     >>> tuple(FlattenGrid()(np.ones((1, 2, 3, 8), "float32")).shape)
@@ -151,14 +149,14 @@ class FlattenGrid(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UnflattenGrid(BaseLayer):
-    """Patches of a sequence `[B, prefix + h*w, D]` as a grid `[B, h, w, D]`.
+    """Reshaping of the patches of a sequence `[B, prefix + h*w, D]` to a grid `[B, h, w, D]`.
 
     Args:
-        num_prefix_tokens: Number of tokens before the patches, which are left out.
+        num_prefix_tokens: Number of tokens to drop before the patches.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.
-        grid: Tensor `[B, h, w, ...]` whose height and width the result has.
+        grid: Tensor `[B, h, w, ...]` with the height and width of the result.
 
     Example:
     >>> tuple(UnflattenGrid(num_prefix_tokens=1)(np.ones((1, 7, 8)), np.ones((1, 2, 3, 8))).shape)

@@ -1,4 +1,4 @@
-"""Pooling layers, from the tokens `[B, N, D]` to one vector per image `[B, D]`."""
+"""Pooling of the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,10 +16,10 @@ __all__ = ["MAPHead", "PatchMeanPooling", "TokenPooling"]
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(BaseLayer):
-    """One token of the sequence: `[B, N, D]` to `[B, D]`.
+    """Selection of one token: `[B, N, D]` to `[B, D]`.
 
     Args:
-        index: Position of the token, 0 for the class token.
+        index: Position of the token in the sequence, 0 for the class token.
 
     Example:
     >>> tuple(TokenPooling()(np.ones((3, 5, 8), "float32")).shape)
@@ -39,10 +39,10 @@ class TokenPooling(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchMeanPooling(BaseLayer):
-    """Mean of the tokens of the patches: `[B, N, D]` to `[B, D]`.
+    """Mean of the patch tokens: `[B, N, D]` to `[B, D]`.
 
     Args:
-        num_prefix_tokens: Number of tokens before the patches (class token, registers), which are left out.
+        num_prefix_tokens: Number of tokens before the patches (class token, registers). The mean excludes them.
 
     Example:
     >>> tuple(PatchMeanPooling(num_prefix_tokens=1)(np.ones((3, 5, 8), "float32")).shape)
@@ -65,10 +65,10 @@ class MAPHead(CompositeLayer):
     """Multi-head attention pooling: a learned probe attends to all tokens.
 
     Args:
-        attention: Layer of the attention, such as `SelfAttention`.
-        mlp: Layer after the attention, from `[B, 1, D]` to the same shape, such as `MlpBlock`.
+        attention: Attention layer, such as `SelfAttention`.
+        mlp: Layer after the attention, such as `MlpBlock`. Its input and output are `[B, 1, D]`.
         layer_norm_epsilon: Epsilon of the norm before the MLP.
-        norm_type: Kind of this norm, `"layer"` or `"rms"`.
+        norm_type: Type of this norm, `"layer"` or `"rms"`.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, D]`.
@@ -121,7 +121,7 @@ class MAPHead(CompositeLayer):
         return (pooled, scores) if return_attention_scores else pooled
 
     def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost of pooling `tokens` vectors of a width to a `planning.cost.Tally`."""
+        """Add the cost of pooling `[tokens, width]` to a `planning.cost.Tally`."""
         attention, mlp = cast(Any, self.attention), cast(Any, self.mlp)
         tally.parameters += width  # the probe
         attention.count(tally, tokens, width, queries=1)

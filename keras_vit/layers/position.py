@@ -1,4 +1,4 @@
-"""Position embeddings: learned 1-D and 2-D tables, fixed 2-D sine-cosine, resized to any grid."""
+"""Position embeddings for grids of any size: learned 1-D and 2-D tables, and fixed 2-D sine-cosine tables."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = 
         height: Rows of the grid.
         width: Columns of the grid.
         hidden_size: Width of the embedding, a multiple of 4.
-        endpoint: Whether the frequencies include their lower bound, 1 / 10000. Those of masked autoencoders do not.
+        endpoint: Whether the frequencies include their lower bound, 1 / 10000. Masked autoencoders use False.
 
     Raises:
-        ValueError: If `hidden_size` is not a multiple of 4, or is 4 with `endpoint`.
+        ValueError: If `hidden_size` is not a multiple of 4, or if it is 4 and `endpoint` is True.
 
     References:
         - [Better plain ViT baselines for ImageNet-1k](https://arxiv.org/abs/2205.01580)
@@ -50,13 +50,13 @@ def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = 
 
 
 def _sincos_1d(length, half):
-    """Return `[1, length, half]`: sine, then cosine of each position, for a length that may be a tensor."""
+    """Return the sine and cosine of each position, `[1, length, half]`. `length` may be a tensor."""
     angles = ops.outer(ops.cast(ops.arange(length), "float32"), _omega(half // 2).astype("float32"))
     return ops.expand_dims(ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1), 0)
 
 
 def _side_by_side(columns, rows, height, width):
-    """Return `[1, h, w, D]` from embeddings of columns `[1, w, D/2]` and of rows `[1, h, D/2]`."""
+    """Concatenate embeddings of the columns `[1, w, D/2]` and of the rows `[1, h, D/2]` to `[1, h, w, D]`."""
     shape = (1, height, width, columns.shape[-1])
     parts = [ops.expand_dims(columns, 1), ops.expand_dims(rows, 2)]
     return ops.concatenate([ops.broadcast_to(part, shape) for part in parts], axis=-1)
@@ -66,26 +66,26 @@ def _side_by_side(columns, rows, height, width):
 class AddPositionEmbs(BaseLayer):
     """Addition of position embeddings to a sequence of tokens.
 
-    The sequence is `[prefix tokens, registers, patches in raster order]`. Prefix tokens (class token) have embeddings
-    of their own in the learned kinds and none in `"sincos2d"`. Registers have none.
+    The sequence is `[prefix tokens, registers, patches in raster order]`. The prefix tokens (class token) have learned
+    embeddings, except with `"sincos2d"`. Nothing is added to the registers.
 
     Args:
-        grid: (height, width) of the patch grid, or None for a square grid found from the sequence's length.
+        grid: (height, width) of the patch grid, or None for a square grid that matches the length of the sequence.
         kind: `"learned"` (1-D, raster order), `"learned2d"` (a row and a column table, each of half the width) or
             `"sincos2d"` (fixed).
-        num_prefix_tokens: Number of tokens with a position before the patches.
-        num_registers: Number of tokens without a position between the prefix tokens and the patches.
-        stddev: Standard deviation of the initial table.
-        method: Resizing to another grid: `"reference"` (bilinear between the corners), `"bilinear"`, `"bicubic"` or
-            `"antialiased"` (bicubic).
+        num_prefix_tokens: Number of prefix tokens.
+        num_registers: Number of registers.
+        stddev: Standard deviation of the initial embeddings.
+        method: Method of resizing the embeddings to another grid: `"reference"` (bilinear with aligned corners),
+            `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic with antialiasing).
 
     Call arguments:
         x: Tensor `[B, prefix + registers + N, D]`.
-        patches: Tensor `[B, h, w, ...]` whose grid the patches of `x` have, for inputs of variable size: the table is
-            then resized to that grid. None when the grid is the layer's own.
+        patches: Tensor `[B, h, w, ...]` with the grid of the patches of `x`, for images of variable size. The
+            embeddings are resized to this grid. None if the patches have the layer's grid.
 
     Raises:
-        ValueError: If the sequence's length does not fit the grid.
+        ValueError: If the length of the sequence does not match the grid.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), equation 1 and appendix D.4
@@ -180,11 +180,11 @@ class AddPositionEmbs(BaseLayer):
         return x + (parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=1))
 
     def table(self) -> Any:
-        """Return the embeddings of the patches on the layer's own grid, `[1, h, w, D]`, without the prefix tokens'."""
+        """Return the position embeddings of the patches on the layer's grid, `[1, h, w, D]`."""
         return self._tables()[1]
 
     def _tables(self):
-        """Return the embeddings of the prefix tokens (or None) and those of the grid, `[1, h, w, D]`."""
+        """Return the embeddings of the prefix tokens (or None), and the embeddings of the grid, `[1, h, w, D]`."""
         height, width = self._table_grid
         if self.kind == "sincos2d":
             return None, np.reshape(self._fixed_table, (1, height, width, -1))
@@ -199,7 +199,7 @@ class AddPositionEmbs(BaseLayer):
     def _resized(self, grid, new_grid):
         if self.kind != "sincos2d":
             return resize_table(grid, new_grid, self.method)
-        # The fixed embedding is a function of the row and column: it is evaluated anew, not interpolated.
+        # Fixed embeddings are computed for the new rows and columns instead of interpolated.
         rows, columns = (_sincos_1d(size, grid.shape[-1] // 2) for size in new_grid)
         return _side_by_side(columns, rows, *new_grid)
 
@@ -209,14 +209,14 @@ class AddPositionEmbs(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class FixedPositionEmbs(AddPositionEmbs):
-    """Addition of fixed position embeddings, stored in a table that is not trained.
+    """Addition of fixed position embeddings, stored in a non-trainable table.
 
-    The table begins as `sincos_2d_table` without its endpoint, with zeros for the prefix tokens. Checkpoints contain
-    it, so that a model of another resolution can resize it.
+    The initial table is `sincos_2d_table` with `endpoint=False`, and zeros for the prefix tokens. Checkpoints contain
+    the table, so that a model of another resolution can resize it.
 
     Args:
         grid: (height, width) of the patch grid.
-        num_prefix_tokens: Number of tokens with an entry of zeros before the patches.
+        num_prefix_tokens: Number of tokens before the patches. Their embeddings are zeros.
 
     Call arguments:
         x: Tensor `[B, prefix + h*w, D]`.

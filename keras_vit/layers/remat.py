@@ -8,18 +8,18 @@ import keras
 
 
 class ReplayableSeedGenerator(keras.random.SeedGenerator):
-    """Seed generator that can return the same seed more than once."""
+    """Seed generator that can repeat a seed."""
 
     _replayed = None
 
     def next(self, ordered: bool = True) -> Any:
-        """Return the next seed, or the one that is replayed."""
+        """Return the replayed seed within `replay`, and the next seed otherwise."""
         return super().next(ordered) if self._replayed is None else self._replayed
 
 
 @contextlib.contextmanager
 def replay(generators: Sequence[ReplayableSeedGenerator], seeds: Sequence[Any]) -> Iterator[None]:
-    """Make each generator return its entry of `seeds` within a `with` block, however often it is asked."""
+    """Make each generator return its entry of `seeds` for every call within a `with` block."""
     for generator, seed in zip(generators, seeds, strict=True):
         generator._replayed = seed
     try:
@@ -30,10 +30,10 @@ def replay(generators: Sequence[ReplayableSeedGenerator], seeds: Sequence[Any]) 
 
 
 def rematerialized(layer: keras.layers.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a layer's `call`, recomputed from its inputs in the backward pass. Both runs drop the same values."""
+    """Wrap a layer's `call` so that the backward pass recomputes it from its inputs, with the same dropout."""
 
     def run(*args, **kwargs):
-        # The seeds are drawn here, outside of what runs twice.
+        # Draw the seeds outside the recomputed function, which runs twice.
         generators = _seed_generators(layer)
         seeds = [generator.next() for generator in generators]
         names = [name for name, value in kwargs.items() if keras.ops.is_tensor(value)]

@@ -15,7 +15,7 @@ __all__ = ["BottleneckUnit", "ResNetStage", "StdConv2D"]
 
 
 def strided_shape(shape: Sequence[int | None], strides: tuple[int, int], filters: int) -> tuple[int | None, ...]:
-    """Return the shape `[B, H, W, filters]` after steps of `strides` over `[B, H, W, C]`; unknown sides stay None."""
+    """Return the output shape of a "same" convolution over `[B, H, W, C]`. An unknown height or width stays None."""
     batch, *spatial, _ = shape
     spatial = [None if side is None else -(-side // stride) for side, stride in zip(spatial, strides, strict=True)]
     return (batch, *spatial, filters)
@@ -27,11 +27,11 @@ class StdConv2D(BaseLayer):
 
     Args:
         filters: Number of output channels.
-        kernel_size: Kernel edge, an integer or a pair.
+        kernel_size: Kernel size, an integer or a pair.
         strides: Stride, an integer or a pair.
-        padding: `"same"` (TensorFlow's, asymmetric for even inputs) or `"valid"`.
-        epsilon: Added to the kernel's standard deviation, or to its variance with `epsilon_inside`.
-        epsilon_inside: Whether `epsilon` goes under the square root.
+        padding: `"same"` (as in TensorFlow: asymmetric for even inputs) or `"valid"`.
+        epsilon: Number added to the kernel's standard deviation, or to its variance if `epsilon_inside` is True.
+        epsilon_inside: Whether to add `epsilon` under the square root.
 
     Call arguments:
         x: Tensor `[B, H, W, C]`.
@@ -65,7 +65,7 @@ class StdConv2D(BaseLayer):
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     def build(self, input_shape: Shape) -> None:
-        # autocast=False: the kernel's statistics are taken in float32 under every policy.
+        # autocast=False: the kernel's statistics are computed in float32 under every dtype policy.
         self.kernel = self.add_weight(
             name="kernel",
             shape=(*self.kernel_size, input_shape[-1], self.filters),
@@ -75,7 +75,7 @@ class StdConv2D(BaseLayer):
         super().build(input_shape)
 
     def standardized_kernel(self) -> Any:
-        """Return the kernel that is applied, float32 `[h, w, in, out]`."""
+        """Return the standardized kernel, float32 `[h, w, in, out]`."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.kernel.dtype, "float32"))
         centered = kernel - ops.mean(kernel, axis=(0, 1, 2))
         variance = ops.mean(ops.square(centered), axis=(0, 1, 2))
@@ -94,7 +94,7 @@ class StdConv2D(BaseLayer):
         return strided_shape((batch, *spatial, channels), self.strides, self.filters)
 
 
-# Arguments of StdConv2D and GroupNorm in the ResNets of google-research, of timm, and in BiT.
+# Arguments of StdConv2D and GroupNorm in google-research's ResNets, in timm's ResNets, and in BiT.
 _NUMERICS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "reference": ({"epsilon": 1e-5}, {"epsilon": 1e-6}),
     "timm": ({"epsilon": 1e-8, "epsilon_inside": True}, {"epsilon": 1e-5}),
@@ -103,17 +103,17 @@ _NUMERICS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def convolution(numerics: str, filters: int, kernel_size: int, strides: Any = 1, **kwargs: Any) -> StdConv2D:
-    """Return a standardized convolution with the epsilon of a family of ResNets."""
+    """Create a standardized convolution with the epsilon and padding of a family of ResNets."""
     return StdConv2D(filters, kernel_size, strides, **_NUMERICS[numerics][0], **kwargs)
 
 
 def group_norm(numerics: str, **kwargs: Any) -> GroupNorm:
-    """Return a group norm with the epsilon of a family of ResNets."""
+    """Create a group norm with the epsilon of a family of ResNets."""
     return GroupNorm(**_NUMERICS[numerics][1], **kwargs)
 
 
 class Bottleneck(CompositeLayer):
-    """Residual unit of three convolutions; subclasses add them in the order of their computation."""
+    """Residual unit of three convolutions, which subclasses add in the order of execution."""
 
     is_block = True
     resnet_numerics = "bit"
@@ -124,7 +124,7 @@ class Bottleneck(CompositeLayer):
         self.strides = _checks.size_pair("strides", strides)
 
     def _add_conv(self, name, filters, kernel_size, shape, strides=1):
-        """Build a convolution as an attribute, and return the shape of its output."""
+        """Build a convolution, set it as an attribute, and return the shape of its output."""
         layer = convolution(self.resnet_numerics, filters, kernel_size, strides, dtype=self.dtype_policy, name=name)
         layer.build(shape)
         setattr(self, name, layer)
@@ -176,7 +176,7 @@ class BottleneckUnit(Bottleneck):
         shape = self._add_conv("conv2", self.features, 3, shape, self.strides)
         self._add_norm("gn2", shape)
         shape = self._add_conv("conv3", out, 1, shape)
-        self._add_norm("gn3", shape, scale_initializer="zeros")  # the unit starts as its shortcut
+        self._add_norm("gn3", shape, scale_initializer="zeros")  # initially the unit returns its shortcut
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:
@@ -188,7 +188,7 @@ class BottleneckUnit(Bottleneck):
 
 
 class Stage(CompositeLayer):
-    """Sequence of units of one resolution; the first may have a stride."""
+    """Sequence of units of equal resolution. The first unit may have a stride."""
 
     def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)

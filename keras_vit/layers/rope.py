@@ -1,4 +1,4 @@
-"""Rotary position embeddings: the angles of the patches, by which attention rotates queries and keys."""
+"""Rotary position embeddings: the angles by which attention rotates the queries and keys of the patches."""
 
 import math
 from typing import Any
@@ -23,26 +23,34 @@ def ratio(name: str, value: Any) -> float:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RotaryPositions(BaseLayer):
-    """Angles by which `SelfAttention` rotates queries and keys, from the place of each patch (DINOv3's 2-D RoPE).
+    """DINOv3's 2-D RoPE: the angles by which `SelfAttention` rotates the queries and keys of each patch.
 
-    The rows and columns of a grid of any size are in (-1, 1). The first half of the angles follows from the row, the
-    second half from the column. Tokens before the patches are not rotated.
+    Row and column coordinates are in (-1, 1) for grids of every size. Channel i of an attention head is paired with
+    channel i + K/2, and both are rotated by the same angle. The angle depends on the row or on the column:
+
+        channel    0 ... K/4-1    K/4 ... K/2-1    K/2 ... 3K/4-1    3K/4 ... K-1
+        angle of   row            column           row               column
+
+    Tokens before the patches are not rotated.
 
     Args:
-        head_dim: Width `K` of a head, a multiple of 4.
+        head_dim: Width `K` of an attention head, a multiple of 4.
         num_prefix_tokens: Number of tokens before the patches (class token, registers).
-        base: Ratio of the longest period, which is never reached, to the shortest.
-        shift: In training, both coordinates are shifted by numbers in [-shift, shift]. None for no shift.
-        jitter: In training, each coordinate is multiplied by a number in [1 / jitter, jitter]. None for no jitter.
-        rescale: In training, both coordinates are multiplied by one number in [1 / rescale, rescale], or None.
+        base: Ratio of the upper limit of the periods, which no period reaches, to the shortest period.
+        shift: During training, each coordinate is shifted by a random number in [-shift, shift]. None for no shift.
+        jitter: During training, each coordinate is multiplied by a random number in [1 / jitter, jitter]. None for no
+            jitter.
+        rescale: During training, both coordinates are multiplied by the same random number in [1 / rescale, rescale].
+            None for no rescaling.
         seed: Integer or None.
 
     Call arguments:
-        patches: Tensor `[B, h, w, ...]`, whose grid counts. The result is `[2, prefix + h*w, K]`: cosines and sines.
-        training: Whether coordinates are changed at random, in the same way for all images.
+        patches: Tensor `[B, h, w, ...]`, of which only the grid (h, w) is used. The result `[2, prefix + h*w, K]`
+            contains cosines and sines.
+        training: Whether to change the coordinates at random, in the same way for all images.
 
     Raises:
-        ValueError: If `head_dim` is not a multiple of 4, or a range is impossible.
+        ValueError: If `head_dim` is not a multiple of 4, or `base`, `shift`, `jitter` or `rescale` is out of range.
 
     References:
         - [DINOv3](https://arxiv.org/abs/2508.10104)

@@ -1,4 +1,4 @@
-"""Learned tokens in the sequence of patches."""
+"""Learned tokens, added to the sequence of patches."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["ClassToken", "FirstTokens", "RegisterTokens"]
 
 
 class _LearnedTokens(BaseLayer):
-    """Sequence `[B, N, D]` with `num_tokens` learned tokens after its first `position` tokens."""
+    """Insertion of `num_tokens` learned tokens after the first `position` tokens of a sequence `[B, N, D]`."""
 
     is_embedding = True
     num_tokens, position, _initializer = 1, 0, "zeros"
@@ -22,7 +22,7 @@ class _LearnedTokens(BaseLayer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
-        # The variable carries the layer's name: the reference's tree has `cls` at its top.
+        # The variable has the layer's name because the reference stores `cls` at the top level.
         self.tokens = self.add_weight(
             name=self.name, shape=(1, self.num_tokens, input_shape[-1]), initializer=self._initializer
         )
@@ -42,7 +42,7 @@ class _LearnedTokens(BaseLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(_LearnedTokens):
-    """Learned classification token, initially zero, in front of a sequence.
+    """Learned class token at the beginning of a sequence, initialized to zeros.
 
     Call arguments:
         x: Tensor `[B, N, D]`; the result is `[B, 1+N, D]`.
@@ -58,7 +58,7 @@ class ClassToken(_LearnedTokens):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RegisterTokens(_LearnedTokens):
-    """Learned register tokens after the class token of a sequence.
+    """Learned register tokens, inserted after the class token.
 
     Args:
         num_tokens: Number of registers.
@@ -84,10 +84,10 @@ class RegisterTokens(_LearnedTokens):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class FirstTokens(BaseLayer):
-    """First tokens of a sequence: `[B, N, D]` to `[B, num_tokens, D]`.
+    """Selection of the first tokens of a sequence: `[B, N, D]` to `[B, num_tokens, D]`.
 
     Args:
-        num_tokens: Number of tokens.
+        num_tokens: Number of tokens to keep.
 
     Example:
     >>> tuple(FirstTokens(1)(np.ones((2, 5, 8), "float32")).shape)

@@ -1,4 +1,4 @@
-"""Constructors that take the arguments of a configuration, and say which argument was meant by a wrong one."""
+"""Constructors with the arguments of a configuration, which suggest the right name for an unknown argument."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ P = ParamSpec("P")
 C = TypeVar("C")
 Self = TypeVar("Self")
 
-# Names that other libraries have for an argument.
+# Names of the arguments in other libraries.
 _SYNONYMS = {
     "image_size": ("input_size", "img_size"),
     "classes": ("num_classes", "n_classes", "num_labels"),
@@ -48,7 +48,7 @@ _WITHOUT_ARGUMENT = {
 def check_names(
     constructor: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
 ) -> None:
-    """Raise a TypeError (or `error`) that names the argument to use if there is no argument of a given name."""
+    """Raise a TypeError (or `error`) for an unknown argument, with a suggestion of the right name."""
     known = list(known)
     for name in given:
         if name in known:
@@ -66,7 +66,7 @@ def check_names(
 def bind(
     constructor: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name, or raise a TypeError that names the function."""
+    """Return the arguments of a call by name. Raises a TypeError with the constructor's name if they do not match."""
     check_names(constructor, kwargs, signature.parameters)
     try:
         return signature.bind(*args, **kwargs).arguments
@@ -77,7 +77,7 @@ def bind(
 def configured_by(
     config_class: Callable[P, C],
 ) -> Callable[[Callable[[Self, C], None]], Callable[Concatenate[Self, P], None]]:
-    """Return a decorator of an `__init__` that takes a configuration: callers pass the configuration's arguments."""
+    """Decorate an `__init__` that takes a configuration, so that callers pass the configuration's arguments."""
     signature = inspect.signature(config_class)
 
     def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:
@@ -97,9 +97,10 @@ def configured_by(
 
 
 def with_arguments(text: str | None, config_class: Any, leave_out: Iterable[str] = ()) -> str:
-    """Return a docstring whose line "See ..." below "Args:" is replaced by the arguments of a configuration.
+    """Replace the line "See ..." below "Args:" in a docstring by the arguments of a configuration.
 
-    They are those that the docstrings of its class and base classes explain, in the order of the fields.
+    The descriptions come from the docstrings of the configuration class and its base classes, in the order of the
+    fields.
     """
     entries: dict[str, str] = {}
     for owner in reversed(config_class.__mro__):

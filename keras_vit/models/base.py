@@ -1,4 +1,4 @@
-"""Base class of the models: a functional model that serializes as the arguments of its constructor."""
+"""Base class of all models: a functional model that is serialized as the arguments of its constructor."""
 
 import dataclasses
 import json
@@ -21,18 +21,19 @@ from keras_vit.models.inputs import checked_images
 from keras_vit.models.onnx_erfc import register_erfc
 from keras_vit.models.resizing import Resizing
 
-Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions of names, or a test
+Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions for names, or a predicate
 
 
 class ConfiguredModel(keras.Model):
-    """Functional model that serializes as the arguments of its constructor.
+    """Functional model that is serialized as the arguments of its constructor.
 
     `type(model).from_config({**model.get_config(), "image_size": 384})` builds the same architecture with one argument
-    changed. A saved model restores frozen, quantized and replaced layers.
+    changed. A saved model restores frozen, quantized and LoRA layers.
 
     Attributes:
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
-        resizing: Resizing of image files in the project of the weights; None if it is not known, as for a new model.
+        resizing: Resizing of image files with which the weights are evaluated, or None if it is unknown, as for a new
+            model.
     """
 
     def __init__(self, inputs: Any, outputs: keras.KerasTensor, config: Config, name: str):
@@ -44,7 +45,7 @@ class ConfiguredModel(keras.Model):
         self.resizing: Resizing | None = None
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Check the images, and run the model."""
+        """Check the images and call the model."""
         return super().__call__(self._checked(inputs), *args, **kwargs)
 
     def _checked(self, inputs):
@@ -52,13 +53,14 @@ class ConfiguredModel(keras.Model):
 
     @property
     def input_normalization(self) -> normalization.Normalization | None:
-        """Mean and standard deviation of the weights' input: `(pixels - mean) / deviation` of pixels in [0, 1].
+        """Mean and standard deviation with which the weights were trained: `(pixels - mean) / deviation`.
 
-        One number per channel each; None if they are not known, as for a new model. A checkpoint that states them sets
-        them, and a saved model keeps them. `keras_vit.preprocess_input(images, model)` applies them.
+        The pixels are in [0, 1]. Mean and standard deviation have one number per channel. The value is None if it is
+        unknown, as for a new model. Loading a checkpoint that contains the normalization sets it, and saving the model
+        saves it. `keras_vit.preprocess_input(images, model)` applies it.
 
         Raises:
-            ValueError: On setting anything but a pair of numbers, or of one number per channel.
+            ValueError: If the new value is not a pair of numbers, or of sequences with one number per channel.
         """
         return self._input_normalization
 
@@ -77,15 +79,15 @@ class ConfiguredModel(keras.Model):
             layer.scale, layer.offset = normalization.scale_and_offset(
                 value or normalization.SYMMETRIC, self.config.input_range
             )
-            self.train_function = self.test_function = self.predict_function = None  # they hold the former numbers
+            self.train_function = self.test_function = self.predict_function = None  # they contain the old numbers
 
     @property
     def preprocess(self) -> str | None:
-        """Preprocessing of image files as the project of the weights evaluates, for images of the model's size.
+        """Preprocessing with which the weights are evaluated, from an image file to an image of the model's size.
 
         It is a string for `keras_vit.data`, such as
-        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`; None if the
-        checkpoint does not state it. A saved model keeps it.
+        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or None if
+        the checkpoint does not contain it. Saving the model saves it.
         """
         values = normalization.operation(normalization.of_images(self), self.config.input_range)
         if self.resizing is None or values is None:
@@ -96,10 +98,11 @@ class ConfiguredModel(keras.Model):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes, in the order of the outputs; None if they are not known.
+        """Names of the classes in the order of the outputs, or None if they are unknown.
 
-        A checkpoint that states them sets them. The head has them, so a saved model, a copy, a clone and a model around
-        this model keep them. `save_weights` does not write them. There must be one for each class.
+        There must be one name for each class. Loading a checkpoint that contains class names sets them. They are stored
+        in the head, so that saved models, copies, clones and models that contain this model keep them. `save_weights`
+        does not write them.
         """
         return next((getattr(head, "class_names", None) for head in self._heads()), None)
 
@@ -116,13 +119,14 @@ class ConfiguredModel(keras.Model):
 
     @property
     def values(self) -> Values | None:
-        """Names and standardization of the numbers that the model predicts; None for other models.
+        """Names and standardization of the values that a regression model predicts, or None for other models.
 
-        The outputs of the model are standardized: `model.values.restore(outputs)` returns them in the unit of the data,
-        as predictors and exported artifacts do. The head keeps the values as it keeps `class_names`.
+        The outputs of the model are standardized. `model.values.restore(outputs)` returns them in the unit of the data,
+        as do predictors and exported artifacts. Like `class_names`, the names and standardization are stored in the
+        head.
 
         Raises:
-            ValueError: On setting values of another number than the outputs, or of a model with `class_names` or a
+            ValueError: If the number of values differs from the number of outputs, or the model has `class_names` or a
                 `classifier_activation`.
         """
         return next((getattr(head, "values", None) for head in self._heads()), None)
@@ -149,7 +153,7 @@ class ConfiguredModel(keras.Model):
     def quantize(
         self, mode: str | None = None, config: Any = None, filters: Filters | None = None, **kwargs: Any
     ) -> None:
-        """Quantize the dense layers; see `keras.Model.quantize`. Layers that cannot be quantized stay as they are."""
+        """Quantize the dense layers; see `keras.Model.quantize`. Layers without quantization support do not change."""
 
         def can_quantize(layer):
             implemented = type(layer).quantize is not keras.layers.Layer.quantize
@@ -160,23 +164,23 @@ class ConfiguredModel(keras.Model):
                 kernel = getattr(layer, "kernel", None)
                 if kernel is not None and not np.any(keras.ops.convert_to_numpy(kernel)):
                     warnings.warn(
-                        f"The kernel of {layer.name!r} is zero, and is not trained any more once it is quantized. Pass "
+                        f"The kernel of {layer.name!r} is zero, and cannot be trained after quantization. Pass "
                         f"`filters=lambda layer: layer.name != {layer.name!r}`, or quantize after training.",
                         stacklevel=3,
                     )
         super().quantize(mode, config=config, filters=can_quantize, **kwargs)
 
     def export(self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any) -> None:  # noqa: A002
-        """Write the model for serving, without the backward passes of kernels; see `keras.Model.export`."""
+        """Export the model for inference, with plain formulas instead of kernels; see `keras.Model.export`."""
         if format == "onnx":
             register_erfc()
         with kernels.plain():
             super().export(filepath, format, *args, **kwargs)
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **kwargs: Any) -> None:
-        """Save the model; see `keras.Model.save`. `keras.models.load_model` finds the class in HDF5 files, too."""
+        """Save the model; see `keras.Model.save`. `keras.models.load_model` can also load HDF5 files."""
         super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
-        if str(filepath).endswith((".h5", ".hdf5")):  # where Keras writes a class name that it does not find itself
+        if str(filepath).endswith((".h5", ".hdf5")):  # Keras writes a class name that it cannot resolve
             with h5py.File(filepath, "a") as file:
                 content = json.loads(file.attrs["model_config"])
                 if content["class_name"] == type(self).__name__:
@@ -184,7 +188,7 @@ class ConfiguredModel(keras.Model):
                     file.attrs["model_config"] = json.dumps(content).encode()
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments, and the changes of layers since: frozen, quantized or replaced."""
+        """Return the arguments of the constructor, and the changes to layers since then: frozen, quantized or LoRA."""
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
         config = {
@@ -208,7 +212,7 @@ class ConfiguredModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Self:
-        """Build a model from what `get_config` returned."""
+        """Create a model from its configuration; see `get_config`."""
         config = dict(config)
         trainable = config.pop("trainable", True)
         input_normalization = config.pop("input_normalization", None)
@@ -218,7 +222,7 @@ class ConfiguredModel(keras.Model):
         model = cls(**config)
         model.input_normalization = input_normalization
         model.resizing = None if resizing is None else Resizing.from_dict(resizing)
-        outputs = model.output_shape[-1] if model.config.include_top else 0  # another head has other outputs
+        outputs = model.output_shape[-1] if model.config.include_top else 0  # `config` may change the head
         if outputs == len(class_names) > 0:
             model.class_names = class_names
         if outputs == len(values.get("names", ())) > 0:
@@ -231,22 +235,22 @@ class ConfiguredModel(keras.Model):
 
 
 def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
-    """Raise a ValueError if a model is not of this package, or not of one of the classes."""
+    """Raise a ValueError if `model` is not an instance of one of `classes` (default: any model of this package)."""
     if not isinstance(model, classes or ConfiguredModel):
         raise ValueError(
-            f"`model` must be a keras_vit model, such as keras_vit.ViT_B16(). Received: {_checks.described(model)}. Of "
-            "a model with a VisionTransformer or BiTResNet inside, pass that. keras.models.clone_model returns a plain "
-            "Functional model: copy.deepcopy(model) returns a keras_vit model."
+            f"`model` must be a keras_vit model, such as keras_vit.ViT_B16(). Received: {_checks.described(model)}. If "
+            "it contains a VisionTransformer or BiTResNet, pass that model. keras.models.clone_model returns a plain "
+            "Functional model: use copy.deepcopy(model) instead, which returns a keras_vit model."
         )
 
 
 def class_names_of(model: Any) -> tuple[str, ...] | None:
-    """Return the names of the classes of a model's outputs, also of a clone or a model around one; None if unknown."""
+    """Return a model's class names, or None if they are unknown. The model may be a clone or contain the classifier."""
     return _of_head(model, "class_names")
 
 
 def values_of(model: Any) -> Values | None:
-    """Return the values that a model predicts, also of a clone or a model around one; None for other models."""
+    """Return a regression model's values, or None for other models. The model may be a clone or contain the model."""
     return _of_head(model, "values")
 
 
@@ -259,7 +263,7 @@ def _of_head(model: Any, name: str) -> Any:
 
 
 def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:
-    """Return whether a layer is meant by the `filters` of `keras.Model.quantize`."""
+    """Return whether a layer matches the `filters` of `keras.Model.quantize`."""
     if callable(filters):
         return bool(filters(layer))
     patterns = [filters] if isinstance(filters, str) else filters
@@ -267,21 +271,21 @@ def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:
 
 
 def resolve_policy(dtype: str | dict[str, Any] | keras.DTypePolicy | None) -> keras.DTypePolicy:
-    """Return the dtype policy of a `dtype` argument: a policy, its name or configuration; the global one for None."""
+    """Return the dtype policy for a policy, its name, or its configuration. None gives the global policy."""
     if isinstance(dtype, dict):
         return keras.dtype_policies.deserialize(dtype)
     return keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
 
 
 def images_input(config: Config, policy: keras.DTypePolicy) -> keras.KerasTensor:
-    """Return the symbolic images of a model."""
-    # Half precision has no 256 values between 128 and 255.
+    """Create the symbolic input of a model."""
+    # Between 128 and 255, bfloat16 represents only integers.
     dtype = policy.compute_dtype if config.input_range is None else "float32"
     return keras.Input(config.image_shape, dtype=dtype, name="images")
 
 
 def normalized(config: Config, images: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the input of the weights: the images, or their values after a layer that maps the `input_range`."""
+    """Return the normalized images: rescaled from `input_range` if it is set, and unchanged otherwise."""
     if config.input_range is None:
         return images
     scale, offset = normalization.scale_and_offset(normalization.SYMMETRIC, config.input_range)

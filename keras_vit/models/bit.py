@@ -19,7 +19,7 @@ class BiTConfig(Config, BiTVariant):
     """Arguments of `keras_vit.BiTResNet`.
 
     Args:
-        pool_padding: Border of the root's max-pooling: `"infinity"`, `"zeros"` or `"edge"`; see
+        pool_padding: Padding of the root's max-pooling: `"infinity"`, `"zeros"` or `"edge"`; see
             `keras_vit.layers.BiTRoot`.
 
     Example:
@@ -40,7 +40,7 @@ class BiTConfig(Config, BiTVariant):
 
     @property
     def stage_widths(self) -> tuple[int, ...]:
-        """Inner channels of the units of each stage; the stages end in four times as many."""
+        """Number of inner channels of the units of each stage. The output of a stage has four times as many."""
         return tuple(64 * self.width_factor * 2**index for index in range(len(self.block_sizes)))
 
     @property
@@ -51,10 +51,11 @@ class BiTConfig(Config, BiTVariant):
 
 @dataclasses.dataclass(frozen=True)
 class PublishedBiT(Options, Published):
-    """Arguments of the constructors of BiT ResNets, such as `BiT_R50x1`.
+    """Arguments of the constructors of published BiT ResNets, such as `BiT_R50x1`.
 
     Args:
-        pool_padding: As in `BiTResNet`. `"auto"` for that of published weights, `"infinity"` without weights.
+        pool_padding: As in `BiTResNet`. `"auto"` selects the padding of the published weights, or `"infinity"` without
+            weights.
     """
 
     _: dataclasses.KW_ONLY
@@ -63,7 +64,7 @@ class PublishedBiT(Options, Published):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTResNet(ConfiguredModel):
-    """Pre-activation ResNet with group norm and weight standardization.
+    """BiT, a pre-activation ResNet with group norm and weight standardization.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
 
@@ -72,7 +73,7 @@ class BiTResNet(ConfiguredModel):
 
     Raises:
         ValueError: If an argument is out of range.
-        TypeError: If there is no such argument.
+        TypeError: If an argument is unknown.
 
     References:
         - [Big Transfer (BiT): General Visual Representation Learning](https://arxiv.org/abs/1912.11370)

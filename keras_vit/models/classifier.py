@@ -1,4 +1,4 @@
-"""Layers of a classifier on features."""
+"""Classification layers."""
 
 import keras
 
@@ -7,7 +7,7 @@ from keras_vit.models.config import Config
 
 
 def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") -> keras.layers.Layer:
-    """Return the classification layer: zero kernel and constant bias, as the reference initializes it."""
+    """Create the classification layer. As in the reference, its kernel is initialized to zeros."""
     return Dense(
         config.classes,
         kernel_initializer="zeros",
@@ -18,14 +18,14 @@ def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") ->
 
 
 def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
-    """Return a batch norm without scale and offset, with PyTorch's momentum and MAE's epsilon."""
+    """Create a batch norm without scale and offset, with PyTorch's momentum and MAE's epsilon."""
     return keras.layers.BatchNormalization(
         momentum=0.9, epsilon=1e-6, center=False, scale=False, dtype=policy, name=name
     )
 
 
 def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the output of a model: logits, or the activation of the classifier, computed in float32."""
+    """Return the output of a model: the logits, or the result of `classifier_activation` in float32."""
     if config.classifier_activation is None:
         return logits
     return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)

@@ -1,7 +1,7 @@
-"""Arguments of models: the names, types, defaults and checks that Vision Transformers and BiT share.
+"""Arguments that all models share: names, types, defaults and checks.
 
-Every argument is a dataclass field in one place. The signatures and the documentation of models and of the constructors
-of published variants follow from the fields (`arguments.py`).
+Every argument is a dataclass field that is defined in one place. `arguments.py` derives the signatures and the
+documentation of all constructors from these fields.
 """
 
 import dataclasses
@@ -25,12 +25,13 @@ class Published:
     """First arguments of the constructor of a published variant, such as `ViT_B16`.
 
     Args:
-        image_size: An integer, (height, width), or None for images of any size. `"auto"` for the size that published
-            weights were trained with, 224 without weights.
-        classes: Number of classes. `"auto"` for that of published weights, 1000 without weights.
-        weights: None for random initial values, the path of a checkpoint, or a name that `keras_vit.list_weights`
+        image_size: An integer, (height, width), or None for images of any size. `"auto"` selects the image size of the
+            published weights, or 224 without weights.
+        classes: Number of classes. `"auto"` selects the number of classes of the published weights, or 1000 without
+            weights.
+        weights: None for random initialization, the path of a checkpoint, or a name that `keras_vit.list_weights`
             returns for the variant. Published weights are downloaded once to Keras' cache. Position embeddings are
-            resized to the grid of the model. A head for another number of classes keeps its initial values.
+            resized to the model's grid. If the number of classes differs, the head keeps its initial values.
     """
 
     image_size: Size | Auto | None = "auto"
@@ -56,16 +57,16 @@ class Options:
     """Further arguments of every model.
 
     Args:
-        include_top: Whether the model ends in the classification head. Without it, the output is the pooled
+        include_top: Whether the model includes the classification head. Without the head, the output is the pooled
             representation.
         classifier_activation: Activation of the output, such as `"softmax"`, computed in float32. None for logits.
         name: Name of the model.
         dtype: Dtype policy or its name, such as `"mixed_bfloat16"`. None for the global policy.
         channels: Number of channels of the images.
         head_bias: Initial bias of the head.
-        input_range: Values of black and white in the images, such as `(0, 255)`. A first layer then maps them to the
-            values that the weights take: the model's `input_normalization`, [-1, 1] if that is not known. None for
-            images that are normalized before.
+        input_range: Values of black and white in the images, such as `(0, 255)`. The first layer then normalizes the
+            images with the model's `input_normalization`, or to [-1, 1] if it is unknown. None if the images are
+            already normalized.
     """
 
     include_top: bool = True
@@ -83,9 +84,9 @@ class Config(Options, Sizes):
     """Arguments of a model; the base class of `ViTConfig` and `BiTConfig`.
 
     Attributes:
-        COMMON: Arguments that the models of every project have.
-        FREE: Arguments on which neither the weights nor the outputs depend.
-        head: Layer that a user gave as the head; None for the model's own. A field of `ViTConfig`.
+        COMMON: Arguments that the models of all projects have.
+        FREE: Arguments that affect neither the weights nor the logits.
+        head: Custom head layer, or None for the default head. A field of `ViTConfig`.
     """
 
     head = None  # type: Any
@@ -117,13 +118,13 @@ class Config(Options, Sizes):
             self._set("classes", _checks.positive_int("classes", self.classes))
 
     def _refuse(self, wrong: Any, expected: str, *names: str) -> None:
-        """Raise a ValueError with the expectation and the values of arguments if `wrong`."""
+        """Raise a ValueError with `expected` and the values of the named arguments if `wrong` is true."""
         if wrong:
             received = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
             raise ValueError(f"{expected} Received: {received}.")
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the dataclasses are frozen once they are checked
+        object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -132,34 +133,34 @@ class Config(Options, Sizes):
 
     @classmethod
     def options(cls) -> dict[str, Any]:
-        """Return the defaults of the arguments that are neither common nor free.
+        """Return the defaults of the arguments that are neither in `COMMON` nor in `FREE`.
 
-        A project's files have the default of every option that the project does not know.
+        The checkpoints of a project have the default value of every option that the project does not support.
         """
         left_out = {*cls.COMMON, *cls.FREE}
         return {field.name: field.default for field in dataclasses.fields(cls) if field.name not in left_out}
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the configuration of a model's `get_config()`; other entries are left out."""
+        """Create a configuration from a model's `get_config()`. Keys that are not arguments are ignored."""
         return cls(**{name: value for name, value in arguments.items() if name in cls.names()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the resolved arguments in values that JSON keeps."""
+        """Return the resolved arguments as JSON-serializable values."""
         values = {name: getattr(self, name) for name in self.names()}
         if self.head is not None:
             values["head"] = keras.saving.serialize_keras_object(self.head)
-            values["head"].pop("build_config", None)  # of one size of images
+            values["head"].pop("build_config", None)  # it depends on the image size
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def image_shape(self) -> tuple[int | None, int | None, int]:
-        """Shape of one image, `(height, width, channels)`; None for sides of any size."""
+        """Shape of an image, `(height, width, channels)`. Height and width are None for images of any size."""
         return (*((None, None) if self.image_size is None else pair(self.image_size)), self.channels)
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """Return the values that a type lists: `Literal`, bool or None, and unions of these; none of other types."""
+    """Return the values of a type: of `Literal`, bool, None, or a union of these. Empty for all other types."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         parts = [choices_of(part) for part in typing.get_args(hint)]
         return sum(parts, ()) if all(parts) else ()
@@ -174,5 +175,5 @@ def pair(size: Size) -> tuple[int, int]:
 
 
 def plain(size: tuple[int, int]) -> Size:
-    """Return (height, width), or a single number if both are the same."""
+    """Return a single integer if height and width are equal, and (height, width) otherwise."""
     return size[0] if size[0] == size[1] else size

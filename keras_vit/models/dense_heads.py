@@ -1,4 +1,4 @@
-"""Heads that classify pixels: layers for the argument `head` of a Vision Transformer."""
+"""Segmentation heads: layers for the argument `head` of a Vision Transformer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from keras_vit.layers.composite import CompositeLayer
 
 
 class Segmenter(CompositeLayer):
-    """Base class of heads for segmentation: logits on a grid from the patches after one or several blocks.
+    """Base class of segmentation heads, from the patches after one or several blocks to logits on a grid.
 
     Args:
         classes: Number of classes.
-        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
-            block. The patches of each block are those after the model's final norm.
+        blocks: Indices of the blocks whose patches are concatenated, or None for the last block. Negative indices count
+            from the end. The model's final norm is applied to the patches of each block.
         dropout_rate: Probability in [0, 1) of dropping a whole channel of an image.
         name: Name of the layer.
     """
@@ -45,7 +45,7 @@ class Segmenter(CompositeLayer):
         super().build()
 
     def build_layers(self, width: int) -> None:
-        """Build the sublayers for patches of this width."""
+        """Build the sublayers for patches `[B, h, w, width]`."""
         raise NotImplementedError
 
     def call(self, tokens: Any, grid: Any, training: bool = False) -> Any:
@@ -53,30 +53,30 @@ class Segmenter(CompositeLayer):
         return self.logits(self.dropout(x, training=training), training)
 
     def logits(self, x: Any, training: bool) -> Any:
-        """Return the logits of patches `[B, h, w, D]`."""
+        """Return the logits for patches `[B, h, w, D]`."""
         raise NotImplementedError
 
     def dense(self, name: str, units: int) -> keras.layers.Layer:
-        """Return a dense layer of each place, a 1 x 1 convolution, as mmsegmentation initializes it."""
+        """Create a dense layer, equivalent to a 1 x 1 convolution, with mmsegmentation's initializer."""
         normal = keras.initializers.RandomNormal(stddev=0.01)
         return Dense(units, kernel_initializer=normal, dtype=self.dtype_policy, name=name)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LinearSegmenter(Segmenter):
-    """Batch norm and a linear layer, the head on frozen features of DINOv2 and DINOv3.
+    """Segmentation head of DINOv2 and DINOv3 for frozen features: batch norm and a linear layer.
 
     Args:
         classes: Number of classes.
-        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
-            block. The patches of each block are those after the model's final norm.
-        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image. DINOv3 drops 0.1.
+        blocks: Indices of the blocks whose patches are concatenated, or None for the last block. Negative indices count
+            from the end. The model's final norm is applied to the patches of each block.
+        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image. DINOv3 uses 0.1.
         name: Name of the layer.
 
     Call arguments:
-        tokens: Tokens of the encoder, which are not read.
-        grid: Patches `[B, h, w, D]`, or a list of them with `blocks`. The result is `[B, h, w, classes]`.
-        training: Whether to drop channels, and to normalize by the batch.
+        tokens: Tokens of the encoder, which are ignored.
+        grid: Patches `[B, h, w, D]`, or with `blocks` a list of them. The result is `[B, h, w, classes]`.
+        training: Whether to drop channels, and to normalize with the statistics of the batch.
 
     References:
         - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4
@@ -106,20 +106,20 @@ class LinearSegmenter(Segmenter):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UpsampleSegmenter(Segmenter):
-    """Transposed convolutions, which double the resolution each, and a linear layer.
+    """Segmentation head: transposed convolutions that double the resolution, and a linear layer.
 
     Args:
         classes: Number of classes.
-        blocks: Numbers of the blocks whose patches are concatenated, negative ones from the end; None for the last
-            block. The patches of each block are those after the model's final norm.
+        blocks: Indices of the blocks whose patches are concatenated, or None for the last block. Negative indices count
+            from the end. The model's final norm is applied to the patches of each block.
         dropout_rate: Probability in [0, 1) of dropping a whole channel of an image.
-        width: Width of the layer before the convolutions, which halve it each.
-        stages: Number of convolutions.
+        width: Width of the dense layer before the convolutions. Each convolution halves the width.
+        stages: Number of transposed convolutions.
         name: Name of the layer.
 
     Call arguments:
-        tokens: Tokens of the encoder, which are not read.
-        grid: Patches `[B, h, w, D]`, or a list of them with `blocks`. The result is
+        tokens: Tokens of the encoder, which are ignored.
+        grid: Patches `[B, h, w, D]`, or with `blocks` a list of them. The result is
             `[B, 2**stages h, 2**stages w, classes]`.
         training: Whether to drop channels.
 
@@ -145,14 +145,14 @@ class UpsampleSegmenter(Segmenter):
 
     @property
     def widths(self) -> list[int]:
-        """Width before the first convolution and after each."""
+        """Width before the first convolution and after each convolution."""
         return [self.width >> stage for stage in range(self.stages + 1)]
 
     def build_layers(self, width: int) -> None:
         shared: Any = {"dtype": self.dtype_policy}
         self.projection = Dense(self.width, name="projection", **shared)
         self.projection.build((None, None, None, width))
-        # A kernel that its stride divides covers all places as often: no checkerboard.
+        # A kernel size divisible by the stride covers all positions equally often and avoids checkerboard artifacts.
         options: Any = {"kernel_size": 4, "strides": 2, "padding": "same", "data_format": "channels_last", **shared}
         self.convolutions, self.norms = [], []
         for stage, (before, after) in enumerate(zip(self.widths, self.widths[1:], strict=False)):
@@ -177,7 +177,7 @@ class UpsampleSegmenter(Segmenter):
             tally.parameters += after
             rows *= 4
             tally.norm(rows, after)
-            tally.elementwise(rows * after)  # of GELU
+            tally.elementwise(rows * after)  # GELU
         tally.dense(rows, widths[-1], self.classes)
 
 
@@ -185,7 +185,7 @@ HEADS = {"linear": LinearSegmenter, "upsample": UpsampleSegmenter}
 
 
 def resized(logits: Any, size: tuple[int, int]) -> Any:
-    """Resize logits `[b, height, width, classes]` bilinearly to (h, w), with corners half a pixel outside."""
+    """Resize logits `[b, height, width, classes]` to `[b, *size, classes]` bilinearly, with half-pixel centers."""
     if tuple(logits.shape[1:3]) == tuple(size):
         return logits
     return ops.image.resize(logits, size, interpolation="bilinear", data_format="channels_last")

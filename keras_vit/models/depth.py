@@ -1,4 +1,4 @@
-"""The depth of each weight of a model, counted in blocks from the images."""
+"""Depth of each weight of a model, in blocks, for layer-wise learning rate decay."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,10 @@ import keras
 
 
 def depths(model: keras.Model) -> tuple[dict[str, int], int]:
-    """Return the depth of each weight by its path, and the largest depth, which is the number of blocks plus one.
+    """Return the depth of each weight by its path, and the maximum depth, which is the number of blocks plus one.
 
-    Depth 0 has embeddings and all that comes before the first block; each block is one deeper than the one before;
-    everything else (final norm, pooling, head) is the deepest.
+    Embeddings and all layers before the first block have depth 0, and the blocks have depths 1, 2, ... All other layers
+    (final norm, pooling, head) have the maximum depth.
     """
     parts = list(_parts(model))
     blocks = [index for index, part in enumerate(parts) if getattr(part, "is_block", False)]
@@ -27,7 +27,7 @@ def depths(model: keras.Model) -> tuple[dict[str, int], int]:
 
 
 def _parts(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    """Yield blocks, and the layers that neither are nor hold a block, in the order of the model."""
+    """Yield the blocks and all layers outside of blocks, in the order of the model."""
     inner = list(layer._flatten_layers(include_self=False))
     if not getattr(layer, "is_block", False) and any(getattr(part, "is_block", False) for part in inner):
         for child in layer._flatten_layers(recursive=False, include_self=False):

@@ -1,20 +1,23 @@
-"""Grid of patches that images are cut into."""
+"""Grid of patches of an image."""
 
 from collections.abc import Sequence
 
 from keras_vit import _checks
 from keras_vit.models.config import Size, plain
 
-REFERENCE_SIZE = 224  # pixels: the resolution whose grid the position table of a model for images of any size has
+REFERENCE_SIZE = 224  # pixels: image size that sets the grid of the position table in a model for images of any size
 
 
 def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
-    """Return the pixels per cell of the map that is cut into patches: 1 without a ResNet, 4 after its root."""
+    """Return the stride of a hybrid's ResNet, or 1 without a ResNet.
+
+    The root has stride 4, and each stage after the first doubles the stride.
+    """
     return 1 if resnet_blocks is None else 4 * 2 ** max(len(resnet_blocks) - 1, 0)
 
 
 def stride(patch_size: Size, resnet_blocks: Sequence[int] | None) -> tuple[int, int]:
-    """Return the pixels per patch, (height, width)."""
+    """Return the size of a patch in pixels of the image, (height, width)."""
     height, width = _checks.size_pair("patch_size", patch_size)
     return stem_stride(resnet_blocks) * height, stem_stride(resnet_blocks) * width
 
@@ -25,7 +28,7 @@ def grid(
     image_size: Size | None = None,
     position_grid: Size | None = None,
 ) -> tuple[int, int]:
-    """Return the grid of patches, (height, width), of a position table; see the arguments of `ViTConfig`."""
+    """Return the grid (height, width) of a position table; see the arguments of `ViTConfig`."""
     pixels = stride(patch_size, resnet_blocks)
     if image_size is None:
         if position_grid is not None:

@@ -1,4 +1,4 @@
-"""Heads: callables from the tokens of the encoder and their grid to the output of a Vision Transformer."""
+"""Heads of Vision Transformers: callables from the tokens of the encoder and their grid to the output."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from keras_vit.models import parts
 from keras_vit.models.classifier import batch_norm, head_layer, predictions
 from keras_vit.models.vit_config import ViTConfig
 
-_LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # of `Head`, with weights
+_LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # layers of `Head` with weights
 
 
 class Head:
-    """Pooling and classification. The output is the pooled vector without `include_top`, all tokens without pooling.
+    """Pooling and classification, or only pooling with `include_top=False`. Pooling of None keeps all tokens.
 
     Attributes:
-        blocks: Numbers of the blocks whose tokens the head reads, as a list; None for the last block.
+        blocks: Indices of the blocks whose tokens the head receives as a list, or None for the last block's tokens.
     """
 
     blocks: Sequence[int] | None = None
@@ -26,7 +26,7 @@ class Head:
         self.config, self.policy = config, policy
 
     def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
-        """Return the output for tokens `[B, T, D]` on the grid of `[B, h, w, ...]`."""
+        """Return the output for tokens `[B, T, D]`, whose patches have the grid of a tensor `[B, h, w, ...]`."""
         config, vectors = self.config, self._pooled(tokens)
         if config.norm_after_pooling:
             vectors = [parts.norm_layer(config, self.policy, "fc_norm")(x) for x in vectors]
@@ -43,10 +43,10 @@ class Head:
         return predictions(config, self._average(logits))
 
     def _pooled(self, x):
-        """Return the vector `[B, D]` that the head reads; of a distilled model, the two vectors."""
+        """Return a list with the input `[B, D]` of the head, or with the inputs of both heads of a distilled model."""
         config, shared = self.config, {"dtype": self.policy}
         others = config.num_prefix_tokens + config.num_registers
-        if config.distillation_token is True:  # a head for the class token, and another for the distillation token
+        if config.distillation_token is True:  # one head for each token
             return [TokenPooling(0, name="pool", **shared)(x), TokenPooling(1, name="pool_dist", **shared)(x)]
         if config.pooling == "token":
             return [TokenPooling(0, name="pool", **shared)(x)]
@@ -68,7 +68,7 @@ class Head:
         return tensors[0] if len(tensors) == 1 else keras.layers.Average(name="average", dtype=self.policy)(tensors)
 
     def count(self, tally: Any, tokens: int) -> None:
-        """Add the cost of the head on a number of tokens to a `planning.cost.Tally`."""
+        """Add the cost of the head for this number of tokens to a `planning.cost.Tally`."""
         config, heads = self.config, 2 if self.config.distillation_token is True else 1
         rows = tokens if config.pooling is None else 1
         if config.pooling == "map":
@@ -79,13 +79,13 @@ class Head:
             for head in range(heads):
                 tally.dense(rows, config.pooled_size, config.representation_size, parameters=head == 0)
         if config.include_top and config.head_norm:
-            tally.elementwise(rows * config.num_features)  # its statistics are no parameters
+            tally.elementwise(rows * config.num_features)  # its statistics are not counted as parameters
         for _ in range(heads if config.include_top else 0):
             tally.dense(rows, config.num_features, config.classes or 0)
 
 
 class GivenHead(Head):
-    """The Keras layer that is the argument `head` of a model."""
+    """Head that calls the custom Keras layer from the argument `head` of a model."""
 
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
         super().__init__(config, policy)
@@ -104,10 +104,10 @@ class GivenHead(Head):
 
 
 def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
-    """Return the head that a configuration describes."""
+    """Create the head of a configuration."""
     return (Head if config.head is None else GivenHead)(config, policy)
 
 
 def variable_prefixes(given: keras.layers.Layer | None = None) -> tuple[str, ...]:
-    """Return the beginnings of the paths of the variables of a given head, or of those of this module."""
+    """Return the prefixes of the variable paths of a custom head, or of the default head if `given` is None."""
     return tuple(f"{name}/" for name in (_LAYERS if given is None else (given.name,)))

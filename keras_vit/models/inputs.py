@@ -1,4 +1,4 @@
-"""Images as users pass them: their preparation, their shape, and a warning about images that were not prepared."""
+"""Input images: normalization, a check of their shape, and a warning about images that are not normalized."""
 
 import warnings
 from typing import Any
@@ -9,30 +9,31 @@ import numpy as np
 from keras_vit import _checks
 from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 
-_FAR_OUTSIDE = 4.0  # images that are normalized by ImageNet's mean and deviation reach 2.7
-_LOOKED_AT = 32  # images of a batch whose values are compared
+_FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
+_LOOKED_AT = 32  # number of images of a batch whose values are checked
 
-# Kinds of values, as a warning names them.
+# Kinds of values in the words of the warnings.
 PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values around 0"
 
 
 def preprocess_input(images: Any, model: keras.Model | None = None, data_format: str | None = None) -> Any:
-    """Normalize pixel values in [0, 255] for a model: to [-1, 1], or as the weights of `model` were trained.
+    """Normalize pixels in [0, 255] to [-1, 1], or as in the training of the weights of `model`.
 
-    Floats without a value above 1 cause a warning: they were scaled before.
+    Warns if the images look normalized already, such as floats in [0, 1].
 
     Args:
-        images: Array, tensor or PIL image, of integers or floats in [0, 255], whose last axis is the channels; of any
-            shape if all channels are normalized alike.
-        model: Model of this package. Its `input_normalization` is applied, and [-1, 1], with a warning, where the model
-            does not know its own. The pixels of a model with an `input_range` are mapped to that. None for [-1, 1].
-        data_format: `"channels_last"` or None, which are the same: no model of this package takes channels first.
+        images: Array, tensor or PIL image, integers or floats in [0, 255]. The last axis contains the channels. If all
+            channels have the same normalization, any shape is allowed.
+        model: Model of this package whose `input_normalization` is applied. If the normalization is unknown, the pixels
+            are mapped to [-1, 1] with a warning. If the model has an `input_range`, the pixels are mapped to this
+            range. None for [-1, 1].
+        data_format: `"channels_last"` or None, which have the same meaning.
 
     Returns:
-        Float32, NumPy if `images` is not a tensor.
+        Float32 array or tensor: a NumPy array unless `images` is a tensor.
 
     Raises:
-        ValueError: If an argument is something else, such as a path or `"channels_first"`.
+        ValueError: If an argument is invalid, such as a path or `"channels_first"`.
 
     Example:
     >>> preprocess_input(np.array([0, 255], np.uint8)).tolist()
@@ -57,16 +58,16 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
         return images.astype(np.float32) / scale - offset
     if "float32" not in str(images.dtype):
         images = keras.ops.cast(images, "float32")
-    return images / scale - offset  # also of a tensor of tf.data under another backend
+    return images / scale - offset  # operators also work for tensors of tf.data under another backend
 
 
 def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
-    """Return the numbers, one for all channels or one for each, that make `pixels / scale - offset` the input."""
+    """Return the `scale` and `offset` of `pixels / scale - offset`, as one number or one number per channel."""
     known = of_images(model)
     if model is not None and known is None:
         warnings.warn(
-            f"The model {model.name!r} does not know the normalization that its weights were trained with: [-1, 1] is "
-            "assumed. Set model.input_normalization = (mean, deviation), of pixels in [0, 1].",
+            f"The normalization with which the weights of model {model.name!r} were trained is unknown: [-1, 1] is "
+            "assumed. Set model.input_normalization = (mean, deviation), for pixels in [0, 1].",
             stacklevel=3,
         )
     mean, deviation = np.asarray(known or SYMMETRIC)
@@ -76,9 +77,9 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
 
 
 def checked_images(model: keras.Model, images: Any) -> Any:
-    """Return the images that a model was called with; a dict or list of one tensor is that tensor.
+    """Check the images that a model was called with, and unpack a dict or list of one tensor.
 
-    Images of another shape raise a ValueError. Values that were not prepared cause a warning, once, if they are known.
+    Raises a ValueError if the shape is wrong. Warns once per model about images that are not normalized.
     """
     values = list(images.values()) if isinstance(images, dict) else images
     if isinstance(values, (list, tuple)) and len(values) == 1 and hasattr(values[0], "shape"):
@@ -90,14 +91,14 @@ def checked_images(model: keras.Model, images: Any) -> Any:
     if is_tensor and not images.shape[1:].is_fully_defined():
         import tensorflow as tf
 
-        return tf.ensure_shape(images, model.inputs[0].shape)  # their size is known at run time only
+        return tf.ensure_shape(images, model.inputs[0].shape)  # check the size at run time
     return images
 
 
 def check_shape(model: keras.Model, images: Any) -> None:
-    """Raise a ValueError if images do not have the shape that a model takes."""
+    """Raise a ValueError if the shape of images does not match a model's input."""
     shape = getattr(images, "shape", ())
-    if getattr(shape, "rank", 0) is None:  # of a data set that does not know it
+    if getattr(shape, "rank", 0) is None:  # a data set with tensors of unknown rank
         return
     shape, expected = tuple(shape), tuple(model.inputs[0].shape)
     agrees = len(shape) == len(expected) and all(
@@ -109,14 +110,14 @@ def check_shape(model: keras.Model, images: Any) -> None:
         raise ValueError(
             f"{type(model).__name__} {model.name!r} takes images of shape {expected} "
             f"[batch, height, width, channels]. Received: {shape or _checks.described(images)}.{hint} Resize them, or "
-            "build the model with `image_size` (None for any size) and `channels` as your images have them."
+            "build the model with the `image_size` (None for any size) and `channels` of your images."
         )
 
 
 def kind_of_values(images: Any) -> str | None:
-    """Return the kind of the values in a batch, or None if that cannot be seen.
+    """Return the kind of the values in a batch, or None if it is unknown.
 
-    It cannot be seen where values are traced, nor in images of one color, which may be black.
+    The kind is unknown for symbolic tensors, and for images of a single color, which may be black.
     """
     try:
         if "int" in keras.backend.standardize_dtype(images.dtype):
@@ -126,7 +127,7 @@ def kind_of_values(images: Any) -> str | None:
         first = images[:_LOOKED_AT]
         values = keras.ops.convert_to_numpy(first) if keras.ops.is_tensor(first) else np.asarray(first)
         low, high = float(np.min(values)), float(np.max(values))
-    except Exception:  # noqa: BLE001  a tracer of any backend, or a type without numbers
+    except Exception:  # noqa: BLE001  tracers of any backend, or types that are not numeric
         return None
     if max(high, -low) > _FAR_OUTSIDE:
         return PIXELS
@@ -136,7 +137,7 @@ def kind_of_values(images: Any) -> str | None:
 
 
 def warn_about_values(model: keras.Model, images: Any) -> bool:
-    """Warn about images whose values a model does not take, and return whether the values could be seen."""
+    """Warn if the values of images do not match a model's normalization. Return True if the values were checked."""
     found, expected = kind_of_values(images), black_and_white(of_images(model) or SYMMETRIC)
     if found not in (None, kind_of_values(np.asarray(expected))):
         arguments = "images" if expected == (-1, 1) else "images, model"

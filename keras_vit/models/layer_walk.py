@@ -1,6 +1,6 @@
-"""Run a functional model layer by layer, for what its layers return or could return.
+"""Run a functional model layer by layer, to inspect or change the outputs of its layers.
 
-The only module of this package that uses private parts of Keras' models.
+This is the only module of the package that uses private attributes of Keras' models.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from keras_vit.models.masked import MaskedModel
 def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the outputs of the layers with these names, or of all blocks and stages, in the order of execution.
 
-    Of symbolic inputs, the outputs are symbolic, for another model of the same layers. Of a pre-training model, they
-    are those of its encoder for whole images.
+    For symbolic inputs the outputs are symbolic, so that they can define another model with the same layers. For a
+    pre-training model, the outputs are computed by its encoder for images without hidden patches.
 
     Raises:
-        ValueError: If there is no such layer.
+        ValueError: If a layer does not exist.
     """
     found: dict[str, Any] = {}
     seen = []
@@ -39,18 +39,19 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
         if name not in found:
             raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
     if not found:
-        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Name the `layers` you mean.")
+        raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Pass the names of `layers`.")
     return found
 
 
 def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
-    """Run a model's layers in the model's order, models inside of it included, and return its output.
+    """Run a model layer by layer, including nested models, and return its output. The model itself does not change.
 
-    No layer is copied and none is connected anew: the model is afterwards as it was. `call(layer, *args, **kwargs)`
-    runs one layer and returns its output, of tensors with `training=False`: augmentation layers train by default.
+    `call(layer, *args, **kwargs)` must run one layer and return its output. For tensors, the arguments include
+    `training=False`, because augmentation layers train by default.
 
     Raises:
-        ValueError: If a model with attention in it is neither functional nor sequential, so that its order is unknown.
+        ValueError: If a model that contains attention is neither functional nor sequential, so that the order of its
+            layers is unknown.
     """
     is_symbolic = any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs))
 
@@ -60,8 +61,8 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
         if not is_symbolic and not isinstance(layer, (EncoderBlock, MAPHead)) and has_attention(layer):
             raise ValueError(_opaque(layer))
         if isinstance(layer, EncoderBlock) and kwargs.get("context") is not None:
-            args = (kwargs.pop("context"),)  # the last block computes all tokens here, whatever the output depends on
-        if isinstance(layer, keras.layers.Layer) and not is_symbolic:  # the others are operations of `keras.ops`
+            args = (kwargs.pop("context"),)  # also compute the tokens that the output does not need
+        if isinstance(layer, keras.layers.Layer) and not is_symbolic:  # not an operation of `keras.ops`
             kwargs["training"] = False
         return call(layer, *args, **kwargs)
 
@@ -79,7 +80,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
         )
     if not is_symbolic:
         flat = [ops.cast(ops.convert_to_tensor(x), wanted.dtype) for x, wanted in zip(flat, model.inputs, strict=True)]
-    # What `keras.models.clone_model(call_function=...)` runs, there on symbolic tensors only.
+    # `keras.models.clone_model(call_function=...)` runs the same method, but only on symbolic tensors.
     return model._run_through_graph(flat, call_fn=visit)
 
 
@@ -88,12 +89,12 @@ def _is_walkable(layer: Any) -> bool:
 
 
 def layers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer or model and all layers inside of it, at any depth."""
+    """Return a layer or model and all layers in it, at any depth."""
     return list(layer._flatten_layers())
 
 
 def has_attention(layer: Any) -> bool:
-    """Whether there is an encoder block or an attention pooling in a layer or model."""
+    """Return whether a layer or model contains an encoder block or attention pooling."""
     if not isinstance(layer, keras.layers.Layer):
         return False
     return any(isinstance(part, (EncoderBlock, MAPHead)) for part in layers_of(layer))
@@ -101,8 +102,8 @@ def has_attention(layer: Any) -> bool:
 
 def _opaque(layer: Any) -> str:
     inner = [part.name for part in layers_of(layer) if isinstance(part, ConfiguredModel) and part is not layer]
-    hint = f"Pass the model inside of it, {inner[0]!r}, with images as {inner[0]!r} takes them." if inner else ""
+    hint = f"Pass the model inside of it, {inner[0]!r}, with the input of {inner[0]!r}." if inner else ""
     return (
-        f"Layers can be followed through functional and sequential models. Received: {layer.name!r} of class "
-        f"{type(layer).__name__}, whose own `call` decides what runs when. {hint}".rstrip()
+        f"Only functional and sequential models can be run layer by layer. Received: {layer.name!r} of class "
+        f"{type(layer).__name__}, which has its own `call`. {hint}".rstrip()
     )

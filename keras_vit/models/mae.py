@@ -14,7 +14,7 @@ from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
 
-# Arguments of the encoder that the blocks of the decoder do not have; they have all others.
+# Arguments of the encoder that do not apply to the decoder. The decoder's blocks share all other arguments.
 _NOT_OF_DECODER = (
     *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_scale", "head_dim", "output_projection"),
     *("attention_chunk_size", "hidden_size", "num_layers", "num_heads", "mlp_dim"),
@@ -23,13 +23,13 @@ _NOT_OF_DECODER = (
 
 @dataclasses.dataclass(frozen=True)
 class MAEConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedAutoencoder`: those of the encoder, a `ViTConfig`, and these.
+    """Arguments of `keras_vit.MaskedAutoencoder`: the encoder's (see `ViTConfig`), the decoder's and `mask_ratio`.
 
     Args:
-        mask_ratio: Fraction of the patches that is removed.
+        mask_ratio: Fraction of the patches that are removed.
         decoder_hidden_size: Width of the decoder's tokens.
-        decoder_num_layers: Number of blocks of the decoder.
-        decoder_num_heads: Number of attention heads per block of the decoder. It must divide `decoder_hidden_size`.
+        decoder_num_layers: Number of decoder blocks.
+        decoder_num_heads: Number of attention heads per decoder block. It must divide `decoder_hidden_size`.
         decoder_mlp_dim: Width of the hidden layers of the decoder's MLPs. None for four times `decoder_hidden_size`.
 
     Example:
@@ -52,7 +52,7 @@ class MAEConfig(MaskedConfig):
     def __post_init__(self):
         self._set("class_token", True)
         super().__post_init__()
-        self._set("position_embedding", "learned")  # of the encoder; here the same table is not trained
+        self._set("position_embedding", "learned")  # in the encoder; here the same table is fixed
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
         _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
@@ -74,12 +74,12 @@ class MAEConfig(MaskedConfig):
 
     @property
     def num_visible(self) -> int:
-        """Number of patches per image that the encoder sees."""
+        """Number of patches per image that the encoder receives."""
         return self.num_patches - self.num_hidden
 
 
 class _Builder(Builder):
-    """Encoder of the visible patches, and a decoder of all."""
+    """Builder of an encoder of the visible patches and a decoder of all patches."""
 
     config: MAEConfig
 
@@ -117,18 +117,19 @@ class _Builder(Builder):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedAutoencoder(MaskedModel):
-    """Masked autoencoder (MAE): an encoder that sees a part of the patches, and a decoder that predicts the others.
+    """Masked autoencoder (MAE): an encoder of the visible patches and a decoder that predicts the removed patches.
 
-    A functional `keras.Model` from `[images, order]` to the predicted pixels of all patches, `[B, N, pixels]`, in the
-    order (row, column, channel). `order`, integers `[B, N]`, holds the patches of each image in random order; the first
-    `config.num_visible` are seen. The encoder's layers have the names of `VisionTransformer`.
+    A functional `keras.Model` from `[images, order]` to the predicted pixels of all patches, `[B, N, pixels]`. The
+    pixels of a patch are in the order (row, column, channel). `order` contains the indices of each image's patches in
+    random order, integers `[B, N]`. The encoder receives the first `config.num_visible` patches of `order`. Its layers
+    have the same names as in `VisionTransformer`.
 
     Args:
         See `keras_vit.models.MAEConfig`.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
-        TypeError: If there is no such argument.
+        TypeError: If an argument is unknown.
 
     References:
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377)

@@ -1,4 +1,4 @@
-"""Base class of the models that learn from images without labels, a part of whose patches is hidden."""
+"""Base class of pre-training models, which learn from unlabeled images with hidden patches."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 
-# Arguments of `VisionTransformer` of which pre-training has one value.
+# Arguments of `VisionTransformer` for which pre-training supports only one value.
 _FIXED = {
     **{"resnet_blocks": None, "distillation_token": False, "position_embedding_at": "input", "input_range": None},
     "final_norm": True,
@@ -22,10 +22,10 @@ NOT_OF_ENCODERS = (*ViTConfig.OF_HEAD, *_FIXED, "resnet_numerics")
 
 @dataclasses.dataclass(frozen=True)
 class MaskedConfig(ViTConfig):
-    """Arguments of an encoder that is pre-trained; the base class of `MAEConfig` and `MaskedPatchConfig`.
+    """Arguments of a pre-training model; the base class of `MAEConfig` and `MaskedPatchConfig`.
 
     Args:
-        mask_ratio: Fraction of the patches that is hidden.
+        mask_ratio: Fraction of the patches that are hidden.
 
     Example:
     >>> MaskedConfig(patch_size=16, image_size=224, mask_ratio=0.5).num_hidden
@@ -48,12 +48,12 @@ class MaskedConfig(ViTConfig):
             wrong = getattr(self, name) != value
             self._refuse(wrong, f"Pre-training on hidden patches needs {name}={value!r}.", name)
         rotary = self.position_embedding == "rope2d"
-        self._refuse(rotary, "Pre-training on hidden patches has no rotary positions.", "position_embedding")
+        self._refuse(rotary, "Pre-training on hidden patches cannot use rotary positions.", "position_embedding")
         self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", "image_size")
         self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
             not 0 < self.num_hidden < self.num_patches,
-            f"`mask_ratio` must hide at least one of the {self.num_patches} patches and leave one.",
+            f"`mask_ratio` must hide at least one of the {self.num_patches} patches, but not all.",
             "mask_ratio",
         )
 
@@ -64,29 +64,29 @@ class MaskedConfig(ViTConfig):
 
     @property
     def num_hidden(self) -> int:
-        """Number of patches per image that are hidden."""
+        """Number of hidden patches per image."""
         return self.num_patches - int(self.num_patches * (1 - self.mask_ratio))
 
     @property
     def patch_shape(self) -> tuple[int, int, int]:
-        """Shape of one patch, (height, width, channels)."""
+        """Shape of a patch, (height, width, channels)."""
         return (*self.stride, self.channels)
 
     @property
     def num_pixels(self) -> int:
-        """Number of values per patch."""
+        """Number of pixel values per patch, over all channels."""
         height, width, channels = self.patch_shape
         return height * width * channels
 
     def encoder_arguments(self) -> dict[str, Any]:
-        """Return the arguments of the `VisionTransformer` that the encoder is, without a head."""
+        """Return the encoder's arguments for a `VisionTransformer` without a head."""
         values = {name: value for name, value in self.to_dict().items() if name in ViTConfig.names()}
         values["pooling"] = "token" if self.class_token else "gap"
         return {**values, "name": None, "dtype": None}
 
 
 class MaskedModel(ConfiguredModel):
-    """Functional model of images and the places of their patches, around the encoder of a `VisionTransformer`.
+    """Pre-training model with the encoder of a `VisionTransformer`, for images and the indices of their patches.
 
     Example:
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
@@ -99,27 +99,27 @@ class MaskedModel(ConfiguredModel):
     def _checked(self, inputs):
         if not isinstance(inputs, (list, tuple)) or len(inputs) != 2:
             raise ValueError(
-                f"{type(self).__name__} takes [images, places of the patches]. Received: {type(inputs).__name__}. For "
-                "an image alone, call the model that `encoder()` returns."
+                f"{type(self).__name__} takes [images, indices of the patches]. Received: {type(inputs).__name__}. For "
+                "images without hidden patches, call the model that `encoder()` returns."
             )
         return [super()._checked(inputs[0]), inputs[1]]
 
     @property
     def encoder_layers(self) -> list[keras.layers.Layer]:
-        """Layers of the encoder in their order. Each takes the output of the one before; no patches are hidden."""
+        """Layers of the encoder, except those that hide patches. Each layer takes the previous layer's output."""
         end = [layer.name for layer in self.layers].index("encoder_norm") + 1
         hiding = (keras.layers.InputLayer, VisiblePatches, CorruptedPatches)
         return [layer for layer in self.layers[:end] if not isinstance(layer, hiding)]
 
     def encoder(self, **arguments: Any) -> VisionTransformer:
-        """Return the encoder as a model of its own, with a copy of the weights.
+        """Return the encoder as a separate model with a copy of the weights.
 
         Args:
-            **arguments: Arguments of `VisionTransformer` in place of the encoder's, which change no shape of a weight:
-                `pooling`, `classes` with `include_top=True`, `head`, `drop_path_rate`.
+            **arguments: Overrides of the encoder's arguments, such as `pooling`, `classes` with `include_top=True`,
+                `head` or `drop_path_rate`. They must not change the shape of a weight.
 
         Raises:
-            ValueError: If the encoder's weights do not fit the arguments.
+            ValueError: If the encoder's weights do not match the arguments.
         """
         own = {**self.config.encoder_arguments(), "dtype": self.dtype_policy}
         model = VisionTransformer(**{**(ViTConfig.of_encoder(own) if "head" in arguments else own), **arguments})

@@ -1,4 +1,4 @@
-"""The model of masked patch prediction."""
+"""Masked patch prediction."""
 
 import dataclasses
 import math
@@ -12,18 +12,18 @@ from keras_vit.models.base import images_input
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 
-LEVELS = 8  # levels per channel: colors of 3 bits
-SMALL = 4  # edge of the downsized patch
+LEVELS = 8  # 3 bits per channel
+SMALL = 4  # height and width of the downsized patch
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatchConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedPatchPredictor`: those of the encoder, a `ViTConfig`, and these.
+    """Arguments of `keras_vit.MaskedPatchPredictor`: the encoder's (see `ViTConfig`), `mask_ratio` and `target`.
 
     Args:
-        mask_ratio: Fraction of the patches that is corrupted and predicted.
-        target: Predicted property of each patch: `"mean_color"` (its mean color in 3 bits per channel, one class),
-            `"colors_4x4"` (the colors of the patch downsized to 4 x 4, 16 classes) or `"pixels"` (all of its pixels).
+        mask_ratio: Fraction of the patches that are corrupted and predicted.
+        target: Prediction for each patch: `"mean_color"` (the mean color in 3 bits per channel, as one class),
+            `"colors_4x4"` (the colors of the patch downsized to 4 x 4, as 16 classes) or `"pixels"` (all pixels).
 
     Example:
     >>> MaskedPatchConfig(patch_size=16, image_size=224).num_colors
@@ -34,19 +34,19 @@ class MaskedPatchConfig(MaskedConfig):
 
     @property
     def num_colors(self) -> int:
-        """Number of colors of 3 bits per channel."""
+        """Number of colors with 3 bits per channel."""
         return LEVELS**self.channels
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of the prediction of one patch: `(predictions, colors)`, or `(pixels,)`."""
+        """Shape of the prediction for one patch: `(predictions, colors)` or `(pixels,)`."""
         if self.target == "pixels":
             return (self.num_pixels,)
         return (SMALL**2 if self.target == "colors_4x4" else 1, self.num_colors)
 
 
 class _Builder(Builder):
-    """Encoder of corrupted patches, and a dense layer on each of its outputs."""
+    """Builder of an encoder of corrupted patches, followed by a dense layer."""
 
     config: MaskedPatchConfig
 
@@ -65,18 +65,18 @@ class _Builder(Builder):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchPredictor(MaskedModel):
-    """Masked patch prediction: an encoder of corrupted patches that predicts the original patches.
+    """Masked patch prediction: an encoder that receives corrupted patches and predicts the original patches.
 
-    A functional `keras.Model` from `[images, sources]` to predictions of all patches, `[B, N, predictions, colors]` or
-    `[B, N, pixels]`. `sources`, integers `[B, N]`, holds the patch whose embedding each patch gets, -1 for the mask
-    token. The encoder's layers have the names of `VisionTransformer`.
+    A functional `keras.Model` from `[images, sources]` to predictions for all patches, `[B, N, predictions, colors]` or
+    `[B, N, pixels]`. `sources` contains the index of the embedding to use for each patch, or -1 for the mask token,
+    integers `[B, N]`. The encoder's layers have the same names as in `VisionTransformer`.
 
     Args:
         See `keras_vit.models.MaskedPatchConfig`.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
-        TypeError: If there is no such argument.
+        TypeError: If an argument is unknown.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2

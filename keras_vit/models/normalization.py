@@ -1,4 +1,4 @@
-"""Input normalization: mean and standard deviation of the pixels, in [0, 1], that weights were trained with."""
+"""Input normalization: the mean and standard deviation, for pixels in [0, 1], with which weights were trained."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ IMAGENET: Normalization = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def resolve(value: Any) -> Normalization:
-    """Return (mean, standard deviation) of one number per channel, or of one number for all of them."""
+    """Check a pair (mean, standard deviation) of numbers or sequences, and return it as a pair of tuples."""
     pair = value if isinstance(value, (list, tuple)) and len(value) == 2 else ()
     sides = [tuple(side) if isinstance(side, (list, tuple)) else (side,) for side in pair]
     channels = max((len(side) for side in sides), default=0)
@@ -33,13 +33,17 @@ def resolve(value: Any) -> Normalization:
 
 
 def black_and_white(value: Normalization) -> tuple[float, float]:
-    """Return the smallest value of black and the largest of white among the channels."""
+    """Return the smallest normalized value of black and the largest normalized value of white over the channels."""
     mean, deviation = np.asarray(value)
     return float(np.min((0 - mean) / deviation)), float(np.max((1 - mean) / deviation))
 
 
 def of_images(model: Any) -> Normalization | None:
-    """Return the normalization of a model's images: that of its weights, or its `input_range`. None if not known."""
+    """Return the normalization that a model's images must have, or None if it is unknown.
+
+    If the model has an `input_range`, the normalization maps pixels to this range. Otherwise it is the normalization
+    with which the weights were trained.
+    """
     input_range = getattr(getattr(model, "config", None), "input_range", None)
     if input_range is None:
         return getattr(model, "input_normalization", None)
@@ -48,7 +52,7 @@ def of_images(model: Any) -> Normalization | None:
 
 
 def operation(value: Normalization | None, input_range: Any = None) -> str | None:
-    """Return the preprocessing operation to this normalization, or to an `input_range`; None if neither is known."""
+    """Return the preprocessing operation for an `input_range` or a normalization, or None if both are None."""
     if input_range is not None:
         return f"value_range{tuple(input_range)}"
     if value is None:
@@ -58,14 +62,14 @@ def operation(value: Normalization | None, input_range: Any = None) -> str | Non
 
 
 def scale_and_offset(value: Normalization, input_range: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers, `[1, 1, channels]` each, that make `images * scale + offset` the input of the weights."""
+    """Return the `scale` and `offset`, `[1, 1, channels]`, of the normalized images `images * scale + offset`."""
     low, high = input_range
     mean, deviation = np.asarray(value)[:, None, None]
     return 1 / (high - low) / deviation, (-low / (high - low) - mean) / deviation
 
 
 def for_channels(value: Normalization, channels: int) -> Normalization | None:
-    """Return a normalization for another number of channels: the same if all channels have one, else None."""
+    """Return a normalization for another number of channels, or None if it differs between the channels."""
     if len(value[0]) == channels:
         return value
     if all(len(set(side)) == 1 for side in value):
@@ -79,9 +83,9 @@ def _is_number(value: Any) -> bool:
 
 
 def value_range(function: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values that stand for 0 and 255 in the range of a model, float32 `[c]` each.
+    """Return the outputs of a preprocessing function for pixels of 0 and of 255, float32 `[c]` each.
 
-    The preprocessing must be linear, and the same for each pixel.
+    The function must be linear and treat all pixels equally.
     """
     ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
     low, high = (ops.convert_to_numpy(function(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)

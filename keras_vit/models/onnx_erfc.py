@@ -1,4 +1,4 @@
-"""Conversion of TensorFlow's complementary error function, part of the exact GELU, to ONNX."""
+"""Conversion of TensorFlow's `Erfc`, the complementary error function in the exact GELU, to ONNX."""
 
 import functools
 
@@ -7,11 +7,11 @@ import numpy as np
 
 @functools.cache
 def register_erfc() -> None:
-    """Let tf2onnx convert `Erfc`, which ONNX lacks: tf2onnx would write a file that no runtime opens."""
+    """Register a conversion of `Erfc`, which ONNX lacks. Otherwise tf2onnx writes a file that no runtime can open."""
     try:
         from tf2onnx.handler import tf_op
     except ImportError:
-        return  # Keras says what to install
+        return  # Keras raises an error that names the missing package
 
     def erfc(graph, node, **_):
         shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
@@ -22,4 +22,4 @@ def register_erfc() -> None:
         # erfc(x) = 1 + erf(-x)
         graph.make_node("Add", [erf, one], name=node.name, outputs=node.output, dtypes=[dtype], shapes=[shape])
 
-    tf_op("Erfc").register_compat_handler(erfc, 9)  # the first version of the operators that has Erf
+    tf_op("Erfc").register_compat_handler(erfc, 9)  # the first opset with Erf

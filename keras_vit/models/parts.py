@@ -1,4 +1,4 @@
-"""Blocks and their parts, as a configuration describes them."""
+"""Creation of blocks and their layers from a configuration."""
 
 import contextlib
 
@@ -18,7 +18,7 @@ def encoder_block(
     drop_path_rate: float = 0.0,
     relative_positions: int | None = None,
 ) -> EncoderBlock:
-    """Return a block of the encoder, or of a decoder with a configuration of its own."""
+    """Create a block of the encoder, or of a decoder if `config` is the decoder's configuration."""
     remat = keras.RematScope("list_of_layers", layer_names=[name])
     with remat if config.remat == "blocks" else contextlib.nullcontext():
         return EncoderBlock(
@@ -37,7 +37,7 @@ def encoder_block(
 def attention_layer(
     config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
 ) -> SelfAttention:
-    """Return the attention of a block."""
+    """Create the attention layer of a block."""
     return SelfAttention(
         config.num_heads,
         dropout_rate=config.attention_dropout_rate,
@@ -56,7 +56,7 @@ def attention_layer(
 def mlp_layer(
     config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0
 ) -> MlpBlock | SwiGLU:
-    """Return the MLP of a block, or of the attention pooling."""
+    """Create the MLP of a block or of attention pooling."""
     if config.mlp == "swiglu":
         return SwiGLU(config.mlp_dim, dropout_rate, dtype=policy, name="SwiGLU_0")
     return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
@@ -65,5 +65,5 @@ def mlp_layer(
 def norm_layer(
     config: ViTConfig, policy: keras.DTypePolicy | None = None, name: str | None = None
 ) -> keras.layers.Layer:
-    """Return a norm of the encoder."""
+    """Create a normalization layer of the encoder."""
     return NORMS[config.norm](config.layer_norm_epsilon, dtype=policy, name=name)

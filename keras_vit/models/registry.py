@@ -13,7 +13,7 @@ from keras_vit.models.vit_config import ViTConfig
 
 
 def list_models() -> list[str]:
-    """Return the names that `create_model` knows.
+    """Return the names of all models that `create_model` can build.
 
     Example:
     >>> list_models()[:3]
@@ -23,12 +23,12 @@ def list_models() -> list[str]:
 
 
 def layer_safe_name(name: str) -> str:
-    """Return a model's name in the form that Keras allows, such as `vit_b16` and `r50_vit_b16`."""
+    """Convert the name of a model to a valid Keras name, such as `vit_b16` or `r50_vit_b16`."""
     return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
 
 
 def constructor_name(variant: str) -> str:
-    """Return the name of a variant's constructor: `ViT_B16` for `"ViT-B/16"`, `R50_B16` for `"R50+ViT-B/16"`.
+    """Return the name of a variant's constructor, such as `ViT_B16` for `"ViT-B/16"`.
 
     Example:
     >>> constructor_name("R50+ViT-B/16"), constructor_name("ViT-giant2/14"), constructor_name("ViT-S+/16")
@@ -39,7 +39,7 @@ def constructor_name(variant: str) -> str:
 
 
 def full_name(model: str) -> str:
-    """Return the name of a model, or of its constructor, as `list_models` lists it."""
+    """Return the variant name for a variant name or the name of its constructor."""
     model = {constructor_name(name): name for name in list_models()}.get(model, model)
     if model not in list_models():
         hint = _checks.nearest(model, list_models())
@@ -51,14 +51,14 @@ def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNe
     """Build a model by the name of its variant.
 
     Args:
-        variant: One of `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
-        **arguments: Arguments of `VisionTransformer` or `BiTResNet`; they take precedence over the variant's own.
+        variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`. They override the sizes of the variant.
 
     Returns:
-        A `VisionTransformer` or a `BiTResNet` with random initial values.
+        A randomly initialized `VisionTransformer` or `BiTResNet`.
 
     Raises:
-        ValueError: If the name is unknown, an argument is wrong, or there is no such argument.
+        ValueError: If the variant or an argument is unknown, or an argument is invalid.
 
     Example:
     >>> model = create_model("ViT-Ti/16", image_size=32, classes=10)

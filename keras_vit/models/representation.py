@@ -1,4 +1,4 @@
-"""Feature extractors: the input of the classification head, and the tokens of any block."""
+"""Feature extraction: the input of the classification head, and the tokens of any block."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from keras_vit.models.vit_config import ViTConfig
 
 
 def head_input(model: keras.Model) -> keras.KerasTensor | None:
-    """Return the symbolic features of a model, `[B, D]`: what its head reads; None if there is no head.
+    """Return the symbolic features of a model, `[B, D]`, which are the input of its head, or None without a head.
 
-    They are the mean of the inputs of two heads. For a head that reads all tokens and for a pre-training model, they
-    are the class token, or the mean of the patches if there is none.
+    For a distilled model, the features are the mean of the inputs of both heads. For a head that reads all tokens, and
+    for a pre-training model, the features are the class token, or the mean of the patches without a class token.
     """
     config = getattr(model, "config", None)
     layers = {layer.name: layer for layer in model.layers}
@@ -25,10 +25,10 @@ def head_input(model: keras.Model) -> keras.KerasTensor | None:
         return _pooled(model, layer_walk.outputs(model, model.inputs[0], ["encoder_norm"])["encoder_norm"])
     head: Any = config.head if isinstance(config, ViTConfig) else None
     if head is not None:
-        inputs = keras.tree.flatten(head.input)  # tokens of one or several blocks, then as many grids
+        inputs = keras.tree.flatten(head.input)  # the tokens of each block, then the patches of each block
         return _pooled(model, inputs[len(inputs) // 2 - 1])
     inputs = [layers[name].input for name in ("head", "head_dist") if name in layers]
-    inputs = [x for x in inputs if isinstance(x, keras.KerasTensor)]  # and not a list of tokens and patches
+    inputs = [x for x in inputs if isinstance(x, keras.KerasTensor)]  # leave out lists of tokens and patches
     if len(inputs) < 2:
         return inputs[0] if inputs else None
     return keras.layers.Average(dtype=layers["head"].compute_dtype, name="features")(inputs)
@@ -42,9 +42,9 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def endings(model: keras.Model) -> list[Any]:
-    """Return a model, the layer or operation that computes its output and, if that is a model, those inside of it.
+    """Return a model, its last layer or operation, and so on if the last layer is a model itself.
 
-    What follows them and changes no value, such as dropout, is passed over.
+    Layers and operations that do not change values in inference, such as dropout, are skipped.
     """
     found: list[Any] = [model]
     while getattr(found[-1], "outputs", None):  # a functional or sequential model
@@ -59,23 +59,23 @@ def _changes_nothing(operation: Any) -> bool:
 
 
 def activation_of(operation: Any) -> str:
-    """Return the name of the activation of a layer, or of a layer or operation that is one, such as `Softmax`."""
+    """Return the name of a layer's activation. For an activation layer or operation, return its own name."""
     function = getattr(operation, "activation", None) or operation
     name = getattr(function, "__name__", type(function).__name__)
     return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2
 
 
 def representation(model: keras.Model) -> keras.Model:
-    """Return a model of the same layers whose outputs are features and scores.
+    """Return a model with the same layers whose outputs are the features and the scores.
 
     Args:
-        model: A model of this package, or any functional one whose classification layer is named `head`.
+        model: A model of this package, or a functional model whose classification layer is named `head`.
 
     Returns:
-        A model from images to `[features, scores]`: the input of the head, float `[B, D]`, and the model's own output.
-        A distilled model has two heads, and its features are the mean of their inputs, as with `include_top=False` and
-        in timm. Both are the output of a model without a head. For a pre-training model, both are the output of its
-        encoder for whole images.
+        A model from images to `[features, scores]`. The features are the input of the head, float `[B, D]`, and the
+        scores are the output of `model`. The features of a distilled model are the mean of the inputs of its two heads,
+        as with `include_top=False` and in timm. For a model without a head, both are the output of `model`. For a
+        pre-training model, both are the output of its encoder for images without hidden patches.
 
     Example:
     >>> both = representation(keras_vit.ViT_Ti16(image_size=32, classes=10))
@@ -89,20 +89,21 @@ def representation(model: keras.Model) -> keras.Model:
 
 
 def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bool = True) -> keras.Model:
-    """Return a model of the same layers whose outputs are the features of several blocks.
+    """Return a model with the same layers whose outputs are the features of several blocks.
 
     Args:
-        model: A `VisionTransformer`, plain or after a ResNet, or a pre-training model.
-        blocks: Numbers of the blocks, from 0; negative ones count from the last block.
-        norm: Whether the model's final norm is applied to the features. A model whose norm follows the pooling, or
-            that has none, applies no norm.
+        model: A `VisionTransformer` (plain or hybrid) or a pre-training model.
+        blocks: Indices of the blocks, from 0. Negative indices count from the end.
+        norm: Whether to apply the model's final norm to the features. Ignored if the norm follows the pooling, or if
+            the model has no final norm.
 
     Returns:
-        A functional model from images to a dictionary of lists with an entry per block: `"maps"`, the patches,
-        `[B, h, w, D]`, and `"tokens"`, the class token, `[B, D]`, if the model has one. Registers are left out.
+        A functional model from images to a dictionary of two lists with one tensor per block: `"maps"` contains the
+        patches `[B, h, w, D]`, and `"tokens"` contains the class token `[B, D]`. Without a class token, `"tokens"` is
+        missing. Registers are never included.
 
     Raises:
-        ValueError: If the model is something else, or has no block of such a number.
+        ValueError: If `model` is not a Vision Transformer, or a block does not exist.
 
     Example:
     >>> model = keras_vit.features(keras_vit.ViT_Ti16(image_size=32, classes=10), blocks=(5, -1))

@@ -1,4 +1,4 @@
-"""Resizing of image files to the size of a model, as the project of its weights evaluates."""
+"""Resizing of image files to a model's image size, as in the evaluation of its published weights."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,25 +6,25 @@ from typing import Any
 
 from keras_vit import _checks
 
-# Method -> arguments of the operations `resize` and `resize_small`. Those of Pillow act on pixels of 8 bits.
+# Method -> arguments of the operations `resize` and `resize_small`. Pillow's methods resize 8-bit pixels.
 METHODS = {
     "pillow_bilinear": "'pillow_bilinear'",
     "pillow_bicubic": "'pillow_bicubic'",
     "pillow_lanczos": "'pillow_lanczos'",
-    "antialiased": "'bilinear', antialias=True, cast=False",  # of floating-point pixels
+    "antialiased": "'bilinear', antialias=True, cast=False",  # resizes floating-point pixels
 }
 _MAX_SIZE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class Resizing:
-    """Resizing of image files, and cropping of their center.
+    """Resizing of image files, followed by a central crop.
 
     Attributes:
         size: Height and width of the result.
-        resized: Height and width before the crop; or the shorter side, which keeps the proportions.
-        method: One of `METHODS`.
-        rounding: Rounding of the crop's place, see `central_crop`.
+        resized: Size before the crop: (height, width), or the length of the shorter side to keep the aspect ratio.
+        method: A key of `METHODS`.
+        rounding: Rounding of the position of the crop; see `central_crop`.
 
     Example:
     >>> Resizing((224, 224), 256, "pillow_bicubic").operations()
@@ -51,13 +51,13 @@ class Resizing:
 
     @classmethod
     def from_dict(cls, fields: Any) -> "Resizing":
-        """Return the resizing that `dataclasses.asdict` wrote; a ValueError if it did not."""
+        """Create a resizing from the result of `dataclasses.asdict`. Raises a ValueError for other mappings."""
         if not isinstance(fields, Mapping) or set(fields) != {field.name for field in dataclasses.fields(cls)}:
             raise ValueError(f"Expected size, resized and method of a resizing. Received: {str(fields)[:100]}.")
         return cls(**fields)
 
     def scaled(self, size: tuple[int, int]) -> "Resizing":
-        """Return the resizing to another size: in proportion between squares, else without a crop."""
+        """Return the resizing for another size: scaled in proportion between square sizes, otherwise without a crop."""
         if size == self.size:
             return self
         if isinstance(self.resized, int) and size[0] == size[1] and self.size[0] == self.size[1]:
@@ -65,7 +65,7 @@ class Resizing:
         return dataclasses.replace(self, size=size, resized=size)
 
     def operations(self, channels: int = 3) -> str:
-        """Return the operations of a preprocessing string."""
+        """Return the operations as a preprocessing string."""
         decode = "decode(precise=True)" if channels == 3 else f"decode({channels}, precise=True)"
         name = "resize_small" if isinstance(self.resized, int) else "resize"
         steps = [decode, f"{name}({_text(self.resized)}, {METHODS[self.method]})"]
@@ -76,5 +76,5 @@ class Resizing:
 
 
 def _text(size: int | tuple[int, int]) -> str:
-    """Return a side, or height and width, as operations take them."""
+    """Format a size for the arguments of an operation."""
     return str(size[0] if isinstance(size, tuple) and size[0] == size[1] else size)

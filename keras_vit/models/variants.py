@@ -1,6 +1,6 @@
 """Published variants, one line each.
 
-Sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
+Sources of the sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
 [How to train your ViT?](https://arxiv.org/abs/2106.10270), table 2 of
 [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), [DINOv2](https://arxiv.org/abs/2304.07193),
 [DINOv3](https://arxiv.org/abs/2508.10104), [SigLIP](https://arxiv.org/abs/2303.15343) and
@@ -19,13 +19,14 @@ class ViTVariant:
     """Sizes of a Vision Transformer.
 
     Args:
-        patch_size: Patch edge in pixels, an integer or (height, width). For hybrids, in cells of the ResNet's map.
+        patch_size: Size of a patch, an integer or (height, width): in pixels, or for hybrids in cells of the ResNet's
+            feature map.
         hidden_size: Width `D` of the tokens.
         num_layers: Number of encoder blocks.
-        num_heads: Number of attention heads per block. It must divide `hidden_size`, unless `head_dim` is given.
+        num_heads: Number of attention heads per block. It must divide `hidden_size` unless `head_dim` is given.
         mlp_dim: Width of the hidden layers of the MLPs.
-        resnet_blocks: Number of units of each ResNet stage before the patches, `()` for only the root, or None for a
-            model without a ResNet.
+        resnet_blocks: Number of units of each stage of a hybrid's ResNet, `()` for a ResNet that has only a root, or
+            None for a model without a ResNet.
     """
 
     patch_size: Size = 16
@@ -38,7 +39,7 @@ class ViTVariant:
 
 @dataclasses.dataclass(frozen=True)
 class GatedViTVariant(ViTVariant):
-    """Sizes of a Vision Transformer whose MLPs are gated."""
+    """Sizes of a Vision Transformer with gated MLPs."""
 
     mlp: Literal["swiglu"] = "swiglu"
 
@@ -49,7 +50,7 @@ class BiTVariant:
 
     Args:
         block_sizes: Number of units of each stage.
-        width_factor: Multiple of the channels of a ResNet.
+        width_factor: Factor of the number of channels of a standard ResNet.
     """
 
     block_sizes: Sequence[int] = (3, 4, 6, 3)
@@ -70,7 +71,7 @@ VIT: dict[str, ViTVariant] = {
     "ViT-H/14": ViTVariant(14, 1280, 32, 16, 5120),
     "ViT-g/14": ViTVariant(14, 1408, 40, 16, 6144),
     "ViT-G/14": ViTVariant(14, 1664, 48, 16, 8192),
-    # DINOv2, whose largest model is not ViT-g/14; DINOv3; SigLIP.
+    # DINOv2 (its largest model differs from ViT-g/14), DINOv3 and SigLIP.
     "ViT-S/14": ViTVariant(14, 384, 12, 6, 1536),
     "ViT-B/14": ViTVariant(14, 768, 12, 12, 3072),
     "ViT-L/14": ViTVariant(14, 1024, 24, 16, 4096),
@@ -79,7 +80,7 @@ VIT: dict[str, ViTVariant] = {
     "ViT-H+/16": GatedViTVariant(16, 1280, 32, 20, 5120),
     "ViT-So400m/14": ViTVariant(14, 1152, 27, 16, 4304),
     "ViT-So400m/16": ViTVariant(16, 1152, 27, 16, 4304),
-    # Without stages, the root reduces the image by 4, so patches of 8 cells make "R+Ti/16" a model of stride 32.
+    # Without stages, the ResNet has stride 4. Patches of 8 cells therefore give "R+Ti/16" a stride of 32 pixels.
     "R+ViT-Ti/16": ViTVariant(8, 192, 12, 3, 768, ()),
     "R26+ViT-S/32": ViTVariant(1, 384, 12, 6, 1536, (2, 2, 2, 2)),
     "R26+ViT-B/32": ViTVariant(1, 768, 12, 12, 3072, (2, 2, 2, 2)),

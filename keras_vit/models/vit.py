@@ -24,18 +24,18 @@ from keras_vit.models.vit_config import ViTConfig
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ConfiguredModel):
-    """Vision Transformer of any size, plain or after a ResNet.
+    """Vision Transformer or hybrid of any size.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
-    Its layers have the reference's names: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ..., `encoder_norm`,
-    `pre_logits`, `head`.
+    Its layers have the names of the reference: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ...,
+    `encoder_norm`, `pre_logits`, `head`.
 
     Args:
         See `keras_vit.models.ViTConfig`.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
-        TypeError: If there is no such argument.
+        TypeError: If an argument is unknown.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929)
@@ -61,17 +61,17 @@ VisionTransformer.__doc__ = with_arguments(VisionTransformer.__doc__, ViTConfig)
 
 
 class Builder:
-    """Connects the layers of a configuration; every step is a method."""
+    """Builder of a functional model from a configuration. Subclasses override single steps."""
 
     def __init__(self, config: ViTConfig):
         self.config, self.policy = config, resolve_policy(config.dtype)
         self.grid: keras.KerasTensor | None = None  # the embeddings of the patches, [B, h, w, D]
-        # The map whose grid the positions are resized to, for images of any size.
+        # For images of any size: the patches, whose grid determines the resizing of the position embeddings.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
-        self.block_arguments: dict[str, keras.KerasTensor] = {}  # of each call of a block
+        self.block_arguments: dict[str, keras.KerasTensor] = {}  # call arguments of every block
 
     def build(self) -> tuple[Any, keras.KerasTensor]:
-        """Return the symbolic images and outputs."""
+        """Return the symbolic inputs and output of the model."""
         images = images_input(self.config, self.policy)
         x = normalized(self.config, images)
         x = x if self.config.resnet_blocks is None else self._resnet(x)
@@ -100,7 +100,7 @@ class Builder:
         return x
 
     def _tokens(self, x):
-        """Return the tokens `[B, prefix + registers + h*w, D]`, with position embeddings that belong to the input."""
+        """Return the encoder's input `[B, prefix + registers + h*w, D]`, including position embeddings at the input."""
         config, shared = self.config, {"dtype": self.policy}
         self.grid = grid = PatchEncoder(
             config.patch_size,
@@ -128,7 +128,7 @@ class Builder:
         return x
 
     def _patches(self, x):
-        """Return the patch embeddings that the encoder sees; pre-training may change them."""
+        """Return the patch embeddings for the encoder. Pre-training models override this method to corrupt them."""
         return x
 
     def _add_positions(self, name, num_registers):
@@ -157,9 +157,9 @@ class Builder:
         )
 
     def _blocks(self, x, numbers=None):
-        """Return the tokens after the last block and the final norm, as many as the output depends on.
+        """Return the normalized tokens that the output depends on.
 
-        With `numbers` of blocks, return a list of the tokens after each of them and the norm.
+        If `numbers` is given, return a list of the normalized tokens after each of these blocks.
         """
         config = self.config
         if config.norm_before_blocks:
@@ -186,7 +186,7 @@ class Builder:
             return [norm(outputs[number]) for number in numbers]
         if block is None or config.num_output_tokens is None:
             return tokens
-        # The first call of the last block, above, is that of `get_layer(...).output` and has all tokens. The model's
-        # output depends on this second call, so that the other tokens of the last block are not computed.
+        # The last block is called twice. The first call, above, computes all tokens for `get_layer(...).output`. The
+        # model's output depends only on this second call, which computes only the tokens that the output needs.
         queries = FirstTokens(config.num_output_tokens, dtype=self.policy, name="read_tokens")(last_input)
         return norm(block(queries, context=last_input, **self.block_arguments))

@@ -1,4 +1,4 @@
-"""Configuration of Vision Transformers: every fact that follows from the arguments."""
+"""Configuration of Vision Transformers: the arguments and the properties derived from them."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from keras_vit.models.vit_options import ViTArguments
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig(ViTArguments):
-    """Arguments of `keras_vit.VisionTransformer`, and the facts that follow from them.
+    """Arguments of `keras_vit.VisionTransformer`, and the properties derived from them.
 
     Raises:
         ValueError: If an argument is out of range, or two arguments exclude each other.
@@ -24,31 +24,31 @@ class ViTConfig(ViTArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.grid  # the image must be a whole number of patches
+        _ = self.grid  # check that the image size is a multiple of the patch size
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Pixels per patch, (height, width)."""
+        """Size of a patch in pixels of the image, (height, width)."""
         return geometry.stride(self.patch_size, self.resnet_blocks)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Grid of patches, (height, width), of the model's images; of the position table where these have any size."""
+        """Grid of patches (height, width) of the images, or of the position table for images of any size."""
         return geometry.grid(self.patch_size, self.resnet_blocks, self.image_size, self.position_grid)
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Number of tokens with a position before the patches: class and distillation token."""
+        """Number of prefix tokens with position embeddings: class token and distillation token."""
         return int(bool(self.class_token)) + int(bool(self.distillation_token))
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of the sequence, at the model's grid: prefix tokens, registers and patches."""
+        """Length of the sequence for the model's grid: prefix tokens, registers and patches."""
         return self.num_prefix_tokens + self.num_registers + self.grid[0] * self.grid[1]
 
     @property
     def num_output_tokens(self) -> int | None:
-        """Number of first tokens that the output depends on after the last block; None for all of them."""
+        """Number of tokens that the last block must output, from the start of the sequence, or None for all tokens."""
         if self.pooling != "token" or self.position_embedding == "relative":
             return None
         return 2 if self.distillation_token is True else 1
@@ -60,12 +60,12 @@ class ViTConfig(ViTArguments):
 
     @property
     def num_position_entries(self) -> int:
-        """Number of rows of a learned 1-D position table: prefix tokens and patches. 0 for other embeddings."""
+        """Number of rows of a learned 1-D position table, or 0 for other position embeddings."""
         return self.num_prefix_tokens + self.grid[0] * self.grid[1] if self.position_embedding == "learned" else 0
 
     @property
     def attention_size(self) -> int:
-        """Width of all heads of an attention together."""
+        """Total width of the attention heads of a block."""
         return self.hidden_size if self.head_dim is None else self.num_heads * self.head_dim
 
     @property

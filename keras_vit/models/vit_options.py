@@ -19,58 +19,61 @@ class ViTOptions(Options):
     """Options of `keras_vit.VisionTransformer` and of the constructors of its variants, such as `ViT_B16`.
 
     Args:
-        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"token+gap"` (both, side by side), `"map"`
+        pooling: `"token"` (class token), `"gap"` (mean of the patches), `"token+gap"` (concatenation of both), `"map"`
             (attention pooling) or None (all tokens).
         representation_size: Width of a dense layer with tanh before the head, or None for no such layer.
         dropout_rate: Rate of the dropout after the position embeddings and in the blocks.
-        attention_dropout_rate: Rate of the dropout of attention weights.
+        attention_dropout_rate: Rate of the dropout of the attention weights.
         drop_path_rate: Stochastic depth rate of the last block. The rates increase linearly from 0 at the first block.
-        position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"`, `"none"` (appendix D.4) or
-            `"rope2d"` (DINOv3's rotation of queries and keys; see `keras_vit.layers.RotaryPositions`).
+        position_embedding: `"learned"`, `"learned2d"`, `"sincos2d"`, `"relative"`, `"none"` (see appendix D.4 of the
+            paper) or `"rope2d"` (DINOv3's rotation of queries and keys; see `keras_vit.layers.RotaryPositions`).
         position_embedding_at: Where position embeddings are added: `"input"`, `"every_layer"` or
-            `"every_layer_shared"` (appendix D.4).
+            `"every_layer_shared"` (see appendix D.4 of the paper).
         num_registers: Number of register tokens.
-        activation: Activation of the MLPs: `"gelu_tanh"` (the reference), `"gelu"` (error function), `"quick_gelu"`, or
-            a name that `keras.activations` knows.
-        class_token: Whether the model has a class token. None for a class token where `pooling` is `"token"` or None.
-        distillation_token: Whether the model has DeiT's second token with a head of its own. The logits are then the
-            mean of both heads, and the features the mean of both tokens. `"unused"` for the token without its head: it
-            takes part in the attention only.
-        norm: Kind of the norms: `"layer"`, or `"rms"` for a norm without mean and bias.
+        activation: Activation of the MLPs: `"gelu_tanh"` (the reference's), `"gelu"` (exact, with the error function),
+            `"quick_gelu"`, or a name that `keras.activations.get` accepts.
+        class_token: Whether the model has a class token. None adds a class token if `pooling` is `"token"`,
+            `"token+gap"` or None.
+        distillation_token: Whether the model has DeiT's distillation token with a second head. The logits are then the
+            mean of the logits of both heads, and the features are the mean of both tokens. `"unused"` adds the token
+            without its head, so that it only takes part in the attention.
+        norm: Type of all norms: `"layer"`, or `"rms"` for a norm without mean and bias.
         layer_norm_epsilon: Epsilon of all norms.
-        qkv_bias: Whether the projections to query, key and value have biases: one bool for all, or one for each.
-        layer_scale: Initial value of a learned scale of each residual branch, or None for no scale.
+        qkv_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
+        layer_scale: Initial value of the learned scale of each residual branch, or None for no scale.
         norm_after_pooling: Whether the final norm follows the mean over the patches instead of preceding it (timm's
             `fc_norm`).
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.
         head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
-        attention_chunk_size: Number of queries whose attention weights are computed at a time. None decides by the
-            number of tokens. See `keras_vit.layers.SelfAttention`.
-        patch_norm: Whether a layer norm precedes the projection of the patches, and another follows it.
+        attention_chunk_size: Number of queries that attention processes at a time. None selects it by the number of
+            tokens. See `keras_vit.layers.SelfAttention`.
+        patch_norm: Whether the projection of the patches has a layer norm before and after it.
         head_dim: Width of an attention head, or None for `hidden_size / num_heads`.
-        output_projection: Projection of the heads of an attention: with a bias (`"bias"`), without a bias
-            (`"no_bias"`), or `"none"` for the concatenated heads, whose widths must add up to `hidden_size`.
+        output_projection: Projection of the concatenated attention heads: with a bias (`"bias"`), without a bias
+            (`"no_bias"`), or no projection (`"none"`). Without a projection, `num_heads * head_dim` must equal
+            `hidden_size`.
         pool_prefix_tokens: Whether the mean of `pooling="gap"` includes the class token and registers.
-        position_grid: Grid (height, width), in patches, of the position table of a model for images of any size, whose
-            table is resized in the model. None for the grid of 224-pixel images, and in a model with an `image_size`.
-        position_resizing: Resizing of the position table to another grid: `"reference"` (bilinear between the corners),
-            `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic) or `"dinov2"` (bicubic, as Meta does it). A model of a
-            checkpoint has its project's.
-        mlp: Kind of the MLPs: `"mlp"`, or `"swiglu"` for a gated one whose activation is SiLU; see
+        position_grid: Grid (height, width) of the position table in a model for images of any size, which resizes its
+            table to the grid of the images. None for the grid of 224-pixel images. Always None if `image_size` is set.
+        position_resizing: Method of resizing the position table to another grid: `"reference"` (bilinear with aligned
+            corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic with antialiasing) or `"dinov2"` (bicubic, as
+            in Meta's code). A model created from a checkpoint uses the method of the checkpoint's project.
+        mlp: Type of the MLPs: `"mlp"`, or `"swiglu"` for gated MLPs with the activation SiLU; see
             `keras_vit.layers.SwiGLU`.
-        qk_norm: Whether a norm of each head's query and key precedes their product.
-        norm_before_blocks: Whether a norm precedes the first block (CLIP's).
+        qk_norm: Whether each attention head normalizes queries and keys before their product.
+        norm_before_blocks: Whether a norm precedes the first block (as in CLIP).
         final_norm: Whether a norm follows the last block.
         rope_base: Base of the periods of `position_embedding="rope2d"`.
-        rope_shift: Largest random shift of the coordinates of `"rope2d"` in training, or None.
-        rope_jitter: Largest random factor of each of its coordinates in training, or None.
-        rope_rescale: Largest random factor of both of its coordinates in training, or None. DINOv3 has 2.
-        head: Keras layer in place of pooling and classification, or None. It is called as `head(tokens, grid=patches)`,
-            with the tokens after the final norm, `[B, prefix tokens + registers + h*w, D]`, and the patches among them
-            on their grid, `[B, h, w, D]`. An attribute `blocks`, such as `(5, 11)`, asks for lists of the tokens and
-            patches after each of these blocks. `classes` is ignored: the layer has its own.
+        rope_shift: Maximum random shift of the coordinates of `"rope2d"` during training, or None.
+        rope_jitter: Maximum random factor of each coordinate of `"rope2d"` during training, or None.
+        rope_rescale: Maximum random factor that both coordinates of `"rope2d"` share during training, or None. DINOv3
+            uses 2.
+        head: Keras layer that replaces pooling and classification, or None. The model calls it as
+            `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
+            and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, it
+            receives lists of the tokens and patches after each of these blocks. `classes` is ignored.
     """
 
     pooling: Literal["token", "gap", "token+gap", "map"] | None = "token"
@@ -115,7 +118,7 @@ class ViTOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class PublishedViT(ViTOptions, Published):
-    """Arguments of the constructors of Vision Transformers, such as `ViT_B16`."""
+    """Arguments of the constructors of published Vision Transformers, such as `ViT_B16`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +134,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         *("dropout_rate", "attention_dropout_rate", "drop_path_rate", "remat", "attention_chunk_size"),
         *("position_grid", "position_resizing", "rope_shift", "rope_jitter", "rope_rescale"),
     )
-    # Arguments of everything after the encoder, which a model that is pre-trained without labels does not have.
+    # Arguments of the layers after the encoder. Pre-training models do not have these layers.
     OF_HEAD: ClassVar[tuple[str, ...]] = (
         *("classes", "include_top", "pooling", "representation_size", "classifier_activation", "head_bias"),
         *("norm_after_pooling", "pool_prefix_tokens", "head_norm", "head"),
@@ -168,11 +171,11 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
 
     @classmethod
     def of_encoder(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that are not those of the head."""
+        """Return the arguments without the arguments of the head."""
         return {name: value for name, value in arguments.items() if name not in cls.OF_HEAD}
 
     def _resolve_head(self):
-        """Restore a serialized head, and refuse the arguments that it replaces."""
+        """Deserialize the head, and reject the arguments that it replaces."""
         if isinstance(self.head, dict):
             self._set("head", keras.saving.deserialize_keras_object(self.head))
         _checks.instance("head", self.head, keras.layers.Layer, "a layer that is called as head(tokens, grid=patches)")
@@ -187,7 +190,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             self._refuse(wrong, f"The model has no block {block!r}, which `head` reads.", "num_layers")
 
     def _resolve(self):
-        """Replace values that depend on other arguments, so that equal models have equal configurations."""
+        """Resolve arguments that depend on others, so that equal models have equal configurations."""
         if self.class_token is None:
             self._set("class_token", self.pooling not in ("gap", "map"))
         if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:
@@ -218,7 +221,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         )
         self._refuse(
             self.head_norm and (self.pooling is None or self.distillation_token),
-            "`head_norm` needs a head on one vector per image.",
+            "`head_norm` needs a single head that reads one vector per image.",
             *("pooling", "distillation_token"),
         )
         for name in ("norm_after_pooling", "pool_prefix_tokens"):

@@ -105,7 +105,7 @@ def test_a_merged_model_equals_the_adapted_model(mode, tmp_path):
 
 ERRORS = {
     "lora(rank=0)": "rank",
-    "lora(layers='attn')": "Names there: .*query",
+    "lora(layers='attn')": "Names of these layers: .*query",
     "lora(8, layers='(')": "regular expression",
     "last": "blocks",
     "last(3)": "with 2",

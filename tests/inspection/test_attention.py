@@ -173,7 +173,7 @@ def test_errors():
     model, images = small.model(), small.images()
     with pytest.raises(ValueError, match="BiT is a ResNet.*layer_features, cka and occlusion_sensitivity"):
         inspection.attention_maps(models.BiTResNet((1,), image_size=32, classes=2), images)
-    with pytest.raises(ValueError, match="whose own `call` decides.*Pass the model inside of it, 'vision_transformer"):
+    with pytest.raises(ValueError, match="has its own `call`.*Pass the model inside of it, 'vision_transformer"):
         inspection.attention_maps(Wrapper(model), images)
     inputs = [keras.Input((*small.SIZE, 3)), keras.Input((1,))]
     with pytest.raises(ValueError, match="takes 2 inputs. Pass the Vision Transformer inside"):

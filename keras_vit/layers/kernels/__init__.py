@@ -1,10 +1,10 @@
-"""Implementations of formulas that save memory or memory traffic in training.
+"""Implementations of formulas that reduce memory or memory traffic during training.
 
-A kernel has the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values by the same
-operations. Only its backward pass differs: it is written out, and so saves fewer tensors or moves less than
-differentiation op by op. On NVIDIA GPUs under JAX, attention is cuDNN's, whose values are the same up to the rounding
-of the dtype. In training with TensorFlow on processors, XLA computes GELU and the gate of SwiGLU, up to the same
-rounding. A layer calls the kernel, in training and in inference alike; where `choice.uses_kernel` is False, the kernel
+A kernel has the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values with the
+same operations. Only its backward pass is written by hand, so that it saves fewer tensors or moves less memory than
+automatic differentiation. Some kernels also use another implementation, whose values are the same up to rounding in the
+dtype: attention uses cuDNN on NVIDIA GPUs with JAX, and XLA compiles GELU and the gate of SwiGLU when TensorFlow trains
+on CPUs. Layers always call the kernel, in training and inference. If `choice.uses_kernel` returns False, the kernel
 calls the formula.
 """
 

@@ -1,4 +1,4 @@
-"""Attention whose backward pass sums over the width of a head instead of over all tokens."""
+"""Attention whose backward pass sums over the width of an attention head instead of over all tokens."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +20,11 @@ def attention(
     dropout: Callable[[Any], Any] | None = None,
     chunk_size: int | None = None,
 ) -> Any:
-    """Compute `softmax(query key^T) value` of a scaled query; shapes as in `formulas.attention`.
+    """Compute `softmax(query key^T) value` for a scaled query, with the shapes of `formulas.attention`.
 
-    The derivative of the logits is `w (d_w - sum(d_w w))`. As the output is what `w` averages, the sum equals that of
-    `d_output * output`: it is taken over the width of a head before `d_w` exists, so that `d_w` is not stored.
+    For attention weights `w`, the derivative of the logits is `w (d_w - sum(d_w w))`. Because the output is the average
+    of the values with weights `w`, `sum(d_w w)` over the tokens equals `sum(d_output * output)` over the width of an
+    attention head. This sum does not depend on `d_w`, which therefore need not be stored.
 
     References:
         - [FlashAttention](https://arxiv.org/abs/2205.14135), appendix B.2

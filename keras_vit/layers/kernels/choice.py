@@ -11,19 +11,19 @@ from keras_vit import _checks
 from keras_vit.layers.precision import has_16_bits
 
 KERNELS = ("attention", "feed_forward", "gelu", "gelu_tanh", "group_norm", "layer_norm", "project")
-XLA = "xla"  # of kernels: work that XLA compiles on processors
-_ONLY_16_BITS = ("project",)  # in float32, where it saves nothing on a CPU, the layers are called
-# Kernels that are switched off. Every thread has a value of its own.
+XLA = "xla"  # the parts of kernels that XLA compiles on CPUs
+_ONLY_16_BITS = ("project",)  # saves nothing in float32 on a CPU
+# Disabled kernels, separately for each thread.
 _plain: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("plain", default=frozenset())
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name is switched off."""
+    """Return whether a kernel, or `"xla"`, is disabled."""
     return name in _plain.get()
 
 
 def uses_kernel(name: str, x: Any) -> bool:
-    """Whether a kernel computes its formula for a tensor: derivatives must be written out, and save something."""
+    """Return whether to use a kernel: the backend supports custom gradients, and the kernel saves something."""
     if is_plain(name) or keras.backend.backend() not in ("tensorflow", "jax"):
         return False
     return has_16_bits(x) or name not in _ONLY_16_BITS
@@ -31,10 +31,11 @@ def uses_kernel(name: str, x: Any) -> bool:
 
 @contextlib.contextmanager
 def plain(*names: str) -> Iterator[None]:
-    """Use plain formulas in what this thread traces or runs within a `with` block, such as in exported programs.
+    """Disable kernels in all code that this thread traces or runs within a `with` block, such as an export.
 
     Args:
-        *names: Kernels to leave out, or `"xla"` for what XLA compiles in them; all of it without a name.
+        *names: Kernels to replace by their plain formulas, or `"xla"` to disable compilation by XLA on CPUs. Without
+            names, everything is disabled.
 
     Example:
     >>> from keras_vit.layers import kernels

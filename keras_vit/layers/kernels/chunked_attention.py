@@ -1,4 +1,4 @@
-"""Attention whose memory grows with the number of tokens, not with its square."""
+"""Attention whose memory grows linearly, not quadratically, with the number of tokens."""
 
 from typing import Any
 
@@ -6,31 +6,31 @@ import keras
 from keras import ops
 
 LONG = 1024  # above this number of queries, chunks take no more time and save most of the memory of a training step
-# Queries of an automatic chunk. Of 128 to 1,024, none was faster on a processor, and more take more memory.
+# Queries per chunk by default. On a CPU, no size between 128 and 1,024 was faster, and larger chunks take more memory.
 LARGEST = 256
 
 
 def queries_per_chunk(queries: int | None, chunk_size: int | None) -> int | None:
-    """Return the queries of a chunk if there is more than one, else None; `chunk_size=None` decides by the length."""
+    """Return the number of queries per chunk, or None for a single chunk. `chunk_size=None` selects it by length."""
     if chunk_size is None:
         if queries is None or queries <= LONG:
             return None
-        return -(-queries // -(-queries // LARGEST))  # chunks of one size, with the least padding
+        return -(-queries // -(-queries // LARGEST))  # chunks of equal size with minimal padding
     return chunk_size if queries is None or queries > chunk_size else None
 
 
 def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
-    """Compute `softmax(query key^T) value` for `chunk_size` queries at a time, one chunk after the other.
+    """Compute `softmax(query key^T) value` for `chunk_size` queries at a time.
 
-    Each row of weights is whole, so that the softmax is the same as without chunks. The backward pass recomputes the
-    weights chunk by chunk instead of saving them.
+    A chunk contains entire rows of attention weights, so that the softmax is the same as without chunks. The backward
+    pass recomputes the weights of one chunk at a time instead of saving all weights.
 
     References:
         - [Self-attention Does Not Need O(n^2) Memory](https://arxiv.org/abs/2112.05682)
     """
     length = ops.shape(query)[1]
     count = -(-length // chunk_size)
-    padding = count * chunk_size - length  # rows of zeros, whose output is dropped
+    padding = count * chunk_size - length  # rows of zeros; `join` drops their output
 
     def split(x):
         x = ops.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0)))
@@ -51,7 +51,7 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
             return state, ops.matmul(_weights(query, keys), values)
 
         def backward(sums, chunk):
-            """`p` are the weights, `s` the logits; primes are derivatives of the loss."""
+            """Compute derivatives of the loss (`d_`); `p` are the attention weights and `s` the logits."""
             query, d_output = chunk
             p = _weights(query, keys)
             d_p = ops.matmul(d_output, _transposed(values))  # [B, H, C, M]
@@ -63,7 +63,7 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
 
         def gradient(*arguments, upstream=None):
             upstream = arguments[0] if upstream is None else upstream
-            # Sums over the chunks in at least float32, as the products over all rows are summed without chunks.
+            # Sum over the chunks in at least float32, which is how a product over all rows accumulates.
             wide = keras.backend.result_type(key.dtype, "float32")
             zeros = [ops.zeros_like(keys, dtype=wide), ops.zeros_like(values, dtype=wide)]
             sums, d_queries = _in_turn(backward, zeros, [queries, split(upstream)])
@@ -85,14 +85,14 @@ def _transposed(x):
 
 
 def _in_turn(function, state, sequences):
-    """Call `function(state, elements)` for the elements of all sequences, one call after the other.
+    """Call `function(state, elements)` with the elements of all sequences, one call at a time.
 
-    It returns the new state and an output of the shape and dtype of the first sequence's elements. The result is the
-    last state and the stacked outputs.
+    The function returns a new state, and an output with the shape and dtype of the first sequence's elements. The
+    result is the final state and the stacked outputs.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)
-    # Keras' loops let TensorFlow begin up to ten rounds at once, which would bring back the memory.
+    # Keras' loops let TensorFlow run up to ten iterations in parallel, which would take as much memory as no chunks.
     import tensorflow as tf
 
     first = sequences[0]

@@ -1,4 +1,4 @@
-"""Second half of a feed-forward block: activation and product, whose backward pass does not save what is in between."""
+"""Activation and second dense layer of a feed-forward block, without saving the activation's output."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,16 +16,18 @@ from keras_vit.layers.precision import at_least_float32
 
 
 def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.Layer, training: bool) -> Any:
-    """Apply an activation and a dense layer, `[B, N, M]` to `[B, N, D]`; None where it must be done one by one.
+    """Apply an activation and a dense layer, `[B, N, M]` to `[B, N, D]`.
 
-    The output of the activation, which is as large as its input, is computed again in the backward pass, together with
-    the derivatives of the inputs.
+    The backward pass recomputes the output of the activation together with the derivatives of the inputs.
 
     Args:
         activation: `"gelu_tanh"`, `"gelu"` or `"swiglu"`.
-        inputs: The tensor, or gate and factor.
+        inputs: Inputs of the activation: one tensor, or the gate and the other factor of SwiGLU.
         layer: The dense layer.
         training: Whether there is a backward pass.
+
+    Returns:
+        The output of the dense layer, or None if the caller must call the activation and the layer.
     """
     if not (training and activation in _CHAINS and uses_kernel("feed_forward", inputs[0]) and is_compiled(inputs[0])):
         return None
@@ -50,7 +52,7 @@ def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.L
 
 
 def _is_plain(layer, x) -> bool:
-    """Return whether a layer is a product and a sum, and neither quantized nor adapted nor replaced."""
+    """Return whether a layer is a plain dense layer: no activation, quantization, LoRA or subclass."""
     return (
         type(layer) in (Dense, keras.layers.Dense)
         and layer.activation in (None, keras.activations.linear)
@@ -84,8 +86,8 @@ def _gelu_tanh_backward(d_y, x):
     return formulas.gelu_tanh(x), gelu.gelu_tanh_backward(x, d_y)
 
 
-# By activation: its formula, and the function from the derivative of its output, and its inputs, to its output and the
-# derivatives of the inputs.
+# For each activation, its formula and its backward function, which maps the derivative of the output and the inputs to
+# the output and the derivatives of the inputs.
 _CHAINS: dict[str, tuple[Callable, Callable]] = {
     "gelu": (formulas.gelu, _gelu_backward),
     "gelu_tanh": (formulas.gelu_tanh, _gelu_tanh_backward),

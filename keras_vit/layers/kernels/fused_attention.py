@@ -1,4 +1,4 @@
-"""Attention in one operation of the device's library: cuDNN's, for JAX on NVIDIA GPUs."""
+"""Attention as one operation of cuDNN, for JAX on NVIDIA GPUs."""
 
 import functools
 from typing import Any, Literal
@@ -7,15 +7,15 @@ import keras
 
 from keras_vit.layers.precision import has_16_bits
 
-_LARGEST_HEAD = 128  # 256 from the Hopper architecture on, where XLA's own products are as fast
+_LARGEST_HEAD = 128  # Hopper supports 256, but XLA's products are as fast there
 
 
 def applies(query: Any) -> bool:
-    """Return whether the library computes attention of queries `[B, N, H, K]`, with neither bias nor dropout."""
+    """Return whether cuDNN supports attention for queries `[B, N, H, K]` without bias and dropout."""
     size = query.shape[-1]
     return (
         keras.backend.backend() == "jax"
-        and has_16_bits(query)  # it has no float32
+        and has_16_bits(query)  # cuDNN's attention does not support float32
         and size % 8 == 0
         and size <= _LARGEST_HEAD
         and has_cudnn()
@@ -23,7 +23,7 @@ def applies(query: Any) -> bool:
 
 
 def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "xla"] = "cudnn") -> Any:
-    """Compute `softmax(query key^T) value` with logits and softmax in float32, which are not stored.
+    """Compute `softmax(query key^T) value`. Logits and softmax are computed in float32 and not stored.
 
     References:
         - [FlashAttention-2](https://arxiv.org/abs/2307.08691)
@@ -32,7 +32,7 @@ def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "x
     import jax.numpy as jnp
 
     batch, count, length = query.shape[0], query.shape[1], key.shape[1]
-    # JAX differentiates cuDNN's attention only for even lengths. A key beyond the length has no weight.
+    # JAX differentiates cuDNN's attention only for even lengths, so pad odd lengths. Keys beyond `lengths` are masked.
     query, key, value = (jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (query, key, value))
     lengths = jnp.full(batch, length, "int32") if length % 2 else None
     output = jax.nn.dot_product_attention(
@@ -43,7 +43,7 @@ def attend(query: Any, key: Any, value: Any, implementation: Literal["cudnn", "x
 
 @functools.cache
 def has_cudnn() -> bool:
-    """Return whether JAX computes on an NVIDIA GPU."""
+    """Return whether JAX's default device is an NVIDIA GPU."""
     import jax
     from jax.extend import backend
 

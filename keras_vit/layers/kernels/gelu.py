@@ -1,4 +1,4 @@
-"""Both forms of GELU, whose backward pass saves only the input, and in inference their fusion with the product."""
+"""Exact and approximate GELU: training saves only the input, and inference fuses GELU with the dense layer."""
 
 import math
 from collections.abc import Callable
@@ -20,14 +20,14 @@ def gelu_tanh(x: Any, training: bool = False) -> Any:
 
 
 def gelu(x: Any, training: bool = False) -> Any:
-    """Compute `x P(x)` with the distribution function `P` of the normal distribution."""
+    """Compute `x P(x)`, where `P` is the cumulative distribution function of the normal distribution."""
     return _with_backward("gelu", formulas.gelu, gelu_backward, x, training)
 
 
 def gelu_tanh_backward(x: Any, d_output: Any) -> Any:
-    """Return the derivative of `x`.
+    """Return the derivative of the loss with respect to `x`.
 
-    `(1 + tanh(u)) / 2` is `s = sigmoid(2 u)`, so that with `2 u = x (a + b x^2)` the derivative is
+    With `2 u = x (a + b x^2)` and `s = sigmoid(2 u)`, which equals `(1 + tanh(u)) / 2`, the derivative of GELU is
     `s + x s (1 - s) (a + 3 b x^2)`.
     """
     a = math.sqrt(8 / math.pi)
@@ -39,14 +39,17 @@ def gelu_tanh_backward(x: Any, d_output: Any) -> Any:
 
 
 def gelu_backward(x: Any, d_output: Any) -> Any:
-    """Return the derivative of `x`: that of GELU is `P(x) + x p(x)`, with the density `p`."""
+    """Return the derivative of the loss with respect to `x`.
+
+    The derivative of GELU is `P(x) + x p(x)`, where `p` is the density of the normal distribution.
+    """
     x = at_least_float32(x)
     density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return d_output * ops.cast(0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density, d_output.dtype)
 
 
 def _with_backward(name: str, formula: Callable, backward: Callable, x: Any, training: bool) -> Any:
-    """Compute a formula whose backward pass computes its derivative from the input, in at least float32."""
+    """Compute a formula, and save only its input. The backward pass computes the derivative in at least float32."""
     if not uses_kernel(name, x):
         return formula(x)
 
@@ -54,20 +57,20 @@ def _with_backward(name: str, formula: Callable, backward: Callable, x: Any, tra
     def compute(x):
         def gradient(*arguments, upstream=None):
             d_output = arguments[0] if upstream is None else upstream
-            # Recomputation in 16 bits takes more time (5 % of a ViT-B/16 step on a CPU) than it saves memory.
+            # In 16 bits, recomputation costs 5% of the time of a ViT-B/16 step on a CPU, more than the memory is worth.
             (saved,) = (x,) if has_16_bits(x) else recompute_from(d_output, x)
             return in_one_pass(backward, saved, d_output)
 
-        # Inference fuses GELU with the product before it, and its graph may become a file.
+        # Inference fuses GELU with the preceding product, and its graph may be exported.
         return in_one_pass(formula, x) if training else formula(x), gradient
 
     return compute(x)
 
 
 def as_rows(x: Any, training: bool) -> Any:
-    """Return `[B, N, D]` as `[B*N, D]` where TensorFlow's graph optimizer then fuses product, bias and GELU.
+    """Reshape `[B, N, D]` to `[B*N, D]` if this lets TensorFlow's graph optimizer fuse product, bias and GELU.
 
-    In training nothing is fused, as GELU's input is saved, and a TPU would copy the sequence to change its shape.
+    Training keeps the shape: nothing is fused because GELU's input is saved, and a reshape would copy data on a TPU.
     """
     if training or keras.backend.backend() != "tensorflow":
         return x
@@ -75,9 +78,9 @@ def as_rows(x: Any, training: bool) -> Any:
 
 
 def as_sequence(rows: Any, x: Any) -> Any:
-    """Return what `as_rows` made of `x` as `[B, N, ...]` again in 16 bits, so that the next product is not fused.
+    """Undo `as_rows` for 16-bit tensors: reshape `[B*N, ...]` to `[B, N, ...]`, so that the next product is not fused.
 
-    oneDNN's fused products of variables do not use AMX.
+    oneDNN does not use AMX for fused products with variables.
     """
     if len(rows.shape) == len(x.shape) or not has_16_bits(rows):
         return rows

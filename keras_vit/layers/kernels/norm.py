@@ -1,4 +1,4 @@
-"""Norms whose backward pass saves only their input and statistics."""
+"""Normalization that saves only the input and its statistics for the backward pass."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
     @ops.custom_gradient
     def norm(x, scale, bias):
         mean, variance = moments(x)
-        factor = ops.rsqrt(variance + epsilon)  # [..., 1], as the mean
+        factor = ops.rsqrt(variance + epsilon)  # [..., 1], like the mean
 
         def gradient(*arguments, upstream=None):
             d_output = at_least_float32(arguments[0] if upstream is None else upstream)
@@ -44,8 +44,8 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
 def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> Any:
     """Compute `(x - mean) / sqrt(variance + epsilon) * scale + bias` over space and groups of channels.
 
-    The derivative is linear in the upstream derivative and in `x`, with factors per image and channel that follow from
-    two sums over the positions.
+    The derivative of `x` is a linear combination of the upstream derivative and `x`. The coefficients for each image
+    and channel follow from two sums over the positions.
 
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
@@ -63,7 +63,7 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
             d_output = at_least_float32(arguments[0] if upstream is None else upstream)
             (saved,) = recompute_from(d_output, x)
             centered = at_least_float32(saved) - mean
-            d_bias = ops.mean(d_output, axis=(1, 2), keepdims=True)  # [B, 1, 1, C], as the next three
+            d_bias = ops.mean(d_output, axis=(1, 2), keepdims=True)  # [B, 1, 1, C], like the next three
             d_scale = ops.mean(d_output * centered, axis=(1, 2), keepdims=True) * factor
             slope = mean_over_groups(d_scale * scale, groups)
             offset = mean_over_groups(d_bias * scale, groups)

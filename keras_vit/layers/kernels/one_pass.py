@@ -1,4 +1,4 @@
-"""Elementwise work in one pass over memory: XLA compiles it in training with TensorFlow on processors."""
+"""Elementwise functions in one pass over memory, compiled by XLA when TensorFlow trains on CPUs."""
 
 import functools
 import math
@@ -10,23 +10,23 @@ import keras
 
 from keras_vit.layers.kernels.choice import XLA, is_plain
 
-SMALLEST = 1 << 16  # elements; below, a pass takes less time than a call, and compilation much more
+SMALLEST = 1 << 16  # elements; for smaller tensors, calling the compiled function takes longer than a pass
 
 
 def in_one_pass(function: Callable, *tensors: Any) -> Any:
-    """Call a function of tensors, compiled if the first tensor `is_compiled`. It must be a function of a module."""
+    """Call a module-level function, compiled by XLA if `is_compiled` returns True for the first tensor."""
     return _program(function)(*tensors) if is_compiled(tensors[0]) else function(*tensors)
 
 
 def is_compiled(x: Any) -> bool:
-    """Return whether XLA computes elementwise work on tensors of the shape of `x`.
+    """Return whether to compile elementwise functions of `x` with XLA.
 
-    A shape is compiled once. The sizes must be known where a step is traced, so that the number of programs is bounded:
-    one for each trace, and for each batch size. Images of any size are computed by the formula.
+    Each shape is compiled separately. All sizes except the batch size must therefore be static, which bounds the number
+    of programs to one for each trace and batch size. Images of variable size use the formula.
     """
     if keras.backend.backend() != "tensorflow" or is_plain(XLA) or None in x.shape[1:]:
         return False
-    if "--tf_xla_auto_jit=-1" in os.environ.get("TF_XLA_FLAGS", "").split():  # TensorFlow's switch, for all threads
+    if "--tf_xla_auto_jit=-1" in os.environ.get("TF_XLA_FLAGS", "").split():  # TensorFlow's flag to disable XLA
         return False
     import tensorflow as tf
 
@@ -37,7 +37,7 @@ def is_compiled(x: Any) -> bool:
 
 @functools.cache
 def _has_compiler() -> bool:
-    """Return whether XLA compiles for processors; TensorFlow's build for TPUs has no compiler for them."""
+    """Return whether XLA can compile for CPUs. TensorFlow's build for TPUs cannot."""
     import tensorflow as tf
 
     try:

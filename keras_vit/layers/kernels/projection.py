@@ -1,4 +1,4 @@
-"""Projections of one sequence, whose backward pass is one product for all of them."""
+"""Several projections of one sequence as a single product, with a single product in the backward pass."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from keras_vit.layers.kernels.choice import uses_kernel
 
 
 def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
-    """Apply several projections `[B, N, D]` to `[B, N, H, K]` to a sequence.
+    """Apply several projections from `[B, N, D]` to `[B, N, H, K]` to a sequence.
 
-    In 16 bits, one product makes all projections, and one makes the derivative of `x` from their derivatives side by
-    side, so that no partial sums are stored.
+    In 16 bits, a single product computes all projections. In the backward pass, a single product computes the
+    derivative of `x` from the stacked derivatives of the outputs, so that no partial sums are stored.
     """
     if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
@@ -28,7 +28,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
 
 
 def _is_plain(layer, x) -> bool:
-    """Return whether a layer is a product and a sum, and neither quantized nor adapted nor replaced."""
+    """Return whether a layer is a plain dense layer without quantization, LoRA or subclass."""
     return (
         type(layer) in (EinsumDense, keras.layers.EinsumDense)
         and layer.quantization_mode is None
@@ -52,7 +52,7 @@ def _project_with_bias(x, *kernels_and_biases):
 
     def gradient(*arguments, upstream=None):
         d_outputs = _apart(arguments, upstream)
-        # The sum of each bias is taken of its own derivative: of those side by side it would be another pass.
+        # Sum the derivative of each output separately: summing the stacked derivatives would take another pass.
         d_biases = [ops.sum(d_output, axis=(0, 1)) for d_output in d_outputs]
         return (*_gradients(x, kernels, d_outputs), *d_biases)
 
@@ -60,9 +60,10 @@ def _project_with_bias(x, *kernels_and_biases):
 
 
 def _products(x, kernels, biases=None):
-    """Return the products with each kernel, plus its bias."""
+    """Return the product of `x` with each kernel, plus the kernel's bias."""
     together = ops.einsum("bnd,dchk->bnchk", x, ops.stack(kernels, axis=1))
-    # Before the split, XLA for NVIDIA GPUs stores a matrix of biases. After it, a step on TPUs moves 2 % more.
+    # Adding the biases before the split makes XLA store a matrix of biases on NVIDIA GPUs. Adding them after the split
+    # makes a step on TPUs move 2% more memory.
     before = biases is not None and not (keras.backend.backend() == "jax" and fused_attention.has_cudnn())
     if before:
         together = together + ops.stack(biases)
@@ -74,7 +75,8 @@ def _products(x, kernels, biases=None):
 
 def _gradients(x, kernels, d_outputs):
     """Return the derivatives of `x` and of each kernel."""
-    # JAX sums over axes in the order of the alphabet. Here it is that of memory, so that both products read one array.
+    # JAX sums over axes in alphabetical order. With these letters it is the order in memory, so that both products read
+    # the same array.
     together = ops.stack(d_outputs, axis=2)  # [B, N, C, H, K]
     d_x = ops.einsum("bnchk,dchk->bnd", together, ops.stack(kernels, axis=1))
     d_kernel = ops.einsum("bnd,bnchk->dchk", x, together)
@@ -82,6 +84,6 @@ def _gradients(x, kernels, d_outputs):
 
 
 def _apart(arguments, upstream):
-    """Return the derivatives of the outputs: JAX passes them as one tuple, TensorFlow as that many arguments."""
+    """Return the derivatives of the outputs as a sequence. JAX passes one tuple, TensorFlow separate arguments."""
     derivatives = arguments if upstream is None else (upstream,)
     return derivatives[0] if len(derivatives) == 1 else derivatives

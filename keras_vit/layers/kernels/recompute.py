@@ -1,4 +1,4 @@
-"""Recomputation in the backward pass, which TensorFlow's graph optimizer would undo."""
+"""Recomputation in the backward pass, protected from TensorFlow's graph optimizer."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import keras
 
 
 def recompute_from(upstream: Any, *tensors: Any) -> tuple[Any, ...]:
-    """Return the inputs of a recomputation in the backward pass.
+    """Return copies of `tensors` from which the backward pass can recompute.
 
-    TensorFlow's graph optimizer merges equal computations and keeps the result in between. It does not merge those that
-    wait for the derivative `upstream`. XLA, which fuses such work into the operations that need it, is left to decide.
+    TensorFlow's graph optimizer would merge the recomputation with the forward pass and keep its result in memory.
+    A control dependency on the derivative `upstream` prevents that. In JAX, XLA decides what to recompute.
     """
     if keras.backend.backend() != "tensorflow":
         return tensors
