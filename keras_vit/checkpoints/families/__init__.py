@@ -1,6 +1,55 @@
-"""The projects whose checkpoints are read and written, one module each.
+"""The projects whose checkpoints are read and written, with one module for each project.
 
-A new project is a module with a `Family` and an entry in `FAMILIES`; messages name the families that are in it.
+To add a project, write a module with a `Family` and add the family to `FAMILIES`. The larger part of a family are its
+rules. This example has the rules of three tensors in a PyTorch project with two blocks:
+
+>>> from keras_vit.checkpoints.rules import DENSE, HEADS_IN, bind_stored, bind_variables, fused, rule
+>>> rules = [
+...     rule("cls_token", "cls/cls"),
+...     rule("blocks.{i}.fc1.weight", "encoderblock_{i}/MlpBlock_0/Dense_0/kernel", DENSE),
+...     rule(
+...         "blocks.{i}.qkv.weight",
+...         ["encoderblock_{i}/query/kernel", "encoderblock_{i}/key/kernel", "encoderblock_{i}/value/kernel"],
+...         fused(HEADS_IN, 3),
+...     ),
+... ]
+
+The first tensor is stored in the shape of its variable. PyTorch stores the second one, a dense kernel, transposed. The
+third one becomes three variables: `fused` splits it, and `HEADS_IN` converts each part from `[H*K, D]` to `[D, H, K]`.
+(The real names of attention variables are longer.)
+
+Reading applies the rules to the names in a file. The result is one binding per match, and the names without a rule:
+
+>>> bindings, unexpected = bind_stored(rules, ["cls_token", "blocks.1.fc1.weight", "blocks.1.qkv.weight", "ema.decay"])
+>>> [binding.variables[0] for binding in bindings]
+['cls/cls', 'encoderblock_1/MlpBlock_0/Dense_0/kernel', 'encoderblock_1/query/kernel']
+>>> unexpected
+['ema.decay']
+
+A binding converts the arrays. It also computes shapes without reading any data, from which the model is inferred:
+
+>>> bindings[2].variable_shapes({"blocks.1.qkv.weight": (96, 32)}, heads=4)
+((32, 4, 8), (32, 4, 8), (32, 4, 8))
+
+Writing applies the same rules to the names of a model's variables:
+
+>>> bindings, left_over = bind_variables(rules, bindings[2].variables)
+>>> bindings[0].stored, left_over
+(('blocks.1.qkv.weight',), [])
+>>> bindings[0].stored_shapes(dict.fromkeys(bindings[0].variables, (32, 4, 8)))
+((96, 32),)
+
+These are the classes of a family, in the order in which to read them:
+
+1. `Transform` (`rules.py`): a pair of functions that convert a file's arrays to a model's arrays, and back.
+2. `Rule`: templates of the names on both sides, and the transform between them.
+3. `Binding`: a rule applied to names that exist, in a file or a model.
+4. `Layout` (`checkpoint.py`): the choice among the names and shapes that one project has used over time. A family's
+   `rules` function takes a layout and returns its rules.
+5. `Checkpoint`: an open file with its layout and bindings, and the arguments of the model. A family's `recognize`
+   function returns it, or None for the files of other projects.
+6. `Writing` (`family.py`): the models that a family can write, and the configuration files that belong to them.
+7. `Family`: all of these for one project.
 """
 
 from collections.abc import Mapping
@@ -20,7 +69,7 @@ from keras_vit.checkpoints.families import (
 )
 from keras_vit.checkpoints.families.family import Family, Writing
 
-# They are asked in this order: Keras' variables have the names of Google's tensors.
+# The first family that recognizes a file reads it. Keras is first: its variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (
     keras.FAMILY,
     *google.FAMILIES,
@@ -34,12 +83,12 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def written_formats() -> dict[str, str]:
-    """Return the formats that models can be written in, and `"npz"` or `"safetensors"` for each."""
+    """Return the formats that `save_checkpoint` writes, each with its type of file: `"npz"` or `"safetensors"`."""
     return {family.name: family.writing.tensors for family in FAMILIES if family.writing is not None}
 
 
 def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[Family, Writing]:
-    """Return the family that writes a model in a format, and how it does."""
+    """Return the family that writes a model in a format, and its `Writing`."""
     options = KINDS[kind].config.options()
     reasons: dict[str, list[str]] = {}
     for family in FAMILIES:
@@ -48,11 +97,11 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
         found = family.writing.reasons(config, options)
         if not found and family.name == format:
             return family, family.writing
-        # A project has several types of models: those of the nearest type count.
+        # A project has several types of models. Keep the reasons of the type with the fewest.
         reasons[family.name] = min(reasons.get(family.name, found), found, key=len)
-    found = reasons.get(format, [f"it holds no {KINDS[kind].noun}s"])
+    found = reasons.get(format, [f"it does not support {KINDS[kind].noun}s"])
     others = [name for name, listed in reasons.items() if not listed]
     raise CheckpointError(
-        f"The {format} format cannot hold this model: {'; '.join(found)}. "
+        f"The {format} format cannot represent this model: {'; '.join(found)}. "
         f"{'Formats that can: ' + ', '.join(others) + '; or' if others else 'Save it with'} model.save('model.keras')."
     )
