@@ -82,7 +82,7 @@ def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
         raise CheckpointError(f"{source.path} has no model of a known family at prefix={hints.prefix!r}.")
     known, names = dict.fromkeys(family.name for family in families.FAMILIES), sorted(source.tensors)
     raise CheckpointError(
-        f"{source.path} is not a Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
+        f"{source.path} has no Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
         f"tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
     )
 

@@ -71,6 +71,7 @@ def model_rules(names: Names, body: str) -> list[Rule]:
 
 
 def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
+    """Return the rules of the blocks."""
     attention = f"{block}/{ATTENTION}"
     parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
     result = heads_out(f"{stored}.{names.out}", f"{attention}/out")
@@ -192,7 +193,7 @@ def bind(
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
     bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
     if layout.prefix:  # skip the other parts of a larger model
-        inside = (layout.prefix, f"{layout.outer}classifier.")  # a fine-tuning library may have renamed a classifier
+        inside = (layout.prefix, f"{layout.outer}classifier.")  # adapters may rename a classifier
         ignored = {*ignored, *(name for name in unexpected if not name.startswith(inside))}
         unexpected = [name for name in unexpected if name not in ignored]
     shapes = variable_shapes(source, bindings, heads)

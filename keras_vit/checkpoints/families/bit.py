@@ -20,8 +20,8 @@ _UNIT = "block{b}/unit{u:02d}"
 _NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
 # big_transfer pads the root's max-pooling with zeros. Other projects write the same names and pad differently.
 _PADDING = (
-    "files with big_transfer's names do not specify how the root's max-pooling is padded; the published BiT-S and BiT-M "
-    "were trained with pool_padding='zeros'"
+    "files with big_transfer's names do not specify the padding of the root's max-pooling; the published BiT-S and "
+    "BiT-M were trained with pool_padding='zeros'"
 )
 
 

@@ -49,6 +49,7 @@ def _read_masked(arrays: Arrays, heads: int) -> Arrays:
 
 
 def _rules(layout: Layout) -> list[Rule]:
+    """Return the rules of a layout."""
     body, block = layout.prefix, f"{layout.prefix}{_NAMES.block}"
     attention = f"encoderblock_{{i}}/{_torch.ATTENTION}"
     masked = Transform(_read_masked, lambda arrays: arrays)
