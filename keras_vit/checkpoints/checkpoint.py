@@ -55,10 +55,10 @@ class Hints:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The names and shapes that a file uses, among those that its project has used over time.
+    """The naming scheme and the shapes of a file. Most projects have changed both over time.
 
-    A layout selects the rules for reading. The model keeps it, so that `save_checkpoint` writes the same names and
-    shapes.
+    A layout selects the rules to read a file. The model keeps the layout, so that `save_checkpoint` writes the same
+    names and shapes.
     """
 
     family: str
@@ -128,7 +128,7 @@ def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: in
         stored = {name: source.tensors[name].shape for name in binding.stored}
         for name, shape in stored.items():
             if 0 in shape:
-                raise CheckpointError(f"{source.path}: tensor {name!r} of shape {shape} has no elements. Damaged?")
+                raise CheckpointError(f"{source.path}: tensor {name!r} of shape {shape} has no elements.")
         try:
             results = binding.variable_shapes(stored, heads)
         except ValueError as error:

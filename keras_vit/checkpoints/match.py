@@ -49,7 +49,7 @@ class Match:
     def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
         self.model, self.checkpoint, self.options = model, checkpoint, options
         self.config = model.config.to_dict()
-        # Files of weights never contain LoRA factors or a custom head. Both keep their values.
+        # No file contains LoRA factors. A load leaves them unchanged, and the variables of a custom head as well.
         self._given = () if model.config.head is None else heads.variable_prefixes(model.config.head)
         found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
@@ -57,7 +57,7 @@ class Match:
         grids = (checkpoint.grid, getattr(model.config, "grid", None))
         self._grids: Any = grids if None not in grids and grids[0] != grids[1] else None  # of position tables to resize
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
-        # Maps each variable to load to the function from the file's array to the model's.
+        # For each variable to load, the function from the file's array to the model's array.
         self._adapted: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
         self._dropped: set[str] = set()
 

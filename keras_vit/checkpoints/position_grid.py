@@ -84,7 +84,7 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
     own_grid = grid_of(arguments) if "image_size" in arguments else None
     stated = {
         "grid": hints.grid,
-        "the grid in its note": stated_size(source.metadata.get("grid")),
+        "the grid in its metadata": stated_size(source.metadata.get("grid")),
         f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
     }
     for name, grid in stated.items():

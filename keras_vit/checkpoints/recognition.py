@@ -105,13 +105,13 @@ def _check_note(source: TensorSource) -> None:
     version = note.get("version")
     if version != NOTE_VERSION:
         raise CheckpointError(
-            f"{source.path}: its note has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
+            f"{source.path}: its metadata has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
         )
     if not isinstance(note.get("arguments"), dict):
-        raise CheckpointError(f"{source.path}: its note has no 'arguments'. Damaged?")
+        raise CheckpointError(f"{source.path}: its metadata has no 'arguments'. It may be damaged.")
     for name in ("image_size", "grid"):
         if name in note and stated_size(note[name]) is None:
-            raise CheckpointError(f"{source.path}: its note has an invalid {name}={str(note[name])[:60]}. Damaged?")
+            raise CheckpointError(f"{source.path}: its metadata has an invalid {name}={str(note[name])[:60]}.")
 
 
 def _apply_note(checkpoint: Checkpoint) -> None:
@@ -123,7 +123,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     stated = {name: noted[name] for name in (*architecture.SHOWN, *architecture.PARTLY_SHOWN) if name in noted}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")
-    where = f"{checkpoint.path}: its note"
+    where = f"{checkpoint.path}: its metadata"
     architecture.check_stated(architecture.shown(stated), architecture.shown(found), where)
     config_class = KINDS[checkpoint.kind].config
     known = {
@@ -134,7 +134,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     try:
         config_class(**known)
     except (TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{where} has invalid arguments. Damaged? {str(error)[:500]}") from error
+        raise CheckpointError(f"{where} has invalid arguments: {str(error)[:500]}") from error
     found.update(known)
     checkpoint.name_classes(checkpoint.source.metadata.get("class_names"))
     checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
@@ -150,7 +150,7 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     try:
         noted = normalization.resolve(note["input_normalization"])
     except ValueError as error:
-        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
+        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
     if stated not in (None, noted):
         text = "%s: its own mean and deviation, %s, are used, not those next to it. Set input_normalization to change."
         logging.warning(text, checkpoint.path, noted)
@@ -163,7 +163,7 @@ def _take_resizing(checkpoint: Checkpoint) -> None:
     try:
         checkpoint.resizing = checkpoint.resizing if noted is None else Resizing.from_dict(noted)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
+        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
 
 
 def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def fetch(address: str, place: str) -> str:
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{address} needs `pip install 'keras-vision-transformers[hub]'`. Or put its files into {place}."
+            f"{address} needs: pip install 'keras-vision-transformers[hub]'. Or put its files into {place}."
         ) from error
     try:
         with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the package's own

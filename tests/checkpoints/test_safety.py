@@ -132,7 +132,7 @@ def test_zip_bombs(tmp_path):
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "w") as archive:
         for _ in range(2):
             archive.writestr("head/bias.npy", member("(1,)", data=bytes(4)))
-    refused(path, "differently named")
+    refused(path, "different names")
 
 
 def test_overlapping_members(tmp_path):

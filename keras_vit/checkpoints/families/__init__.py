@@ -1,7 +1,7 @@
 """The projects whose checkpoints are read and written, with one module for each project.
 
-To add a project, write a module with a `Family` and add the family to `FAMILIES`. The larger part of a family are its
-rules. This example has the rules of three tensors in a PyTorch project with two blocks:
+To add a project, write a module with a `Family` and add the family to `FAMILIES`. Most of a family consists of rules,
+which map the tensors of a file to the variables of a model. Here are the rules for three tensors of a PyTorch project:
 
 >>> from keras_vit.checkpoints.rules import DENSE, HEADS_IN, bind_stored, bind_variables, fused, rule
 >>> rules = [
@@ -14,11 +14,12 @@ rules. This example has the rules of three tensors in a PyTorch project with two
 ...     ),
 ... ]
 
-The first tensor is stored in the shape of its variable. PyTorch stores the second one, a dense kernel, transposed. The
-third one becomes three variables: `fused` splits it, and `HEADS_IN` converts each part from `[H*K, D]` to `[D, H, K]`.
-(The real names of attention variables are longer.)
+The first tensor has the shape of its variable. The second tensor is a dense kernel, which PyTorch stores transposed.
+The third tensor becomes three variables: `fused` splits it, and `HEADS_IN` converts each part from `[H*K, D]` to
+`[D, H, K]`. (The real names of attention variables are longer.)
 
-Reading applies the rules to the names in a file. The result is one binding per match, and the names without a rule:
+To read a file, the rules are applied to its names. The result is one binding for each match, and a list of the names
+that no rule matches:
 
 >>> bindings, unexpected = bind_stored(rules, ["cls_token", "blocks.1.fc1.weight", "blocks.1.qkv.weight", "ema.decay"])
 >>> [binding.variables[0] for binding in bindings]
@@ -26,30 +27,32 @@ Reading applies the rules to the names in a file. The result is one binding per 
 >>> unexpected
 ['ema.decay']
 
-A binding converts the arrays. It also computes shapes without reading any data, from which the model is inferred:
+A binding can compute the shapes of its variables from headers. The arguments of the model are inferred from these
+shapes. Later, the binding converts the arrays in the same way:
 
 >>> bindings[2].variable_shapes({"blocks.1.qkv.weight": (96, 32)}, heads=4)
 ((32, 4, 8), (32, 4, 8), (32, 4, 8))
 
-Writing applies the same rules to the names of a model's variables:
+To write a model, the same rules are applied to the names of its variables:
 
->>> bindings, left_over = bind_variables(rules, bindings[2].variables)
->>> bindings[0].stored, left_over
-(('blocks.1.qkv.weight',), [])
->>> bindings[0].stored_shapes(dict.fromkeys(bindings[0].variables, (32, 4, 8)))
+>>> variables = [name for binding in bindings for name in binding.variables]
+>>> bindings, left_over = bind_variables(rules, variables)
+>>> [binding.stored[0] for binding in bindings], left_over
+(['cls_token', 'blocks.1.fc1.weight', 'blocks.1.qkv.weight'], [])
+>>> bindings[2].stored_shapes(dict.fromkeys(bindings[2].variables, (32, 4, 8)))
 ((96, 32),)
 
-These are the classes of a family, in the order in which to read them:
+The classes build on each other in this order:
 
 1. `Transform` (`rules.py`): a pair of functions that convert a file's arrays to a model's arrays, and back.
 2. `Rule`: templates of the names on both sides, and the transform between them.
-3. `Binding`: a rule applied to names that exist, in a file or a model.
-4. `Layout` (`checkpoint.py`): the choice among the names and shapes that one project has used over time. A family's
-   `rules` function takes a layout and returns its rules.
-5. `Checkpoint`: an open file with its layout and bindings, and the arguments of the model. A family's `recognize`
-   function returns it, or None for the files of other projects.
-6. `Writing` (`family.py`): the models that a family can write, and the configuration files that belong to them.
-7. `Family`: all of these for one project.
+3. `Binding`: a rule with its templates filled in, for one file or one model.
+4. `Layout` (`checkpoint.py`): the naming scheme and the shapes of a file, which most projects have changed over time. A
+   family's `rules` function returns the rules of a layout.
+5. `Checkpoint`: an open file with its layout, its bindings and the arguments of its model. A family's `recognize`
+   function returns a checkpoint, or None for the files of other projects.
+6. `Writing` (`family.py`): the models that a family can write, and the configuration files to write with them.
+7. `Family`: a project with its `recognize` and `rules` functions and, if it can be written, its `Writing`.
 """
 
 from collections.abc import Mapping

@@ -112,7 +112,7 @@ def _packed(inner: Transform) -> Transform:
 
 
 def unused(stored: str, beside: str, variable: str, ndim: int) -> Rule:
-    """Return the rule for a token and `beside`, an unused token. It is ignored in reading and written as zeros."""
+    """Return the rule of a token and of the unused token `beside`, which is not read and is written as zeros."""
     zeros = lambda token: np.zeros_like(token).reshape((1,) * (ndim - 1) + token.shape[-1:])  # noqa: E731
     return rule((stored, beside), variable, Transform(lambda arrays, _: arrays[:1], lambda a: (a[0], zeros(a[0]))))
 
@@ -212,7 +212,7 @@ def bind(
 
 
 def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Return the number of heads, which the file's configuration does not specify, and the reason for it."""
+    """Choose the number of heads if the file's configuration does not specify it. Return it with the reason."""
     noted = source.metadata.get("arguments", {}).get("num_heads")
     if type(noted) is int and noted > 0:
         heads, reason = noted, "the file's metadata has it"

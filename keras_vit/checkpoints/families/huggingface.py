@@ -184,7 +184,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
     if found["mlp"] == "swiglu":
         found["activation"] = "silu"  # in DINOv2, `hidden_act` only applies to plain MLPs
         if model_type is DINOV3 and config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise CheckpointError(f"{path}: gated MLPs need SiLU. Received: hidden_act={str(config['hidden_act'])[:40]}.")
+            raise CheckpointError(f"{path}: gated MLPs need SiLU, not hidden_act={str(config['hidden_act'])[:40]}.")
     if model_type is DINOV2 and found["num_registers"]:
         checkpoint.resize_method = "antialiased"
     if model_type is DINOV3:

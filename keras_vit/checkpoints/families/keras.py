@@ -15,7 +15,7 @@ from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
 from keras_vit.models.resizing import Resizing
 
-_PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction that are not in the encoder
+_PRETRAINING = ("mask_token/", "patch_head/")  # variables that masked patch prediction adds to the encoder
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:

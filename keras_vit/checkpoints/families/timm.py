@@ -253,7 +253,7 @@ def _infer_block(
             needed = "position_embedding"
         elif "activation" not in facts:
             needed = "activation"
-    # Without a name, registers prove the default only if a norm follows the pooling: a class token may be missing.
+    # Without a name, registers imply the default only if a norm follows the pooling: a class token may be missing.
     marks = _PREFIX_TOKENS if name or found["norm_after_pooling"] else _PREFIX_TOKENS[:2]
     if needed == "activation" and any(map(found.get, marks)):
         if not name:

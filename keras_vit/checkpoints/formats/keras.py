@@ -65,7 +65,7 @@ _VARIABLES = {
 
 
 class KerasFile(TensorSource):
-    """Open file that Keras wrote. A tensor is named by its layers and its index, such as `"dense/0"`."""
+    """A file that Keras wrote. A tensor is named by its layers and its index, such as `"dense/0"`."""
 
     def _read_headers(self) -> None:
         self._h5: h5py.File | None = None
@@ -158,7 +158,7 @@ class KerasFile(TensorSource):
 
 
 class KerasSource(KerasFile):
-    """Open file of a keras_vit model. A tensor has the name of the model's variable."""
+    """A file of a keras_vit model. Each tensor has the name of the model's variable."""
 
     @functools.cached_property
     def _given_head(self) -> Any:

@@ -30,7 +30,7 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, Value
 
 
 class NpzSource(TensorSource):
-    """Open `.npz` file."""
+    """An open `.npz` file."""
 
     def _read_headers(self) -> None:
         self._archive = open_archive(self._file, self._size, self.path)
@@ -45,7 +45,7 @@ class NpzSource(TensorSource):
         name = info.filename.removesuffix(".npy")
         if name == info.filename or name in self._members or len(name) > MAX_NAME_LENGTH:
             raise CheckpointError(
-                f"{self.path}: members must be differently named .npy arrays. Received: {info.filename[:100]!r}."
+                f"{self.path}: members must be .npy arrays with different names. Received: {info.filename[:100]!r}."
             )
         with guarded(self.path, name), self._archive.open(info) as stream:
             shape, dtype, header_size = _read_npy_header(stream, name, self.path)
@@ -105,7 +105,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
     total, end = 0, 0
     for info in sorted(members, key=lambda member: member.header_offset):
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x1:
-            raise CheckpointError(f"{path}: {info.filename[:100]!r} is encrypted or compressed in an unread way.")
+            raise CheckpointError(f"{path}: {info.filename[:100]!r} is encrypted, or compressed in an unknown way.")
         stored = info.compress_type == zipfile.ZIP_STORED
         if info.header_offset < end or (stored and info.compress_size != info.file_size):
             raise CheckpointError(f"{path}: the archive's members overlap or have inconsistent sizes. Fetch it again.")

@@ -1,8 +1,10 @@
 """`.safetensors` checkpoints, including sharded checkpoints.
 
 The `safetensors` package reads them. It checks sizes and offsets, but it accepts headers of 100 MB and duplicate names,
-so headers are checked before. The package maps files into memory; a file whose size has changed is refused before each
-read. Writing does not use the package, which needs all tensors in memory. Here, tensors are written one at a time.
+so this module checks headers first. The package also maps files into memory. Before each read, this module therefore
+refuses a file whose size has changed.
+
+For writing, the package would need all tensors in memory. This module writes them one at a time instead.
 """
 
 import json
@@ -43,7 +45,7 @@ _MAX_SHARDS = 256  # each needs a file descriptor
 
 
 class SafetensorsSource(TensorSource):
-    """Open `.safetensors` file."""
+    """An open `.safetensors` file."""
 
     _tensors: Any = None  # the file, as opened by the package
 
@@ -63,7 +65,7 @@ class SafetensorsSource(TensorSource):
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{self.path} is truncated or damaged: {error}. Fetch it again.") from error
         if note is not None:
-            self.metadata = parse_json(note.encode(), f"{self.path}: the note in the header")
+            self.metadata = parse_json(note.encode(), f"{self.path}: the metadata in the header")
 
     def _add(self, name: str, entry: Any) -> None:
         code = entry.get_dtype()
@@ -86,7 +88,7 @@ class SafetensorsSource(TensorSource):
 
 
 class ShardedSource(TensorSource):
-    """Open shards that are listed in a `model.safetensors.index.json`."""
+    """The open shards that a `model.safetensors.index.json` lists."""
 
     def _read_headers(self) -> None:
         self._shards: dict[str, SafetensorsSource] = {}
@@ -112,7 +114,7 @@ class ShardedSource(TensorSource):
             self.files.append(path)
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
-            raise CheckpointError(f"{self.path} lists {shard!r} as the shard of {name[:100]!r}, which it lacks.")
+            raise CheckpointError(f"{self.path} expects {shard!r} to contain {name[:100]!r}, but it does not.")
         self.tensors[name] = self._shards[shard].tensors[name]
         self._shard_of[name] = shard
 

@@ -27,7 +27,7 @@ class TensorInfo(NamedTuple):
 
 
 class TensorSource:
-    """Open checkpoint file, with headers by name and tensors on demand. Base class of the formats."""
+    """An open checkpoint file, with headers by name and tensors on demand. Base class of the formats."""
 
     def __init__(self, path: str):
         self.path = path
