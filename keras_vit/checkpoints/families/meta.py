@@ -43,7 +43,7 @@ def _read_masked(arrays: Arrays, heads: int) -> Arrays:
     if bias.dtype.kind != "V":
         bias = np.where(mask == 0, np.zeros_like(bias), bias * mask)
         if np.split(bias, 3)[1].any():
-            raise CheckpointError("The keys' biases are not masked (`qkv.bias_mask`), as they are in every DINOv3.")
+            raise CheckpointError("The keys' biases must be masked (`qkv.bias_mask`), as in all known DINOv3 models.")
     query, _, value = np.split(bias, 3)
     return HEADS_BIAS.read((query, value), heads)
 

@@ -101,7 +101,7 @@ def _stem(path: str) -> str:
 
 
 def _find_document(source: TensorSource, name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
-    """Return a JSON object next to the tensors. A document of the file is preferred to the directory's document."""
+    """Return a JSON object next to the tensors, from `STEM_NAME`, which belongs to one file, or else from `NAME`."""
     candidates = ([f"{stem}_{name}"] if stem is not None else []) + [name]
     paths = [os.path.join(directory, candidate) for candidate in candidates]
     found = next(filter(os.path.isfile, paths), None)
