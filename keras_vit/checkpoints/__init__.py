@@ -1,15 +1,16 @@
-"""Checkpoints that users of Vision Transformers exchange: reading and writing.
+"""Read and write the checkpoints of Vision Transformers and BiT ResNets, in the formats of several projects.
 
-`load.py` and `save.py` are the way in. A load has these steps:
+The public functions are in `load.py` and `save.py`. Loading takes three steps:
 
-1. `formats` opens the file: bytes to named tensors.
-2. `recognition.py` finds the project (`families`), and takes the metadata of `save_checkpoint`; `checkpoint.py` has the
-   result, and settles the grid of its position table.
-3. `match.py` decides from headers which tensor each variable gets. Then it reads every tensor, once, resizes it
-   (`resize.py`), and only then changes the model; `report.py` has the outcome.
+1. `formats` opens the file and reads its headers: the name, shape and dtype of each tensor.
+2. `recognition.py` finds the project that wrote the file (`families`), infers the model, and applies the metadata that
+   `save_checkpoint` writes. The result is a `Checkpoint` (`checkpoint.py`). `position_grid.py` determines the grid of
+   its position table.
+3. `match.py` decides from the headers which tensor each variable gets. It then reads every tensor once and resizes it
+   if necessary (`resize.py`). Only after the last tensor does it change the model. `report.py` describes the outcome.
 
-`rules.py` binds stored names to variables, in both directions; `architecture.py` infers the model from the shapes of
-variables.
+`rules.py` maps the names of tensors to the names of variables, in both directions. `architecture.py` infers the
+arguments of a model from the shapes of its variables. To add a project, begin with `families/__init__.py`.
 """
 
 from keras_vit.checkpoints.errors import CheckpointError

@@ -1,4 +1,4 @@
-"""Architecture that the shapes of variables show, and agreement of a file's descriptions with it."""
+"""Infer the architecture of a model from the shapes of its variables, and compare it with a file's description."""
 
 import math
 import re
@@ -15,14 +15,14 @@ _NONE: Arguments = {}
 TABLE = "posembed_input/pos_embedding"
 DECODER_TABLE = "decoder_posembed/pos_embedding"
 
-# Arguments that the shapes show whole. The descriptions in a file must agree with them.
+# Arguments that the shapes determine. A file's description must agree with them.
 SHOWN = (
     *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks", "class_token"),
     *("num_registers", "qkv_bias", "norm_after_pooling", "patch_norm", "head_dim", "output_projection"),
     *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
-# What tensors show of further arguments.
+# Arguments that the shapes determine in part, each with the part that the shapes show.
 PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
     "pooling": lambda value: value == "map",
     "position_embedding": lambda value: value == "learned",
@@ -31,7 +31,7 @@ PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
 }
 _QUERY = "encoderblock_0/MultiHeadDotProductAttention_0/query/kernel"
 _DENSE, _GATE = "encoderblock_0/MlpBlock_0/Dense_0/kernel", "encoderblock_0/SwiGLU_0/gate/kernel"
-# The variables that the arguments are read from, by their number of dimensions.
+# Variables from which the arguments are inferred, by their number of dimensions.
 _RANKS = {
     1: ("head/bias", "head_dist/bias", "pre_logits/bias"),
     2: ("head/kernel", "head_dist/kernel", "pre_logits/kernel", _DENSE, _GATE),
@@ -39,12 +39,12 @@ _RANKS = {
     4: ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel"),
 }
 MAX_BLOCKS = 1024
-# What tensors show of each model, unless its type is another.
+# Arguments of every model, unless its type or description differs.
 ALWAYS: Mapping[str, Any] = {"output_projection": "bias", "qkv_bias": True, "position_embedding": True}
 
 
 def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
-    """Return the constructor's arguments that the variables of a Vision Transformer show."""
+    """Infer the constructor's arguments from the variables of a Vision Transformer."""
     _check_ranks(shapes, path)
     kernel = shapes.get("embedding/kernel")
     if kernel is None:
@@ -52,7 +52,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
     blocks = resnet_blocks(shapes, path) if "conv_root/kernel" in shapes else None
     depth = _count({int(m[1]) for n in shapes if (m := re.match(r"encoderblock_(\d{1,6})/", n))}, 0, "block", path)
     if depth and not (_QUERY in shapes and {_DENSE, _GATE} & shapes.keys()):
-        raise CheckpointError(f"{path} is incomplete: block 0 has no kernel of its query, or none of its MLP.")
+        raise CheckpointError(f"{path} is incomplete: block 0 lacks the kernel of its query or of its MLP.")
     query = shapes.get(_QUERY, (0, heads, 0))
     head = shapes.get("head/kernel")
     pre_logits = shapes.get("pre_logits/kernel")
@@ -81,7 +81,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
 
 
 def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
-    """Return the arguments that only a model with blocks shows."""
+    """Infer the arguments that only the variables of the blocks show."""
     attention = _QUERY.removesuffix("/query/kernel")
     _, heads, head_dim = shapes.get(_QUERY, (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
@@ -99,7 +99,7 @@ def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
 
 
 def infer_decoder(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
-    """Return the arguments of `MaskedAutoencoder` that the variables of its decoder show."""
+    """Infer the arguments of a `MaskedAutoencoder` from the variables of its decoder."""
     numbers = {int(match[1]) for name in shapes if (match := re.match(r"decoder_block_(\d{1,6})/", name))}
     mlp = shapes.get("decoder_block_0/MlpBlock_0/Dense_0/kernel", (0, 0))
     return {
@@ -121,7 +121,7 @@ def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
 
 
 def _count(numbers: set[int], first: int, what: str, path: str) -> int:
-    """Return the number of blocks, stages or units, which must be numbered without gaps."""
+    """Count blocks, stages or units. Their numbers must have no gaps."""
     expected = range(first, first + len(numbers))
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
@@ -139,20 +139,24 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
         kernel, bias = shapes.get(f"{head}/kernel"), shapes.get(f"{head}/bias")
         if (kernel is None) != (bias is None) or head == "head_dist" and kernel and "head/kernel" not in shapes:
             there = [name for name in shapes if name.startswith(("head/", "head_dist/", "pre_logits/"))]
-            raise CheckpointError(f"{path} is incomplete: of its head, it has only {', '.join(there)}. Fetch it again.")
+            raise CheckpointError(f"{path} is incomplete: its head has only {', '.join(there)}. Fetch it again.")
         if kernel and bias and kernel[-1] != bias[0]:
-            raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, {head}/bias has {bias[0]}.")
+            raise CheckpointError(f"{path}: {head}/kernel has {kernel[1]} classes, but {head}/bias has {bias[0]}.")
 
 
 def shown(arguments: Arguments) -> dict[str, Any]:
-    """Return arguments in the form in which tensors show them."""
+    """Reduce arguments to the part of them that tensors show."""
     return {name: PARTLY_SHOWN.get(name, lambda whole: whole)(value) for name, value in arguments.items()}
 
 
 def check_type(
     source: TensorSource, found: Arguments, always: Arguments, stated: Arguments = _NONE, wanted: Arguments = _NONE
 ) -> None:
-    """Refuse a file without what each model of its type has, unless our note or the caller (`wanted`) states it so."""
+    """Refuse a file whose tensors disagree with its type or its `stated` arguments.
+
+    `always` contains the arguments that all models of the type have. The metadata of `save_checkpoint` or the caller
+    (`wanted`) may state that this model differs.
+    """
     mine, theirs = shown(found), shown(wanted)
     facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
     facts = {name: value for name, value in facts.items() if name not in theirs or theirs[name] != mine.get(name)}
@@ -161,26 +165,26 @@ def check_type(
 
 
 def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
-    """Refuse a file whose description disagrees with its tensors; None where one of them does not show an argument."""
+    """Refuse a file whose description disagrees with its tensors. None stands for an argument that is not known."""
     for name, value in stated.items():
         if value is None or found.get(name) is None:
             continue
         mine, theirs = _plain(value), _plain(found[name])
         if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
             raise CheckpointError(
-                f"{where} has {name}={str(value)[:60]}, the tensors have {name}={theirs!r}. The file lacks tensors, or "
-                "belongs to another model. Fetch both again, or pass what the model has, if it is unusual."
+                f"{where} has {name}={str(value)[:60]}, but the tensors have {name}={theirs!r}. The file lacks tensors "
+                "or belongs to another model. Fetch both again. If the model is unusual, pass the argument's value."
             )
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the form in which equal sizes are equal: two equal numbers are one."""
+    """Return one number for a pair of equal numbers, and any other value as it is."""
     value = list(value) if isinstance(value, tuple) else value
     return value[0] if isinstance(value, list) and len(value) == 2 and value[0] == value[1] else value
 
 
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that holds less than the blocks that its names describe, before the model is built."""
+    """Refuse a file that is smaller than the blocks that its names describe, before the model is built."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
@@ -188,7 +192,7 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
 
 
 def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
-    """Return the number of weights in the kernels of a model's blocks and units."""
+    """Count the weights in the kernels of a model's blocks and units."""
     width = 64 * arguments.get("width_factor", 1)
     stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
     count = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
@@ -202,7 +206,7 @@ def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
 
 
 def infer_bit(shapes: Shapes, path: str) -> dict[str, Any]:
-    """Return the constructor's arguments that the variables of a BiT ResNet show."""
+    """Infer the constructor's arguments from the variables of a BiT ResNet."""
     _check_ranks(shapes, path)
     root, head = shapes.get("root_block/conv_root/kernel", ()), shapes.get("head/kernel")
     if len(root) != 4 or root[3] % 64:

@@ -1,4 +1,4 @@
-"""A checkpoint whose project is known: the names of its tensors, their variables, and the model they belong to."""
+"""A recognized checkpoint: the names of its tensors, the variables that they become, and the arguments of its model."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ Grid = tuple[int, int]  # height and width in patches
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One kind of model: its name in messages, its class, and the class of its arguments."""
+    """A kind of model: its name in messages, its class, and the class of its configuration."""
 
     noun: str
     model: type[keras.Model]
@@ -30,7 +30,7 @@ class Kind:
 
 
 class _Any(tuple[Any, ...]):
-    """All values of an argument."""
+    """A tuple that contains every value."""
 
     def __contains__(self, value: object) -> bool:
         return True
@@ -48,52 +48,56 @@ KINDS = {
 class Hints:
     """Facts about a file that the caller knows."""
 
-    wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the model that is loaded
+    wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the model to load into
     grid: Grid | None = None  # of the file's position table
-    prefix: str | None = None  # of the names of one of several models in a file; None for the only or usual one
+    prefix: str | None = None  # of one of several models in the file; None for its only model or the usual prefix
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Names and shapes that a project gives its tensors, kept so that a model is written as it was read."""
+    """The naming scheme and the shapes of a file. Most projects have changed both over time.
+
+    A layout selects the rules to read a file. The model keeps the layout, so that `save_checkpoint` writes the same
+    names and shapes.
+    """
 
     family: str
     style: str = ""  # the family's naming scheme
     position: str = ""  # stored name of the position table
-    slots: str = "prefix"  # tokens with entries in the table: "all" (registers too), "prefix" (all but them), "none"
+    slots: str = "prefix"  # prefix tokens with entries in the table: "all", "prefix" (all but registers) or "none"
     group_norm_4d: bool = False  # whether group norm parameters have the shape [1, 1, 1, C]
-    stacked: bool = False  # whether one tensor holds the blocks' values
+    stacked: bool = False  # whether one tensor contains the values of all blocks
     block_names: tuple[tuple[str, str], ...] = ()  # modules of a block, as (stored name, variable's name)
-    map_names: tuple[tuple[str, str], ...] = ()  # modules of the attention pooling, likewise
-    prefix: str = ""  # of the names of the model's body
-    outer: str = ""  # of the names of the whole model, where its head is beside the body
-    decoder_heads: int = 0  # of each block of a masked autoencoder's decoder
+    map_names: tuple[tuple[str, str], ...] = ()  # modules of the attention pooling, in the same form
+    prefix: str = ""  # of the names of the body (the model without its head)
+    outer: str = ""  # of the names of the head, if the head is outside the body
+    decoder_heads: int = 0  # attention heads per block of a masked autoencoder's decoder
     renamed: tuple[tuple[str, str], ...] = ()  # deviations from the scheme, as (the scheme's name, stored name)
 
 
 @dataclasses.dataclass
 class Checkpoint:
-    """A file whose family and architecture are known. No tensor has been read yet."""
+    """A file whose family and architecture are known. Its tensors have not been read yet."""
 
     source: TensorSource
     layout: Layout
-    bindings: list[Binding]  # the variables that its tensors become
-    shapes: dict[str, Shape]  # of the variables, from the file
+    bindings: list[Binding]  # from tensors to the variables that they become
+    shapes: dict[str, Shape]  # of the variables, computed from the file
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the model's constructor
     frozen: dict[str, Any] = dataclasses.field(default_factory=dict)  # arguments of `from_config`: the frozen layers
-    assumed: dict[str, str] = dataclasses.field(default_factory=dict)  # arguments not in the file, with the reason
-    doubtful: dict[str, str] = dataclasses.field(default_factory=dict)  # those that change outputs, with a warning
-    unexpected: list[str] = dataclasses.field(default_factory=list)  # tensors that become no variable
-    ignored: list[str] = dataclasses.field(default_factory=list)  # tensors left out on purpose (an optimizer's state)
+    assumed: dict[str, str] = dataclasses.field(default_factory=dict)  # assumed arguments, with the reason
+    doubtful: dict[str, str] = dataclasses.field(default_factory=dict)  # assumed arguments that may change outputs
+    unexpected: list[str] = dataclasses.field(default_factory=list)  # tensors without a variable
+    ignored: list[str] = dataclasses.field(default_factory=list)  # tensors skipped on purpose (an optimizer's state)
     grid: Grid | None = None  # of the position table, if known
     class_names: tuple[str, ...] | None = None
     values: dict[str, Any] | None = None  # of a `.keras` file, see `ConfiguredModel.values`
     kind: str = "vit"  # of the model: one of KINDS
-    alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # values that suit the file, too
-    input_normalization: Normalization | None = None  # if the file or its project states it
-    entry: PublishedWeights | None = None  # of the published weights that the file was named by
-    resizing: Resizing | None = None  # of image files, if a file beside the tensors states it
-    resize_method: str = ""  # of position tables, where the models of a project differ
+    alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # other values that fit the file
+    input_normalization: Normalization | None = None  # if the file or its project specifies it
+    entry: PublishedWeights | None = None  # if the file was requested by the name of published weights
+    resizing: Resizing | None = None  # of image files, if a file next to the tensors specifies it
+    resize_method: str = ""  # of position tables, if the models of a project differ
 
     @property
     def num_positions(self) -> int | None:
@@ -102,11 +106,11 @@ class Checkpoint:
         return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
 
     def allow_any_head(self) -> None:
-        """Let models of any pooling take an encoder whose head belongs to the model that is fine-tuned."""
+        """Accept models with any pooling and head. The weights of an encoder without a head fit all of them."""
         self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
 
     def name_classes(self, names: Any) -> None:
-        """Take the names of the classes, if they are a list of a name for each class. A given head has any number."""
+        """Set the names of the classes if there is one for each class. A custom head may have any number of names."""
         is_given = self.arguments.get("head") is not None
         if isinstance(names, list) and (is_given or len(names) == self.arguments.get("classes")):
             self.class_names = tuple(map(str, names))
@@ -118,13 +122,13 @@ class Checkpoint:
 
 
 def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: int) -> dict[str, Shape]:
-    """Return the shapes of the variables that the bindings would give, with a number of heads if no tensor shows it."""
+    """Compute the shapes of the variables. `heads` is the number of attention heads, if the tensors do not show it."""
     shapes: dict[str, Shape] = {}
     for binding in bindings:
         stored = {name: source.tensors[name].shape for name in binding.stored}
         for name, shape in stored.items():
             if 0 in shape:
-                raise CheckpointError(f"{source.path}: tensor {name!r} of shape {shape} has no elements. Damaged?")
+                raise CheckpointError(f"{source.path}: tensor {name!r} of shape {shape} has no elements.")
         try:
             results = binding.variable_shapes(stored, heads)
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""Models in `.keras` files, opened with Keras' reader after everything was checked that takes memory or time.
+"""Open `.keras` files with Keras' reader, after a check of all sizes.
 
-Keras' reader runs no code of a file and bounds the expansion of its members. But it builds a model of any size that the
-configuration states before it looks at the weights.
+Keras' reader runs no code from a file and limits the expansion of the archive. But it builds a model of any size that
+the configuration requests, before it reads the weights.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from keras_vit.models.config import Config
 
 _MAX_DEPTH = 100
 _MAX_OBJECTS = 50_000  # layers, initializers and dtype policies
-_MAX_TABLE = 2**26  # values in a table of positions that is computed, not stored
-# Sizes of layers.
+_MAX_TABLE = 2**26  # values of a position table that is computed, not stored
+# Arguments that are sizes of layers.
 _WIDTHS = {"units", "filters", "output_dim", "input_dim", "key_dim", "hidden_size", "mlp_dim", "rank", "lora_rank"}
 _RUN_CODE = {"__lambda__", "TorchModuleWrapper", "TFSMLayer"}  # also where a process lifted Keras' safe mode
 _PACKED = 2  # weights per stored value, at int4
-_REPLACED = 8  # the same where layers were replaced by smaller ones
+_REPLACED = 8  # the same if smaller layers replaced some layers
 _CONFIGS: dict[str, type[Config]] = {
     MaskedPatchPredictor.__name__: MaskedPatchConfig,
     **{kind.model.__name__: kind.config for kind in KINDS.values()},
@@ -34,16 +34,16 @@ _CONFIGS: dict[str, type[Config]] = {
 
 
 def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
-    """Open the model in a `.keras` file, of this package's classes or of Keras'.
+    """Load the model in a `.keras` file, which may consist of classes of this package and of Keras.
 
     The sizes of the archive's members, the configuration and the headers of the weights are checked before memory is
-    taken. Then Keras loads the model in its safe mode, without compiling it.
+    allocated. Keras then loads the model in safe mode, without compiling it.
     """
     path = os.fspath(path)
     try:
         with contextlib.closing(KerasFile(path)) as file:
             if file.config is None:
-                raise CheckpointError("it holds weights without a model; use keras_vit.load_checkpoint")
+                raise CheckpointError("it contains weights without a model; use keras_vit.load_checkpoint")
             check_config(file.config, [tensor.shape for tensor in file.tensors.values()], path)
         return keras.saving.load_model(path, compile=False, safe_mode=True)
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
 
 
 def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: str) -> None:
-    """Refuse a configuration that can run code, or of a model that the file has no weights for."""
+    """Refuse a configuration that can run code, or that describes a larger model than the file has weights for."""
     weights = sum(map(math.prod, shapes))
     for count, (value, depth) in enumerate(_objects(config)):
         if depth > _MAX_DEPTH or count > _MAX_OBJECTS:
@@ -64,18 +64,18 @@ def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: 
             raise CheckpointError(f"{path}: config.json has an object of class {found.pop()}, which can run code.")
         for key in _WIDTHS & value.keys():
             if isinstance(value[key], int) and value[key] > weights:
-                raise _disagreement(path, f"a layer has {key}={str(value[key])[:40]}, all weights are {weights}")
+                raise _disagreement(path, f"a layer has {key}={str(value[key])[:40]}, the file has {weights} weights")
         if isinstance(value.get("config"), dict) and _is_own(value):
             for name in names & _CONFIGS.keys():
                 _check_arguments(_CONFIGS[name], value["config"], weights, len(shapes), path)
 
 
 def resolve_arguments(config_class: type[Config], arguments: dict[str, Any], path: str) -> Config:
-    """Return the arguments of a model in `config.json`, checked and with all defaults."""
+    """Check the arguments in `config.json`, and return them with all defaults."""
     try:
         return config_class.from_dict(arguments)
     except (ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: config.json has no valid arguments: {str(error)[:500]}") from error
+        raise CheckpointError(f"{path}: config.json has invalid arguments: {str(error)[:500]}") from error
 
 
 def _disagreement(path: str, problem: str) -> CheckpointError:
@@ -83,13 +83,13 @@ def _disagreement(path: str, problem: str) -> CheckpointError:
 
 
 def _is_own(value: dict[str, Any]) -> bool:
-    """Return whether Keras takes the class of an object from this package, by any of the names that it looks at."""
+    """Return whether Keras looks up the class of an object in this package. Keras reads three of its fields."""
     places = {"module": "keras_vit", "registered_name": "keras_vit>", "class_name": "keras_vit>"}
     return any(str(value.get(key)).startswith(place) for key, place in places.items())
 
 
 def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the objects of a configuration and their depths, without what only a compiled model has."""
+    """Yield the objects of a configuration and their depths, without the configuration of `compile`."""
     pending: list[tuple[Any, int]] = [(config, 1)]
     while pending:
         value, depth = pending.pop()
@@ -104,15 +104,15 @@ def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
 def _check_arguments(
     config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
 ) -> None:
-    """Refuse arguments of a model of this package that has more blocks or weights than the file."""
-    if arguments.get("head") is not None:  # whose sizes are looked at like those of other layers
+    """Refuse arguments of a model of this package with more blocks or weights than the file has."""
+    if arguments.get("head") is not None:  # `check_config` checks its sizes like those of any layer
         arguments = {**arguments, "head": None, "include_top": False}
     config = resolve_arguments(config_class, arguments, path)
     values = config.to_dict()
     stages = values.get("resnet_blocks") or values.get("block_sizes") or ()
     blocks = values.get("num_layers", 0) + values.get("decoder_num_layers", 0) + sum(stages)
     if blocks > tensors:
-        raise _disagreement(path, f"the model has {blocks} blocks, and there are {tensors} tensors")
+        raise _disagreement(path, f"the model has {blocks} blocks, but the file has {tensors} tensors")
     wanted, table = architecture.weights_of_blocks(values), 0
     if isinstance(config, ViTConfig):
         wanted += config.num_features * (config.classes or 0) if config.include_top else 0

@@ -1,4 +1,4 @@
-"""`load_checkpoint`, `model_from_checkpoint` and `architecture_of`."""
+"""The functions that read checkpoints: `load_checkpoint`, `model_from_checkpoint` and `architecture_of`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,35 +34,37 @@ def load_checkpoint(
 ) -> LoadReport:
     """Load a checkpoint of any supported project into a model.
 
-    The project is recognized by the file's content. Position embeddings are resized to the model's grid. Everything is
-    checked before the first variable changes: a load that fails leaves the model as it was.
+    The project is recognized from the file's content. Position embeddings are resized to the model's grid. The whole
+    file is checked before the first variable changes, so a load that fails leaves the model unchanged.
 
     Args:
-        model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder`. A `VisionTransformer` takes the encoder
-            of a masked autoencoder, whatever its pooling.
+        model: A `VisionTransformer`, a `BiTResNet` or a `MaskedAutoencoder`. A `VisionTransformer` with any pooling can
+            load the encoder of a masked autoencoder.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Or the name of weights that are
-            downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or `"ViT_B16:augreg"` for a name of
-            `keras_vit.list_weights()`.
-        head: `"keep"` or `"reset"` the head, or `"auto"`: keep it if the numbers of classes are equal.
-        method: Resizing of position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
-            `"dinov2"`. None for the method of the file's own project.
-        strict: Whether file and model must match completely. Otherwise, what fits is loaded.
-        grid: (height, width) of the file's position table in patches, if it is not square and the file does not say it.
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. It can also be the name of
+            weights, which are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
+            name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`.
+        head: `"keep"` loads the file's head and `"reset"` initializes it. `"auto"` keeps the head if file and model
+            have the same number of classes.
+        method: Method to resize position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
+            `"dinov2"`. Defaults to the method of the project that wrote the file.
+        strict: Whether file and model must match completely. If False, the tensors that fit are loaded.
+        grid: (height, width) of the file's position table in patches. It is needed if the grid is not square and the
+            file does not specify it.
         resize_patch: Whether to resize a patch kernel of another size by pseudo-inverse (FlexiViT).
-        adapt_channels: Whether to adapt a kernel of 3 channels to a model of 1, or more than 3.
-        allow_nonfinite: Whether to load NaN and infinity.
-        config: The model's `config.json`, as a path or an object, if it is not beside the tensors.
-        prefix: Prefix of one of several models in a file, such as `"params/ema/"` or `"teacher."`. None for the only
-            model of a file, or the usual one of a Flax file.
+        adapt_channels: Whether to convert a kernel of 3 channels for a model with 1 channel or more than 3 channels.
+        allow_nonfinite: Whether to load tensors that contain NaN or infinity.
+        config: The model's `config.json`, as a path or a dictionary, if it is not next to the tensors.
+        prefix: Prefix of the model to load, if the file contains several models, such as `"params/ema/"` or
+            `"teacher."`. Defaults to the only model of a file, or to the usual prefix of a Flax file.
 
     Returns:
-        Report of the variables and tensors that were loaded, left out and changed.
+        A `LoadReport` of the variables and tensors that were loaded, skipped and changed.
 
     Raises:
-        CheckpointError: A `ValueError`. If the file is damaged, or does not fit the model. The message lists the
-            differences and the arguments to change.
-        FileNotFoundError: If there is nothing at `path`.
+        CheckpointError: If the file is damaged or does not fit the model. The message lists the differences and the
+            arguments to change. It is a `ValueError`.
+        FileNotFoundError: If `path` does not exist.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.2
@@ -100,32 +102,32 @@ def model_from_checkpoint(
     prefix: str | None = None,
     **overrides: Any,
 ) -> keras.Model:
-    """Build the model that a checkpoint belongs to, and load it.
+    """Build the model that a checkpoint belongs to, and load the checkpoint into it.
 
-    What the file does not say (the heads of a timm file without `config.json`, the image size of a convolutional
-    network) is assumed as its project has it by default, and logged.
+    A file may lack an argument, such as the number of attention heads (a timm file without `config.json`) or the
+    image size (a convolutional network). The defaults of the file's project are then assumed and logged.
 
     Args:
-        path: See `load_checkpoint`, also for the other arguments.
-        decoder: Whether to build a `MaskedAutoencoder` with the decoder in the file, instead of the encoder alone.
-        head: Whether to keep or reset the head, or a Keras layer to build as the head; see `VisionTransformer`.
-        method: Resizing of position embeddings, now and by a model for images of any size.
+        path: See `load_checkpoint`, which also describes the other arguments.
+        decoder: Whether to build a `MaskedAutoencoder` with the file's decoder, instead of only the encoder.
+        head: `"auto"`, `"keep"` or `"reset"`, or a Keras layer to use as the head; see `VisionTransformer`.
+        method: Method to resize position embeddings. A model for images of any size uses it in each call as well.
         grid: (height, width) of the file's position table in patches.
         resize_patch: Whether to resize a patch kernel of another size.
-        adapt_channels: Whether to adapt a kernel of 3 channels to 1, or more than 3.
-        allow_nonfinite: Whether to load NaN and infinity.
+        adapt_channels: Whether to convert a kernel of 3 channels for 1 channel or more than 3 channels.
+        allow_nonfinite: Whether to load tensors that contain NaN or infinity.
         config: The model's `config.json`.
-        prefix: Prefix of one of several models in a file.
-        **overrides: Arguments of `VisionTransformer` or `BiTResNet` to use instead of the file's, such as `image_size`,
-            `classes`, `num_heads` or `dropout_rate`.
+        prefix: Prefix of the model to load, if the file contains several models.
+        **overrides: Arguments of `VisionTransformer` or `BiTResNet` that replace the file's arguments, such as
+            `image_size`, `classes`, `num_heads` or `dropout_rate`.
 
     Returns:
-        A `VisionTransformer` or `BiTResNet`; with `decoder`, a `MaskedAutoencoder`.
+        A `VisionTransformer` or `BiTResNet`; with `decoder=True`, a `MaskedAutoencoder`.
 
     Raises:
-        CheckpointError: If the file is damaged, of no known project, or does not suit the overrides, or if it has no
-            decoder where one is asked for.
-        FileNotFoundError: If there is nothing at `path`.
+        CheckpointError: If the file is damaged, belongs to no known project or does not fit the overrides, or if
+            `decoder=True` and the file has no decoder.
+        FileNotFoundError: If `path` does not exist.
 
     Example:
     >>> source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=10)
@@ -139,8 +141,8 @@ def model_from_checkpoint(
     with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         if decoder and checkpoint.kind != "mae":
             raise CheckpointError(
-                f"{checkpoint.path} holds a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True. "
-                "Leave it out, or give the file of a masked autoencoder that was not reduced to its encoder."
+                f"{checkpoint.path} contains a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True."
+                " Leave it out, or pass the file of a masked autoencoder that includes the decoder."
             )
         kind = KINDS[checkpoint.kind] if decoder else recognition.without_decoder(checkpoint)
         if method is not None and checkpoint.kind != "bit":
@@ -151,7 +153,7 @@ def model_from_checkpoint(
         except (TypeError, ValueError, KeyError) as error:
             raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         if head == "auto" and not {"classes", "include_top"} & overrides.keys():
-            head = "keep"  # a new model has no reason for another head
+            head = "keep"  # nothing requests another head
         options = Options(head, method, resize_patch, adapt_channels)
         _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
         return model
@@ -165,22 +167,22 @@ def architecture_of(
     prefix: str | None = None,
     **overrides: Any,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the model that a checkpoint belongs to, without building it. Only headers are read.
+    """Return the kind and the arguments of the model that a checkpoint belongs to. Only headers are read.
 
     Args:
-        path: See `load_checkpoint`, also for the other arguments.
+        path: See `load_checkpoint`, which also describes the other arguments.
         grid: (height, width) of the file's position table in patches.
         config: The model's `config.json`.
-        prefix: Prefix of one of several models in a file.
-        **overrides: Arguments to use instead of the file's.
+        prefix: Prefix of the model to inspect, if the file contains several models.
+        **overrides: Arguments that replace the file's arguments.
 
     Returns:
-        `"vit"` or `"bit"`, and the arguments of `VisionTransformer` or `BiTResNet`, also of the encoder of a masked
-        autoencoder.
+        A tuple of `"vit"` or `"bit"` and the arguments of `VisionTransformer` or `BiTResNet`. For a masked autoencoder,
+        these are the arguments of its encoder.
 
     Raises:
-        CheckpointError: If the file is damaged or of no known project.
-        FileNotFoundError: If there is nothing at `path`.
+        CheckpointError: If the file is damaged or belongs to no known project.
+        FileNotFoundError: If `path` does not exist.
 
     Example:
     >>> source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=10)
@@ -195,16 +197,16 @@ def architecture_of(
 
 
 def normalization_of(path: Path) -> str | None:
-    """Return the operation that normalizes images for the weights of a checkpoint, from headers; None if not known."""
+    """Return the operation that normalizes images for a checkpoint, or None if it is unknown. Only headers are read."""
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
         return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
 def evaluated_size(path: Path) -> tuple[int, int] | None:
-    """Return height and width of the images that a checkpoint is evaluated on, from its directory; None if not known.
+    """Return the (height, width) of the images that a checkpoint is evaluated on, or None if its directory lacks them.
 
-    Published DINOv2 has the positions of 518 pixels, and is evaluated on 224. A size that is not a multiple of the
-    patch size is not returned: such a model leaves out the last pixels.
+    The published DINOv2 models have position tables for 518 pixels and are evaluated on 224 pixels. The result is also
+    None for a size that is not a multiple of the patch size, because a model ignores the last pixels of such images.
     """
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
         if checkpoint.resizing is None:
@@ -219,7 +221,7 @@ def _load(
     if not isinstance(model, (KINDS[checkpoint.kind].model, recognition.without_decoder(checkpoint).model)):
         noun = KINDS[checkpoint.kind].noun + (" without a decoder" if checkpoint.kind == "vit" else "")
         raise CheckpointError(
-            f"{checkpoint.path} holds a {noun}. Received: a {type(model).__name__}. Use model_from_checkpoint."
+            f"{checkpoint.path} contains a {noun}. Received: a {type(model).__name__}. Use model_from_checkpoint."
         )
     match = Match(model, checkpoint, options)
     report = match.decide()
@@ -235,16 +237,16 @@ def _load(
     for text in report.notes:
         logging.info("%s: %s.", checkpoint.path, text)
     for name, text in checkpoint.doubtful.items():
-        if match.config[name] == checkpoint.arguments[name]:  # another value was chosen with care
+        if match.config[name] == checkpoint.arguments[name]:  # a caller who passes another value knows better
             logging.warning("%s: %s=%r is assumed: %s.", checkpoint.path, name, match.config[name], text)
             report.notes.append(f"{name}={match.config[name]!r} is assumed: {text}")
     if not report.problems():
-        model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes as was read
+        model.checkpoint_layout = checkpoint.layout  # `save_checkpoint` writes the same names
     stated = checkpoint.input_normalization
     model.input_normalization = None if stated is None else for_channels(stated, model.config.channels)
     model.resizing = checkpoint.resizing
     if model.input_normalization is None:
-        report.notes.append("input_normalization is not known: the file does not state it for the model's channels")
+        report.notes.append("input_normalization is not known: the file does not specify it for the model's channels")
     _compare_resizing(model, checkpoint, options, report)
     if "head/kernel" in report.loaded or given is not None:
         model.class_names = model.values = None
@@ -254,18 +256,18 @@ def _load(
 
 
 def _compare_resolution(model: ConfiguredModel, checkpoint: Checkpoint) -> None:
-    """Warn about a model with a published head for images of another size than the weights were trained on."""
+    """Warn if the head is published and the model's image size differs from the size that it was trained on."""
     entry, size = checkpoint.entry, model.config.image_size
     if entry is not None and entry.classes is not None and size not in (None, entry.resolution):
         logging.warning(
-            "%s of %s was last trained on images of %d pixels, the model takes %s: its accuracy is not the stated "
-            "one. Pass image_size=%d, or fine-tune.",
+            "%s of %s was last trained on images of %d pixels, but the model takes %s. Its accuracy will differ "
+            "from the published accuracy. Pass image_size=%d, or fine-tune.",
             *(entry.name, entry.model, entry.resolution, size, entry.resolution),
         )
 
 
 def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode: str) -> list[Any] | None:
-    """Return the weights of a given head, from a `.keras` file with the same head; None if it keeps its values."""
+    """Return the weights of a custom head from a `.keras` file with an equal head, or None to keep its values."""
     head = model.config.head
     if head is None or mode == "reset":
         return None
@@ -279,12 +281,12 @@ def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode:
 
 
 def _compare_resizing(model: ConfiguredModel, checkpoint: Checkpoint, options: Options, report: LoadReport) -> None:
-    """Warn about a model for images of any size that resizes positions in another way than the file's project."""
+    """Warn if a model for images of any size resizes positions differently from the file's project."""
     own = checkpoint.arguments.get("position_resizing")
     method = getattr(model.config, "position_resizing", None)
     if own in (None, method) or options.method is not None or model.config.image_size is not None:
         return
     if checkpoint.num_positions is not None:
-        text = f"positions are resized by {method!r} in each call, by {own!r} in the file's project"
+        text = f"each call resizes positions by {method!r}, but the file's project resizes them by {own!r}"
         logging.warning("%s: %s. Build the model with position_resizing=%r.", checkpoint.path, text, own)
         report.notes.append(text)

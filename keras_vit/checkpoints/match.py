@@ -1,4 +1,4 @@
-"""Match of a checkpoint with a model: which tensors are loaded, adapted or left out; then reading and assignment."""
+"""Match a checkpoint with a model: decide which tensors are loaded, adapted or skipped, then read and assign them."""
 
 import dataclasses
 import math
@@ -18,19 +18,19 @@ from keras_vit.models import ViTConfig, heads
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.config import plain
 
-# Beginnings of the names of the head's variables, and of the norm before and after the pooling.
+# Prefixes of the head's variables, and of the last norm, which is before or after the pooling.
 _HEAD = ("head/", "head_dist/", "head_norm/")
-_HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # and not the scales of a quantized one
+_HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # without the scales of a quantized head
 _NORMS = ("encoder_norm/", "fc_norm/")
 _AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
-# Arguments whose weights a load may drop or adapt.
+# Arguments that may differ between file and model: a load drops or adapts their weights.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of `load_checkpoint`, which documents them."""
+    """Arguments of `load_checkpoint`; see there."""
 
     head: str = "auto"
     method: str | None = None
@@ -44,12 +44,12 @@ def weights_of(model: keras.Model) -> dict[str, Any]:
 
 
 class Match:
-    """Decision about each variable of a model, made from headers into a report, and its execution."""
+    """Match of a checkpoint with a model: `decide` makes a report from headers, `fill` loads the weights."""
 
     def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
         self.model, self.checkpoint, self.options = model, checkpoint, options
         self.config = model.config.to_dict()
-        # No file has the factors of LoRA: it fills the kernels, and the factors stay as they are, like a given head.
+        # No file contains LoRA factors. A load leaves them unchanged, and the variables of a custom head as well.
         self._given = () if model.config.head is None else heads.variable_prefixes(model.config.head)
         found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
@@ -57,12 +57,12 @@ class Match:
         grids = (checkpoint.grid, getattr(model.config, "grid", None))
         self._grids: Any = grids if None not in grids and grids[0] != grids[1] else None  # of position tables to resize
         self._method = options.method or checkpoint.arguments.get("position_resizing", checkpoint.resize_method)
-        # By variable that is filled: the function from the file's array to the model's.
+        # For each variable to load, the function from the file's array to the model's array.
         self._adapted: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
         self._dropped: set[str] = set()
 
     def decide(self) -> LoadReport:
-        """Decide from headers which variables are filled, adapted, reset or left out."""
+        """Decide from headers which variables are loaded, adapted, reset or skipped."""
         self._decide_head()
         self._decide_encoder()
         self._decide_variables()
@@ -73,7 +73,7 @@ class Match:
         return self.report
 
     def _decide_head(self) -> None:
-        """Decide whether the head is loaded, reset, or left out."""
+        """Decide whether the head is loaded, reset or skipped."""
         if self._given:
             self._drop("the model has a head of another kind", *heads.variable_prefixes(), *self._given)
             return
@@ -94,11 +94,11 @@ class Match:
             self.report.reset = ours
         self._drop("" if ours else "the model has no head", *_HEAD)
         if not self._named(self.variables, "pre_logits/"):
-            # As in the reference: without representation_size the whole head of the pretraining goes.
+            # As in the reference, a model without representation_size drops the whole pre-training head.
             self._drop("the model has no pre_logits", "pre_logits/")
 
     def _decide_encoder(self) -> None:
-        """Drop the decoder, the attention pooling and the norm of a headless encoder where the model has none."""
+        """Drop the decoder, the attention pooling and the last norm of a headless encoder if the model lacks them."""
         alternatives = self.checkpoint.alternatives
         if "pooling" in alternatives and "MAPHead_0/probe" not in self.variables:
             self._drop("the attention pooling is left out", "MAPHead_0/")
@@ -114,7 +114,7 @@ class Match:
         return [name for name in names if name.startswith(parts)]
 
     def _drop(self, reason: str, *parts: str) -> None:
-        """Leave out the file's variables whose names begin with `parts`, and note why."""
+        """Skip the file's variables whose names begin with one of `parts`, and note the reason."""
         names = self._named(self.checkpoint.shapes, *parts)
         self._dropped |= set(names)
         if names and reason:
@@ -145,7 +145,7 @@ class Match:
             report.differences["representation_size"] = (width, self.config["representation_size"])
 
     def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the function from the file's array to the model's, after noting it; None if there is none."""
+        """Return the function from the file's array to the model's, or None if the shapes do not fit. Add notes."""
         notes, method = self.report.notes, self._method
         if self._grids and name in (TABLE, DECODER_TABLE):
             (old, new), slots = self._grids, wanted[1] - math.prod(self._grids[1])
@@ -168,7 +168,7 @@ class Match:
         if shape[2] != wanted[2]:
             if not self.options.adapt_channels or shape[2] != 3 or wanted[2] == 2:
                 differences["channels"] = (shape[2], wanted[2])
-                notes.append("adapt_channels=True turns 3 channels into 1 or more than 3")
+                notes.append("adapt_channels=True converts 3 channels to 1, or to more than 3")
                 return None
             notes.append(f"{name} was adapted from {shape[2]} to {wanted[2]} channels")
         if shape[:2] != wanted[:2]:
@@ -185,20 +185,20 @@ class Match:
         return adapt
 
     def _compare_arguments(self) -> None:
-        """Report the arguments that change the weights or their effect, and have another value in the model."""
+        """Report arguments that affect the outputs and differ between file and model."""
         found, config = self.checkpoint.arguments, self.config
         left_out = (*self.model.config.FREE, *_ADAPTED, *(ViTConfig.OF_HEAD if self._given else ()))
         for name in config:
             if name not in found or name in left_out:
                 continue
             if name == "pooling" and config[name] is None and found[name] != "map":
-                continue  # all tokens, unpooled: the same weights
+                continue  # a model without pooling has the same weights
             equal = _comparable(name, found) == _comparable(name, config)
             if not equal and config[name] not in self.checkpoint.alternatives.get(name, ()):
                 self.report.differences[name] = (found[name], config[name])
 
     def fill(self, allow_nonfinite: bool) -> None:
-        """Read every tensor, and only then change the model: a damaged file leaves it as it was."""
+        """Read every tensor before the first change, so that a damaged file leaves the model unchanged."""
         source = self.checkpoint.source
         bindings = [binding for binding in self.checkpoint.bindings if self._adapted.keys() & set(binding.variables)]
         for name in dict.fromkeys(stored for binding in bindings for stored in binding.stored):
@@ -222,12 +222,12 @@ class Match:
             variable.assign(value)
 
     def _read(self, binding: Binding, allow_nonfinite: bool) -> dict[str, np.ndarray]:
-        """Return the arrays of the variables that a binding fills."""
+        """Read the tensors of a binding, and return the arrays of its variables."""
         source, stored = self.checkpoint.source, []
         for name in binding.stored:
             array = source.read(name)
             if not allow_nonfinite and not _is_finite(array):
-                raise CheckpointError(f"{source.path}: {name!r} holds NaN or infinity. Pass allow_nonfinite=True.")
+                raise CheckpointError(f"{source.path}: {name!r} contains NaN or infinity. Pass allow_nonfinite=True.")
             stored.append(array.astype(np.float32) if array.dtype.itemsize < 4 else array)
         arrays = binding.transform.read(tuple(stored), self.config.get("num_heads", 1))
         pairs = zip(binding.variables, arrays, strict=True)
@@ -235,7 +235,7 @@ class Match:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Return whether all entries are finite: one pass without a temporary array in the usual case."""
+    """Return whether all entries are finite. The usual case takes one pass and no temporary array."""
     with np.errstate(all="ignore"):
         if array.dtype.itemsize != 4:
             array = array.astype(np.float32)  # the model's dtype: double precision may overflow
@@ -243,12 +243,12 @@ def _is_finite(array: np.ndarray) -> bool:
 
 
 def _comparable(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return an argument in a form in which values of the same effect are equal."""
+    """Normalize an argument, so that values with the same effect are equal."""
     value = arguments[name]
     if name == "layer_scale":
         return value is not None
     if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
         return None
     if name == "pool_padding" and value == "edge":
-        return "infinity"  # the edge is in every window that its copy is in
+        return "infinity"  # a repeated edge never changes a maximum: its window contains the edge itself
     return tuple(value) if isinstance(value, list) else value

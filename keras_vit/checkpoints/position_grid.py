@@ -1,4 +1,7 @@
-"""Grid of a position table, which is a list: 25 entries are a class token and 4 x 6 patches, or 5 x 5 patches."""
+"""Determine the grid of a position table.
+
+A table is a list. One with 25 entries may belong to a class token and 4 x 6 patches, or to 5 x 5 patches.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,14 +19,14 @@ _MAX_SIZE = 2**31  # of an image edge in pixels
 
 
 def stated_size(value: Any) -> tuple[int, int] | None:
-    """Return (height, width) of an integer or a pair in a file, None for anything else."""
+    """Return an integer or a pair from a file as (height, width), or None for any other value."""
     sizes = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
     good = len(sizes) == 2 and all(type(size) is int and 0 < size <= _MAX_SIZE for size in sizes)
     return sizes if good else None
 
 
 def grid_of(arguments: Mapping[str, Any]) -> Grid | None:
-    """Return the grid of a model's position table, None if its images are not a whole number of patches."""
+    """Return the grid of a model's position table, or None if its images are not a whole number of patches."""
     names = ("patch_size", "resnet_blocks", "image_size", "position_grid")
     try:
         return geometry.grid(**{name: arguments[name] for name in names if name in arguments})
@@ -32,12 +35,12 @@ def grid_of(arguments: Mapping[str, Any]) -> Grid | None:
 
 
 def is_square(count: int) -> bool:
-    """Return whether a count is that of a square grid."""
+    """Return whether a square grid can have this number of patches."""
     return count > 0 and math.isqrt(count) ** 2 == count
 
 
 def stated_grids(source: TensorSource, hints: Hints, arguments: Mapping[str, Any]) -> list[Grid]:
-    """Return the grids that the caller and the file state, the most reliable first."""
+    """Return the grids that the caller and the file specify, the most reliable grid first."""
     note = source.metadata
     sizes = (arguments.get("image_size"), note.get("image_size"))
     grids = [hints.grid, stated_size(note.get("grid"))]
@@ -46,21 +49,22 @@ def stated_grids(source: TensorSource, hints: Hints, arguments: Mapping[str, Any
 
 
 def model_grid(hints: Hints, arguments: Mapping[str, Any]) -> list[Grid]:
-    """Return the grid of the wanted model, if its image size is known."""
+    """Return a list with the grid of the requested model. It is empty if the model's image size is not known."""
     grid = grid_of({**arguments, **hints.wanted}) if "image_size" in hints.wanted else None
     return [] if grid is None else [grid]
 
 
 def has_slots(count: int, tokens: int, grids: Sequence[Grid]) -> bool | None:
-    """Return whether prefix tokens have entries in a table of `count`, by the first grid that fits; else None."""
+    """Return whether a table of `count` entries includes the prefix tokens, or None if no grid fits the table."""
     fitting = (count - math.prod(grid) for grid in grids)
     return next((rest == tokens for rest in fitting if rest in (0, tokens)), None)
 
 
 def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
-    """Set the grid of the position table and with it the image size.
+    """Set the grid of the position table, and the image size that follows from it.
 
-    The caller decides, then the file, then the model if its table is as long, and at last a square is assumed.
+    The grid is, in this order of precedence: the caller's, the file's, the requested model's if it has as many patches,
+    or a square.
     """
     source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
     count = checkpoint.num_positions
@@ -75,19 +79,19 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
     if count is None:
         arguments.setdefault("image_size", plain(noted) if noted else None)
         if arguments["image_size"] is None:
-            checkpoint.assumed["image_size"] = "without a position table nothing fixes it"
+            checkpoint.assumed["image_size"] = "there is no position table to determine it"
         return
     own_grid = grid_of(arguments) if "image_size" in arguments else None
     stated = {
         "grid": hints.grid,
-        "the grid in its note": stated_size(source.metadata.get("grid")),
+        "the grid in its metadata": stated_size(source.metadata.get("grid")),
         f"image_size={str(own)[:60]} of its configuration": own_grid or ((0, 0) if own is not None else None),
     }
     for name, grid in stated.items():
         if grid is not None and math.prod(grid) != count:
             raise CheckpointError(
-                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, the "
-                f"table {count}. Damaged?"
+                f"{path}: {name} and the position table disagree: the grid {grid} has {math.prod(grid)} patches, but "
+                f"the table has {count}. The file may be damaged."
             )
     if checkpoint.layout.family == "keras" and own_grid is not None:
         if hints.grid not in (None, own_grid):
@@ -107,9 +111,9 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
 def _square(count: int, path: str) -> Grid:
     if not is_square(count):
         raise CheckpointError(
-            f"{path}: its {count} position embeddings form no square grid, and the file does not say which one they "
-            "form. Pass grid=(height, width), in patches."
+            f"{path}: its {count} position embeddings do not form a square grid, and the file does not specify a grid. "
+            "Pass grid=(height, width), in patches."
         )
     grid = (math.isqrt(count),) * 2
-    logging.info("%s does not say the grid of its %d position embeddings: %dx%d is assumed.", path, count, *grid)
+    logging.info("%s does not specify the grid of its %d position embeddings: %dx%d is assumed.", path, count, *grid)
     return grid

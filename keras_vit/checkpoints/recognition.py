@@ -1,4 +1,4 @@
-"""Recognition of a file: its project, layout and architecture, and the arguments of the model that it holds."""
+"""Recognize a checkpoint: find its project and layout, and infer the arguments of its model."""
 
 import contextlib
 import os
@@ -21,16 +21,16 @@ from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 from keras_vit.models.resizing import Resizing
 
-NOTE_VERSION = 1  # of the metadata that `save_checkpoint` leaves in a file
+NOTE_VERSION = 1  # of the metadata that `save_checkpoint` writes
 _MAX_TABLE = 2**28  # entries of a position table
-_MAX_STATED_TABLE = 2**24  # the same, where a file alone asks for it
+_MAX_STATED_TABLE = 2**24  # the same, if only the file requests it
 _CHUNK = re.compile(r"((?:^|\.)(?:blocks|layer)\.)\d+\.(?=\d+\.)")
 Path = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
-    """Open a checkpoint and recognize its project and architecture from headers; the file is closed at the end."""
+    """Open a checkpoint, recognize its project and architecture from headers, and close the file at the end."""
     named = zoo.parse(_checks.path("path", path))
     local = named.local()
     with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
@@ -39,7 +39,7 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
         checkpoint, family = _recognize(source, hints)
         checkpoint.resize_method = checkpoint.resize_method or family.resize_method
         _apply_note(checkpoint)
-        if family.name != "keras":  # whose weights may have options that they do not show
+        if family.name != "keras":  # whose models may use any option, including options that weights do not show
             for name, default in KINDS[checkpoint.kind].config.options().items():
                 checkpoint.arguments.setdefault(name, default)
             if checkpoint.kind != "bit":
@@ -53,7 +53,7 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
 
 
 def _apply_entry(checkpoint: Checkpoint, entry: zoo.PublishedWeights) -> None:
-    """Take the facts about published weights that their file does not contain."""
+    """Add facts about published weights that their file does not contain."""
     checkpoint.entry = entry
     if entry.classes is not None:
         checkpoint.name_classes([label for _, label in zoo.imagenet_classes(entry.classes)])
@@ -64,16 +64,16 @@ def _apply_entry(checkpoint: Checkpoint, entry: zoo.PublishedWeights) -> None:
 
 
 def _leave_chunks_out(source: TensorSource) -> None:
-    """Name blocks by their index only: DINOv2's training in chunks writes `blocks.1.7.` for block 7, in chunk 1."""
+    """Remove the chunk from block names. DINOv2's training in chunks writes `blocks.1.7.` for block 7 in chunk 1."""
     stored = {_CHUNK.sub(r"\1", name): name for name in source.tensors}
-    if len(stored) == len(source.tensors):  # else the second number is not that of the block
+    if len(stored) == len(source.tensors):  # otherwise the second number is not the block's index
         tensors, read = source.tensors, source.read
         source.tensors = {name: tensors[old] for name, old in stored.items()}
         source.read = lambda name: read(stored[name])  # type: ignore[method-assign]
 
 
 def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
-    """Return the checkpoint that an open file holds, and its family: the first that knows its names."""
+    """Return the checkpoint in an open file, and the first family that recognizes its names."""
     for family in families.FAMILIES:
         checkpoint = family.recognize(source, hints)
         if checkpoint is not None:
@@ -82,40 +82,40 @@ def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
         raise CheckpointError(f"{source.path} has no model of a known family at prefix={hints.prefix!r}.")
     known, names = dict.fromkeys(family.name for family in families.FAMILIES), sorted(source.tensors)
     raise CheckpointError(
-        f"{source.path} holds no Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
+        f"{source.path} has no Vision Transformer or BiT of a known family ({', '.join(known)}). Its {len(names)} "
         f"tensors: {', '.join(names[:8])[:600]}{' ...' if len(names) > 8 else ''}"
     )
 
 
 def hints_of(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> Hints:
-    """Return what a caller knows of a file; see `Hints`."""
+    """Return the facts about a file that the caller knows; see `Hints`."""
     return Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
 
 
 def without_decoder(checkpoint: Checkpoint) -> Kind:
-    """Return the kind of model that is built where no decoder is asked for."""
+    """Return the kind of model to build if no decoder is requested."""
     return KINDS["vit" if checkpoint.kind == "mae" else checkpoint.kind]
 
 
 def _check_note(source: TensorSource) -> None:
-    """Refuse metadata of `save_checkpoint` that is malformed or of another version."""
+    """Refuse malformed metadata of `save_checkpoint`, and metadata of another version."""
     note = source.metadata
     if not note:
         return
     version = note.get("version")
     if version != NOTE_VERSION:
         raise CheckpointError(
-            f"{source.path}: its note has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
+            f"{source.path}: its metadata has version {str(version)[:20]}, not {NOTE_VERSION}. Update this package."
         )
     if not isinstance(note.get("arguments"), dict):
-        raise CheckpointError(f"{source.path}: its note has no 'arguments'. Damaged?")
+        raise CheckpointError(f"{source.path}: its metadata has no 'arguments'. It may be damaged.")
     for name in ("image_size", "grid"):
         if name in note and stated_size(note[name]) is None:
-            raise CheckpointError(f"{source.path}: its note has an invalid {name}={str(note[name])[:60]}. Damaged?")
+            raise CheckpointError(f"{source.path}: its metadata has an invalid {name}={str(note[name])[:60]}.")
 
 
 def _apply_note(checkpoint: Checkpoint) -> None:
-    """Take the arguments that tensors do not show from the note, and refuse tensors that contradict it."""
+    """Add the arguments in the metadata of `save_checkpoint`, and refuse tensors that contradict it."""
     noted = checkpoint.source.metadata.get("arguments")
     if noted is None:
         return
@@ -123,7 +123,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     stated = {name: noted[name] for name in (*architecture.SHOWN, *architecture.PARTLY_SHOWN) if name in noted}
     if found.get("include_top"):
         stated["classes"] = noted.get("classes")
-    where = f"{checkpoint.path}: its note"
+    where = f"{checkpoint.path}: its metadata"
     architecture.check_stated(architecture.shown(stated), architecture.shown(found), where)
     config_class = KINDS[checkpoint.kind].config
     known = {
@@ -134,7 +134,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     try:
         config_class(**known)
     except (TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"{where} has invalid arguments. Damaged? {str(error)[:500]}") from error
+        raise CheckpointError(f"{where} has invalid arguments: {str(error)[:500]}") from error
     found.update(known)
     checkpoint.name_classes(checkpoint.source.metadata.get("class_names"))
     checkpoint.assumed = {k: v for k, v in checkpoint.assumed.items() if k not in known}
@@ -143,31 +143,31 @@ def _apply_note(checkpoint: Checkpoint) -> None:
 
 
 def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:
-    """Return the normalization of the note, else of the configuration, else of all models of the project."""
+    """Return the normalization in the metadata, else in the configuration, else of all models of the project."""
     stated, note = checkpoint.input_normalization, checkpoint.source.metadata
     if note.get("input_normalization") is None:
         return of_project if stated is None and "input_normalization" not in note else stated
     try:
         noted = normalization.resolve(note["input_normalization"])
     except ValueError as error:
-        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
+        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
     if stated not in (None, noted):
-        text = "%s: its mean and deviation, %s, are used, not those beside it. Set input_normalization for others."
+        text = "%s: its own mean and deviation, %s, are used, not those next to it. Set input_normalization to change."
         logging.warning(text, checkpoint.path, noted)
     return noted
 
 
 def _take_resizing(checkpoint: Checkpoint) -> None:
-    """Take the resizing of images from the note, if it has one."""
+    """Add the resizing of images in the metadata of `save_checkpoint`."""
     noted = checkpoint.source.metadata.get("resizing")
     try:
         checkpoint.resizing = checkpoint.resizing if noted is None else Resizing.from_dict(noted)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.path}: its note is damaged: {error}") from error
+        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
 
 
 def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Return the constructor's arguments, after checking that the file holds the weights of such a model."""
+    """Return the constructor's arguments, after checking that the file is large enough for such a model."""
     found, path = checkpoint.arguments, checkpoint.path
     architecture.check_complete(checkpoint.shapes, found, path)
     known = {name: value for name, value in found.items() if name in kind.config.names()}
@@ -177,7 +177,7 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
             arguments.setdefault("position_grid", plain(checkpoint.grid))
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
         if missing:
-            raise CheckpointError(f"{path} has no encoder blocks to show {', '.join(missing)}.")
+            raise CheckpointError(f"{path} has no encoder blocks that show {', '.join(missing)}. Pass the arguments.")
         _check_size(arguments, path, _MAX_TABLE if "image_size" in overrides else _MAX_STATED_TABLE)
     if overrides.get("head") is not None:
         return ViTConfig.of_encoder(arguments) | overrides
@@ -189,7 +189,7 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
 
 
 def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
-    """Refuse an image size that no file of weights has, before tables of that size are made."""
+    """Refuse implausible image sizes before position tables of that size are allocated."""
     size = arguments.get("image_size")
     if size is not None and stated_size(size) is None:
         raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")

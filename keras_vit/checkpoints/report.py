@@ -1,4 +1,4 @@
-"""Report of a load, and the message about a file that does not fit."""
+"""The report of a load, and the error message for a file that does not fit the model."""
 
 import dataclasses
 import difflib
@@ -16,18 +16,18 @@ _SHOWN_NAMES, _COMPARED_NAMES = 40, 10
 class LoadReport:
     """Report of `load_checkpoint`.
 
-    Printed, it is a summary of five lines.
+    It prints as a summary of five lines.
 
     Attributes:
-        family: Family of the file.
-        loaded: Variables that were filled from the file.
-        reset: Variables of the head that were set to their initial values.
-        dropped: Tensors of the file that were left out on purpose.
-        unexpected: Tensors of the file that the model has no variable for.
-        missing: Variables that the file does not have.
-        mismatched: Variables whose shape in the file is another, as (file's shape, model's shape).
+        family: Name of the project that wrote the file, such as `"google"` or `"timm"`.
+        loaded: Variables that were loaded from the file.
+        reset: Variables that were set to their initial values.
+        dropped: Tensors of the file that were skipped on purpose.
+        unexpected: Tensors of the file without a variable in the model.
+        missing: Variables without a tensor in the file.
+        mismatched: Variables whose shapes differ, as (file's shape, model's shape).
         differences: Arguments whose values differ, as (file's value, model's value).
-        notes: Changes on the way and assumptions, in words.
+        notes: Descriptions of the changes to the weights and of the assumptions.
 
     Example:
     >>> path = keras_vit.save_checkpoint(model, "vit.npz")
@@ -47,7 +47,7 @@ class LoadReport:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def problems(self) -> bool:
-        """Return whether the load is not complete and equivalent."""
+        """Return whether anything is unexpected, missing, mismatched or different."""
         return bool(self.unexpected or self.missing or self.mismatched or self.differences)
 
     def __repr__(self) -> str:
@@ -69,11 +69,11 @@ def _abbreviate(items: list[str], separator: str = ", ", limit: int = 3) -> str:
 
 
 def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any]) -> str:
-    """Return the message about a file that does not fit."""
+    """Return the error message for a file that does not fit the model."""
     lines = [f"{checkpoint.path} ({report.family}) does not fit the model."]
     variants = [_variant(side) for side in (checkpoint.arguments, config)]
     if variants[0] and variants[0] != variants[1]:
-        lines.append(f"The file is a {variants[0]}, the model {variants[1] or 'no published variant'}.")
+        lines.append(f"The file is a {variants[0]}, the model {variants[1] or 'not a published variant'}.")
     for name, (theirs, ours) in report.differences.items():
         lines.append(f"- `{name}`: the file has {theirs!r}, the model {ours!r}. Build it with {name}={theirs!r}.")
     if report.mismatched:
@@ -91,7 +91,7 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
 
 
 def _variant(arguments: Mapping[str, Any]) -> str | None:
-    """Return the name of the published variant that has these sizes."""
+    """Return the name of the published variant with these sizes, or None."""
     variants: dict[str, Any] = {**VIT, **BIT}
     for name, variant in variants.items():
         sizes = dataclasses.asdict(variant)
@@ -102,7 +102,7 @@ def _variant(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _with_nearest(names: list[str], others: list[str]) -> list[str]:
-    """Return a line per name, the first few with the most similar name of the other side, which is slow to find."""
+    """Return one line per name. The first few also show the most similar name of the other side; the search is slow."""
     lines = []
     for index, name in enumerate(names[:_SHOWN_NAMES]):
         candidates = [other for other in others[:50] if len(other) < 200] if index < _COMPARED_NAMES else []

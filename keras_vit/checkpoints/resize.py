@@ -1,4 +1,4 @@
-"""Interpolation of position tables and patch kernels, in NumPy and double precision."""
+"""Resize position tables and patch kernels with NumPy, in double precision."""
 
 import numpy as np
 
@@ -13,11 +13,12 @@ def resize_table(
     num_slots: int = 0,
     method: str = "reference",
 ) -> np.ndarray:
-    """Resize a position table `[1, num_slots + h*w, D]` to another grid; the slots of prefix tokens stay as they are.
+    """Resize a position table `[1, num_slots + h*w, D]` to another grid. The slots of prefix tokens stay unchanged.
 
-    `"reference"` is bilinear between the corners, `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face),
-    `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. The reference leaves the last
-    row and column zero for some sizes (28 to 24, for example), by rounding, which is not repeated.
+    `"reference"` is bilinear with aligned corners. `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face),
+    `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. For some sizes (28 to 24, for
+    example), rounding errors of the reference implementation make the last row and column zero. This function does not
+    reproduce them.
     """
     _checks.choice("method", method, METHODS)
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
@@ -28,13 +29,13 @@ def resize_table(
 
 
 def resize_axis(array: np.ndarray, size: int, axis: int, method: str) -> np.ndarray:
-    """Resize one axis of an array, in double precision."""
+    """Resize one axis of an array. The result has double precision."""
     matrix = interpolation_matrix(size, array.shape[axis], method, np)
     return np.moveaxis(np.tensordot(matrix, array.astype(np.float64), axes=(1, axis)), 0, axis)
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Resize a patch embedding kernel so that resized patches give the outputs of the originals.
+    """Resize the kernel of the patch embedding, so that resized patches give the same outputs as the original patches.
 
     References:
         - [FlexiViT](https://arxiv.org/abs/2212.08013), section 3.4
@@ -48,10 +49,11 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
 
 
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
-    """Change the input channels of a kernel that was trained on three.
+    """Convert a kernel of 3 input channels to another number of channels.
 
-    One channel gets the sum, so that a gray image gives the output of its three equal channels. Further channels get
-    values that change nothing at first: zeros, or the kernel's mean where weights are standardized.
+    For 1 channel, the kernel is summed over its channels, so that a gray image gives the same output as an image of
+    three equal channels. Additional channels do not affect the output at first: their weights are zero, or the kernel's
+    mean if the layer standardizes its weights.
     """
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)

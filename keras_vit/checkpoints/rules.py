@@ -1,8 +1,11 @@
-"""Rules that map stored tensors to model variables, used in both directions.
+"""Rules that map the tensors of a file to the variables of a model, and back.
 
-A rule names stored tensors and model variables by templates such as `blocks.{i}.attn.qkv.weight`, and holds a pair of
-functions that turn the arrays of one side into those of the other.  They only transpose, reshape, split, join and
-stack, so that reading and writing a tensor gives it back bit for bit.
+- A `Transform` converts arrays: a pair of inverse functions, one for reading and one for writing.
+- A `Rule` adds the names: templates such as `blocks.{i}.attn.qkv.weight` for the tensors and for the variables.
+- A `Binding` is a rule applied to the names of one file or one model: the templates' numbers are filled in.
+
+Transforms only transpose, reshape, split, join and stack arrays. Reading a file and writing it again therefore returns
+every tensor bit for bit. The exception is a position table with entries for registers (`register_slots`).
 """
 
 import dataclasses
@@ -17,43 +20,43 @@ Arrays = tuple[np.ndarray, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Pair of inverse functions between the arrays of a file and those of a model."""
+    """Pair of functions that convert a file's arrays to a model's arrays, and back."""
 
-    read: Callable[[Arrays, int], Arrays]  # from stored arrays and the number of heads
-    write: Callable[[Arrays], Arrays]
+    read: Callable[[Arrays, int], Arrays]  # from the file's arrays and the number of attention heads
+    write: Callable[[Arrays], Arrays]  # from the model's arrays
 
 
 SAME = Transform(lambda arrays, heads: arrays, lambda arrays: arrays)
 
 
 def each(read: Callable[[np.ndarray, int], np.ndarray], write: Callable[[np.ndarray], np.ndarray]) -> Transform:
-    """Return a transform of every array by itself."""
+    """Return a transform that converts each array separately."""
     return Transform(
         lambda arrays, heads: tuple(read(array, heads) for array in arrays),
         lambda arrays: tuple(write(array) for array in arrays),
     )
 
 
-# A dense kernel, stored [out, in] by PyTorch.
+# A dense kernel; PyTorch stores [out, in].
 DENSE = each(lambda w, heads: w.T, lambda w: w.T)
-# A convolution kernel, stored [out, in, height, width] by PyTorch.
+# A convolution kernel; PyTorch stores [out, in, height, width].
 CONV = each(lambda w, heads: w.transpose(2, 3, 1, 0), lambda w: w.transpose(3, 2, 0, 1))
-# Group norm parameters, stored [1, 1, 1, C] by older Flax.
+# Group norm parameters; older versions of Flax store [1, 1, 1, C].
 GROUP_NORM_4D = each(lambda w, heads: w.reshape(w.shape[-1:]), lambda w: w.reshape(1, 1, 1, -1))
-# A table or tokens without the leading axis of length one: [N, D] <-> [1, N, D]
+# A table or tokens, stored without the leading axis of length one: [N, D] <-> [1, N, D]
 FIRST_AXIS = each(lambda w, heads: w[None], lambda w: w[0])
 # A dense kernel stored as a 1x1 convolution.
 DENSE_AS_CONV = each(lambda w, heads: w.reshape(w.shape[2:]), lambda w: w[None, None])
 
 
-# [H*K, D] <-> [D, H, K]
+# Kernel of query, key or value: [H*K, D] <-> [D, H, K]
 HEADS_IN = each(
     lambda w, heads: w.T.reshape(w.shape[1], heads, w.shape[0] // heads),
     lambda w: w.reshape(w.shape[0], -1).T,
 )
-# [H*K] <-> [H, K]
+# Bias of query, key or value: [H*K] <-> [H, K]
 HEADS_BIAS = each(lambda w, heads: w.reshape(heads, w.shape[0] // heads), lambda w: w.reshape(-1))
-# [D, H*K] <-> [H, K, D]
+# Kernel of the output projection: [D, H*K] <-> [H, K, D]
 HEADS_OUT = each(
     lambda w, heads: w.T.reshape(heads, w.shape[1] // heads, w.shape[0]),
     lambda w: w.reshape(-1, w.shape[-1]).T,
@@ -61,19 +64,19 @@ HEADS_OUT = each(
 
 
 def fused(inner: Transform, parts: int) -> Transform:
-    """Return a transform whose stored array is the concatenation of its parts (query, key, value)."""
+    """Return a transform for parts (query, key, value) that a file stores as one concatenated array."""
     return Transform(
         lambda arrays, heads: inner.read(tuple(np.split(arrays[0], parts)), heads),
         lambda arrays: (np.concatenate(inner.write(arrays)),),
     )
 
 
-# One stored array for the arrays of all blocks.
+# The arrays of all blocks, stored as one array.
 STACKED = Transform(lambda arrays, heads: tuple(arrays[0]), lambda arrays: (np.stack(arrays),))
 
 
 def _add(token: np.ndarray, slot: np.ndarray) -> np.ndarray:
-    # A zero slot adds nothing: the token is left as it is, the sign of its zeros included.
+    # A zero slot leaves the token unchanged, including the sign of its zeros.
     shapes_only = token.dtype.kind == "V"
     return token if shapes_only or not slot.any() else token + slot
 
@@ -90,14 +93,15 @@ def _write_without_slot(arrays: Arrays) -> Arrays:
     return (*added, table[:, len(tokens) :])
 
 
-# Tokens without a stored position: their slot in the model's table is zero. Writing adds the slot to the token.
+# Tokens without a stored position. Reading sets their slots in the model's table to zero; writing adds each slot to its
+# token.
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 
 def register_slots(num_tokens: int) -> Transform:
-    """Return a transform of (tokens ..., registers, table) where the stored table has entries for the registers.
+    """Return a transform of (tokens ..., registers, table) for a stored table with entries for the registers.
 
-    The model's table has none: reading adds them to the registers, and writing stores zeros.
+    The model's table has no such entries. Reading adds them to the registers, and writing stores zeros.
     """
 
     def read(arrays: Arrays, heads: int) -> Arrays:
@@ -116,9 +120,10 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Correspondence of stored tensors and model variables, by templates of their names.
+    """Names of stored tensors and of the variables that they become, as templates, with the transform between them.
 
-    `{i}` is a number, `{i:02d}` one of two digits, and `{i+1}` one more. `{*}` in a variable stands for all numbers.
+    `{i}` stands for a number, `{i:02d}` for a number of two digits, and `{i+1}` for the number plus one. `{*}` in the
+    name of a variable stands for all blocks, which the file stores as one tensor.
     """
 
     stored: tuple[str, ...]
@@ -127,21 +132,21 @@ class Rule:
 
 
 def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform: Transform = SAME) -> Rule:
-    """Return a rule; single names need no tuple."""
+    """Return a rule. A single name needs no tuple."""
     as_tuple = lambda names: (names,) if isinstance(names, str) else tuple(names)  # noqa: E731
     return Rule(as_tuple(stored), as_tuple(variables), transform)
 
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """Rule applied to existing names."""
+    """A rule whose templates are filled in: the tensors of a file, and the variables that they become."""
 
     stored: tuple[str, ...]  # in the file
     variables: tuple[str, ...]  # in the model
     transform: Transform
 
     def variable_shapes(self, shapes: Mapping[str, tuple[int, ...]], heads: int) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes that reading gives, without any data."""
+        """Compute the shapes of the variables from the shapes of the tensors, without data."""
         dummies = tuple(np.empty(shapes[name], _NOTHING) for name in self.stored)
         try:
             results = self.transform.read(dummies, heads)
@@ -150,19 +155,19 @@ class Binding:
         return tuple(result.shape for result in results)
 
     def stored_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes that writing gives, without any data."""
+        """Compute the shapes of the tensors from the shapes of the variables, without data."""
         return tuple(
             a.shape for a in self.transform.write(tuple(np.empty(shapes[v], _NOTHING) for v in self.variables))
         )
 
 
-_NOTHING = np.dtype("V0")  # an array of this dtype has a shape, and takes no memory
+_NOTHING = np.dtype("V0")  # an array of this dtype has a shape and no data
 _FIELD = re.compile(r"\{(\w+)(?:\+(\d))?(?::0(\d)d)?\}")
 
 
 @functools.lru_cache(maxsize=2048)
 def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...]]:
-    """Return a template as a regular expression, and what each field adds to its number."""
+    """Return the regular expression of a template, and the offset that each field adds to its number."""
     pieces, added, end = [], [], 0
     for field in _FIELD.finditer(template):
         name, plus, digits = field.groups()
@@ -174,7 +179,7 @@ def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...
 
 
 def _numbers(template: str, name: str) -> dict[str, int] | None:
-    """Return the numbers that turn the template into `name`, or None."""
+    """Return the numbers for which the template gives `name`, or None if it cannot."""
     pattern, added = _pattern(template)
     match = pattern.fullmatch(name)
     if match is None:
@@ -192,12 +197,15 @@ def _fill(template: str, numbers: Mapping[str, int]) -> str:
 
 
 def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names in a file."""
+    """Apply rules to the names in a file; return the bindings, and the names that no rule matches.
+
+    The first rule that matches a name takes it. `depth` is the number of blocks, for rules with `{*}`.
+    """
     return _bind(rules, names, depth, forward=True)
 
 
 def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names of a model's variables, for writing."""
+    """Apply rules to the names of a model's variables, like `bind_stored`, in order to write a file."""
     return _bind(rules, names, depth, forward=False)
 
 

@@ -1,4 +1,4 @@
-"""`save_checkpoint`: writes a model in the format of another library."""
+"""`save_checkpoint` writes a model in the format of another project."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channel
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
-# Other names of formats, with the next step.
+# Names that are not formats, with a hint.
 _OTHER_FORMATS = {
     **dict.fromkeys(("hf", "transformers"), "Did you mean 'huggingface'?"),
     "keras": "Save it with model.save('model.keras').",
@@ -48,28 +48,32 @@ def save_checkpoint(
 ) -> str:
     """Write a model in the format of another project, and return the path.
 
-    A model that was read from this format is written as it was: with the same names and shapes, and every tensor equal
-    bit for bit. A file or a new directory appears in one step, complete and on the disk. In a directory that is in use,
-    `load_checkpoint` sees old or new weights, each with their own configuration. Configurations state the model's
-    `input_normalization`, or [-1, 1] if that is not known.
+    A model that was loaded from the same format is written with the names and shapes that it was loaded with, and every
+    tensor is equal bit for bit. A file or a new directory appears in one step, complete and flushed to the disk. While
+    an existing directory is overwritten, `load_checkpoint` reads either the old weights or the new weights, each with
+    their own configuration. The configuration contains the model's `input_normalization`, or [-1, 1] if the
+    normalization is not known.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
-        path: An `.npz` file for `"google"` and `"big_vision"`, a directory for the others. For these, a `.safetensors`
-            file will do as well: its configuration is written beside it as `NAME_config.json`.
+        path: An `.npz` file for `"google"` and `"big_vision"`, and a directory for the other formats. Instead of a
+            directory, `path` can be a `.safetensors` file; its configuration is written next to it as
+            `NAME_config.json`.
         format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"`,
             `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
-        naming: Names of a format that has several: `"legacy"` (the published files) or `"linen"` for `"google"`,
-            `"published"` or `"later"` for `"huggingface"`, `"1.18"` to `"0.7"` (the first version with these names) for
-            `"vit_pytorch"`. None for those that were read, or the first.
-        stacked: Whether `"big_vision"` stacks the blocks (`scan=True` there). None for as read, or not.
+        naming: Naming scheme, for formats with several schemes: `"legacy"` (the published files) or `"linen"` for
+            `"google"`, `"published"` or `"later"` for `"huggingface"`, and `"1.18"` to `"0.7"` (the first version with
+            these names) for `"vit_pytorch"`. By default, the scheme that the model was loaded with, or the format's
+            first scheme.
+        stacked: Whether to stack the blocks in `"big_vision"`, which calls this `scan=True`. By default, blocks are
+            stacked if they were stacked in the file that the model was loaded from.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
-        class_names: Names of the classes. None for the model's own.
+        class_names: Names of the classes. Defaults to `model.class_names`.
 
     Raises:
-        CheckpointError: A `ValueError`. If the format cannot hold this model. The message has the reasons, and the
-            formats that can.
-        OSError: If the files cannot be written. Those that were there are unchanged.
+        CheckpointError: If the format cannot represent this model. The message lists the reasons and the formats that
+            can. It is a `ValueError`.
+        OSError: If the files cannot be written. Existing files are unchanged.
 
     Example:
     >>> model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=2)
@@ -100,7 +104,7 @@ def save_checkpoint(
     normalization = model.input_normalization
     if writing.documents is not None:
         stated = normalization or for_channels(SYMMETRIC, config["channels"])
-        assert stated is not None  # one number is for any channels
+        assert stated is not None  # one number applies to any channels
         documents = writing.documents(config, layout, names, stated)
     metadata = _note(model.config, documents.get("config.json"), normalization)
     if model.resizing is not None:
@@ -120,7 +124,7 @@ def save_checkpoint(
 
 
 def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
-    """Return the metadata of a model that tensors and `config.json`, `document`, do not hold."""
+    """Return the facts about a model that its tensors do not show, with a copy of its `config.json` (`document`)."""
     left_out = {*config.FREE, "head"}
     if isinstance(config, MAEConfig):  # its encoder suits any head
         left_out |= set(config.OF_HEAD)
@@ -136,7 +140,7 @@ def _note(config: Config, document: dict[str, Any] | None, normalization: Normal
 
 
 def check_destination(path: str | os.PathLike[str], format: str) -> str:
-    """Return the path that a model is written to in a format."""
+    """Check that a path is writable and suits a format, and return it as a string."""
     _check_format(format)
     path = _checks.path("path", path)
     check_writable(path)
@@ -163,7 +167,7 @@ def layout_of(
     naming: str | None,
     stacked: bool | None,
 ) -> Layout:
-    """Return the names and shapes that a model is written with."""
+    """Return the names and shapes to write a model with."""
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:
@@ -176,10 +180,10 @@ def layout_of(
 
 
 def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
-    """Write tensors and configuration in one step for a reader.
+    """Write tensors and configuration, so that a reader never combines old and new files.
 
-    A new directory appears whole. In a directory in use, the tensors carry a copy of their configuration, which
-    `load_checkpoint` prefers to the file beside them.
+    A new directory appears complete. In an existing directory, the file with the tensors contains a copy of the
+    configuration, and `load_checkpoint` prefers this copy to `config.json`.
     """
     if path.endswith(".safetensors"):
         stem = path.removesuffix(".safetensors")
@@ -191,7 +195,7 @@ def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], d
         beside = {os.path.join(directory, name): content for name, content in documents.items()}
         _write_files(os.path.join(directory, "model.safetensors"), writer, metadata, beside)
 
-    with contextlib.suppress(FileExistsError):  # another process may make the directory meanwhile
+    with contextlib.suppress(FileExistsError):  # another process may create the directory meanwhile
         if not os.path.isdir(path) or not os.listdir(path):
             with atomic_directory(path) as temporary:
                 fill(temporary)
@@ -200,7 +204,7 @@ def _write_safetensors(path: str, writer: "_Writer", metadata: dict[str, Any], d
 
 
 def _write_files(path: str, writer: "_Writer", metadata: dict[str, Any], documents: Files) -> None:
-    """Write all files under temporary names, then rename one after the other, the tensors first."""
+    """Write all files under temporary names, then rename them one by one, beginning with the tensors."""
     with contextlib.ExitStack() as stack:
         for name, content in documents.items():
             write_json(stack.enter_context(atomic_file(name)), content)
@@ -209,7 +213,7 @@ def _write_files(path: str, writer: "_Writer", metadata: dict[str, Any], documen
 
 
 class _Writer:
-    """The stored tensors of a model, made one at a time."""
+    """The tensors to write, computed one at a time."""
 
     def __init__(self, variables: dict[str, Any], bindings: list[Binding], renamed: dict[str, str], dtype: str):
         self._variables = variables
@@ -226,7 +230,7 @@ class _Writer:
         self.names = list(self.tensors)
 
     def produce(self, name: str) -> np.ndarray:
-        """Return one stored tensor."""
+        """Compute one tensor of the file."""
         binding, index = self._origin[name]
         arrays = tuple(keras.ops.convert_to_numpy(self._variables[part].value) for part in binding.variables)
         return np.asarray(binding.transform.write(arrays)[index]).astype(self._dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Weights by name: the published ones, the Hugging Face hub, downloads, and the classes of ImageNet heads."""
+"""Weights by name: published checkpoints, the Hugging Face hub, downloads, and the class names of ImageNet heads."""
 
 from keras_vit.zoo.cache import fetch, find_here, places, verify
 from keras_vit.zoo.labels import decode_predictions, imagenet_classes

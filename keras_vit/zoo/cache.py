@@ -1,7 +1,7 @@
-"""Files of weights: in a mirror, in the cache, or downloaded from their owners.
+"""Find files of weights in a mirror or in the cache, or download them from their owners.
 
-`keras.utils.get_file` is not used: it waits without a time limit for a server that stalls, and it writes under the
-final name, where another process finds half of a file.
+This module does not use `keras.utils.get_file`, which waits forever for a server that stalls. It also writes under the
+final name, so that another process may read an incomplete file.
 """
 
 import base64
@@ -26,28 +26,30 @@ from keras_vit.zoo import hub
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
 HOST = "storage.googleapis.com"
 _TIMEOUT = 60  # seconds without a byte, and until the average speed counts
-_BYTES_PER_SECOND = 64 << 10  # A slower download is given up.
+_BYTES_PER_SECOND = 64 << 10  # slower downloads are aborted
 _MAX_BYTES = 8 << 30  # twice the largest published file
 _BLOCK_BYTES = 2**20
 
 
 def fetch(address: str) -> str:
-    """Return a local copy of weights: from the mirror, the cache, or their owners.
+    """Return the path of weights in the mirror or in the cache, after downloading them if necessary.
 
-    The mirror is the directory that the environment variable `KERAS_VIT_WEIGHTS_DIR` names. It has the files in the
-    folders of their buckets, such as `vit_models/augreg/NAME.npz`, and models of the hub as `hf/OWNER/NAME/`. A
-    download is put into the cache if it has the size and the MD5 that its server states and is whole. Its SHA-256 is
-    put beside it (`NAME.npz.sha256`), and compared at each use: a damaged file is downloaded again. `huggingface_hub`
-    has a cache of its own; the SHA-256 that the hub states for weights is compared, too.
+    The mirror is the directory in the environment variable `KERAS_VIT_WEIGHTS_DIR`. It contains files by bucket and
+    path, such as `vit_models/augreg/NAME.npz`, and models of the Hugging Face hub as `hf/OWNER/NAME/`.
+
+    A downloaded file enters the cache if it is complete and has the size and MD5 that the server states. Its SHA-256 is
+    written next to it (`NAME.npz.sha256`) and compared at each use; a damaged file is downloaded again. For models of
+    the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 that the hub states.
 
     Args:
-        address: Bucket and file, below `https://storage.googleapis.com/`, or a model of the hub, `hf:OWNER/NAME`.
+        address: Bucket and path of a file below `https://storage.googleapis.com/`, or a model of the hub,
+            `hf:OWNER/NAME`.
 
     Returns:
-        The path of a file; of a model of the hub that of its directory.
+        The path of the file, or of the directory for a model of the hub.
 
     Raises:
-        OSError: If it cannot be downloaded. The message has the address and the place to put a file by hand.
+        OSError: If the download fails. The message contains the address and the path at which to put the file by hand.
         ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:
@@ -68,7 +70,9 @@ def fetch(address: str) -> str:
 
 
 def places(address: str) -> list[pathlib.Path]:
-    """Return the places where a file is looked for, and may be put by hand: in the mirror if there is one, the cache.
+    """Return the paths at which `fetch` looks for a file, in the mirror (if set) and in the cache.
+
+    Users may put the file at any of these paths by hand.
 
     Example:
     >>> places("hf:facebook/dinov2-small")[-1].as_posix().endswith("keras_vit/hf/facebook/dinov2-small")
@@ -79,12 +83,12 @@ def places(address: str) -> list[pathlib.Path]:
 
 
 def is_undamaged(path: pathlib.Path) -> bool:
-    """Return whether a file has the SHA-256 that was recorded when it was downloaded, if one was."""
+    """Return whether a file has the SHA-256 that was recorded after its download. True without a record."""
     return _recorded(path) in ("", sha256(path))
 
 
 def find_here(address: str) -> str | None:
-    """Return the path of weights that are on this machine; None for others. Nothing is downloaded.
+    """Return the path of weights if they are on this machine, or None. Nothing is downloaded.
 
     Example:
     >>> find_here("vit_models/augreg/none.npz")
@@ -94,7 +98,7 @@ def find_here(address: str) -> str | None:
 
 
 def verify(path: str) -> bool | None:
-    """Return whether a file or a directory of the hub has the hashes that were stated; None if none is known.
+    """Return whether a file, or a directory of the hub, has its recorded hashes. None if there are no hashes.
 
     Example:
     >>> verify(keras_vit.save_checkpoint(model, "vit.npz"))
@@ -120,7 +124,7 @@ def _fetch_file(path: str) -> str:
             write_text(f"{target}.sha256", f"{digest}  {target.name}\n")
     except (OSError, http.client.HTTPException) as error:
         mirror = os.environ.get(MIRROR_VARIABLE)
-        mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"a directory that {MIRROR_VARIABLE} names"
+        mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"the directory that you set in {MIRROR_VARIABLE}"
         raise OSError(
             f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}, or below "
             f"{mirror}, as {path}."
@@ -129,7 +133,7 @@ def _fetch_file(path: str) -> str:
 
 
 def _check_whole(path: str) -> None:
-    """Refuse a download that is not a whole archive of NumPy or file of safetensors."""
+    """Refuse a download that is not a complete `.npz` or `.safetensors` file."""
     with open(path, "rb") as file:
         head = file.read(9)
     if head.startswith(b"PK\x03\x04"):
@@ -146,13 +150,13 @@ def _check_whole(path: str) -> None:
 
 
 def _recorded(path: pathlib.Path) -> str:
-    """Return the SHA-256 of the first download of a file; empty without a record."""
+    """Return the recorded SHA-256 of a file, or an empty string without a record."""
     record = pathlib.Path(f"{path}.sha256")
     return record.read_text(errors="replace").partition(" ")[0] if record.is_file() else ""
 
 
 def _download(url: str, path: str) -> None:
-    """Write a file of a server, or fail: a page, another size or MD5 than the server states, too large or too slow."""
+    """Download a file. Web pages, a wrong size or MD5, and downloads that are too large or too slow are refused."""
     started, md5 = time.monotonic(), hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, open(path, "wb") as file:
         if response.headers.get_content_type() == "text/html":
@@ -162,7 +166,7 @@ def _download(url: str, path: str) -> None:
             raise OSError(f"the Content-Length is not a number of bytes: {stated[:100]!r}")
         size = int(stated)
         with Progress("Downloading", max(size // 2**20, 1) if size else None, unit="MiB") as bar:
-            while block := response.read1(_BLOCK_BYTES):  # what has arrived: `read` waits for the whole block
+            while block := response.read1(_BLOCK_BYTES):  # `read` waits for the whole block
                 file.write(block)
                 md5.update(block)
                 bar.update(file.tell() // 2**20)

@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub by name: `hf:OWNER/NAME`, `hf:OWNER/NAME@REVISION`.
 
-`huggingface_hub` downloads them, to its own cache and from no other host. Only configurations and safetensors are read:
-the weights in other files are pickles.
+`huggingface_hub` downloads the models from the hub to its own cache. Only configurations and `.safetensors` files are
+read, because the other files of weights are pickles.
 """
 
 import functools
@@ -24,10 +24,10 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
 def address_of(text: str) -> str | None:
-    """Return the name of a model of the hub in its one spelling; None for another text.
+    """Return the canonical name of a model of the hub, or None if the text does not begin like such a name.
 
     Raises:
-        ValueError: If the text begins as such a name and is none.
+        ValueError: If the text begins like the name of a model of the hub, but is not valid.
 
     Example:
     >>> address_of("hf://facebook/dinov2-small@main"), address_of("dinov2-small.npz")
@@ -46,10 +46,10 @@ def address_of(text: str) -> str | None:
 
 @functools.cache
 def fetch(address: str, place: str) -> str:
-    """Return the directory of a model, or its file if the address names one; downloaded at first use.
+    """Download a model at first use, and return its directory, or the path of the file in the address.
 
-    The SHA-256 that the hub states for large files is compared, once per process. Errors name the `place` where the
-    files may be put by hand.
+    Once per process, large files are compared with the SHA-256 that the hub states. Errors mention `place`, the
+    directory in which users may put the files by hand.
     """
     found = _NAME.fullmatch(address)
     assert found is not None
@@ -60,10 +60,10 @@ def fetch(address: str, place: str) -> str:
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{address} needs: pip install 'keras-vision-transformers[hub]'; or put its files into {place}."
+            f"{address} needs: pip install 'keras-vision-transformers[hub]'. Or put its files into {place}."
         ) from error
     try:
-        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # there, the package shows its own
+        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the package's own
             return _download(hub, address, name, revision, file)
     except errors.GatedRepoError as error:
         raise PermissionError(
@@ -71,22 +71,22 @@ def fetch(address: str, place: str) -> str:
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"There is no model {name!r} on the Hugging Face hub, or it is private: log in with `hf auth login`."
+            f"There is no model {name!r} on the Hugging Face hub. If it is private, log in with `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{name!r} of the Hugging Face hub has no revision {revision!r}.") from error
+        raise FileNotFoundError(f"{name!r} on the Hugging Face hub has no revision {revision!r}.") from error
     except _Unusable:
         raise
-    except Exception as error:  # of its HTTP client, which is another one in each generation of the package
+    except Exception as error:  # errors of the HTTP client, which differs between versions of the package
         reason = " ".join(str(error).split())[:300]
         raise OSError(
             f"Could not fetch {address} ({type(error).__name__}: {reason}). Without a network, download config.json, "
-            f"preprocessor_config.json and model.safetensors of {page} elsewhere, and put them into {place}."
+            f"preprocessor_config.json and model.safetensors from {page} elsewhere, and put them into {place}."
         ) from error
 
 
 def pinned(address: str, path: str) -> str:
-    """Return the address with the commit that `fetch` downloaded to a path; the address if it is not from there."""
+    """Return the address with the downloaded commit, or as it is if `path` is not in the hub's cache."""
     name = _NAME.fullmatch(address)
     commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
     assert name is not None
@@ -94,11 +94,11 @@ def pinned(address: str, path: str) -> str:
 
 
 class _Unusable(OSError):
-    """A model whose files cannot be read; the message is complete."""
+    """Raised for a model whose files cannot be read. The message needs no further text."""
 
 
 def _download(hub: Any, address: str, name: str, revision: str | None, file: str) -> str:
-    """Return the directory of a model with undamaged files, or the path of its file."""
+    """Download a model, check its files, and return its directory or the path of the requested file."""
     for force in (False, True):
         folder = hub.snapshot_download(
             name,
@@ -108,7 +108,7 @@ def _download(hub: Any, address: str, name: str, revision: str | None, file: str
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
         if file and not os.path.isfile(os.path.join(folder, file)):
-            raise _Unusable(f"{address}: there is no file {file!r}.")
+            raise _Unusable(f"{address} has no file {file!r}.")
         if not file and not any(pathlib.Path(folder).glob("model*.safetensors*")):
             return _download(hub, address, name, revision, _other_weights(hub, address, name, folder))
         hashes = stated_hashes(folder)
@@ -120,24 +120,24 @@ def _download(hub: Any, address: str, name: str, revision: str | None, file: str
 
 
 def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
-    """Return the only file of weights of a model without `model.safetensors`."""
+    """Return the name of the only file of weights, for a model without `model.safetensors`."""
     names = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT")).list_repo_files(name, revision=os.path.basename(folder))
     found = sorted(file for file in names if file.endswith(".safetensors") and "/" not in file)
     if len(found) == 1:
         return found[0]
     if found:
         raise _Unusable(
-            f"{address} has {len(found)} files of weights. Name one: {address}/{f', {address}/'.join(found)}."
+            f"{address} has {len(found)} files of weights. Pass one: {address}/{f', {address}/'.join(found)}."
         )
     pickles = [file for file in names if file.endswith(_PICKLES)]
-    other = f" Its {pickles[0]} may run code when it is read, and is not fetched." if pickles else ""
+    other = f" Its {pickles[0]} may run code when it is read, so it is not fetched." if pickles else ""
     raise _Unusable(
         f"{address} has no .safetensors file.{other} Convert the weights to safetensors elsewhere, and pass their path."
     )
 
 
 def find_here(address: str) -> str | None:
-    """Return the directory of a model in the cache of `huggingface_hub`, or its file; None if it is not there."""
+    """Return the directory of a model, or its file, in the cache of `huggingface_hub`. None if it is not cached."""
     found = _NAME.fullmatch(address)
     try:
         from huggingface_hub import try_to_load_from_cache
@@ -150,6 +150,6 @@ def find_here(address: str) -> str | None:
 
 
 def stated_hashes(folder: str) -> dict[str, str]:
-    """Return the SHA-256 that the hub states for the files of a model: the names of the large files' blobs."""
+    """Return the SHA-256 of each large file of a model. The hub's cache uses it as the name of the file's blob."""
     blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
     return {file: blob for file, blob in blobs.items() if len(blob) == 64}

@@ -1,4 +1,4 @@
-"""Class names of ImageNet heads, and predictions in words."""
+"""Class names of ImageNet heads, and predictions by name."""
 
 import functools
 import gzip
@@ -14,7 +14,7 @@ _FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
 
 @functools.cache
 def imagenet_classes(classes: int = 1000) -> tuple[tuple[str, str], ...]:
-    """Return (WordNet identifier, name) of each class of an ImageNet head, in the order of published checkpoints."""
+    """Return (WordNet identifier, name) for each class of an ImageNet head, in the order of published checkpoints."""
     if classes not in _FILES:
         raise ValueError(f"ImageNet heads have 1000 or 21843 classes. Received: classes={classes}. Pass `class_names`.")
     file = importlib.resources.files("keras_vit.zoo") / "assets" / _FILES[classes]
@@ -28,20 +28,21 @@ def decode_predictions(
 ) -> list[list[tuple[str, str, float]]]:
     """Return the best classes of each image by name.
 
-    The names of ImageNet are WordNet's with all synonyms, such as `"African elephant, Loxodonta africana"`.
-    `keras.applications` has the first synonym, with underscores: `name.split(", ")[0].replace(" ", "_")`.
+    ImageNet classes have WordNet's names with all synonyms, such as `"African elephant, Loxodonta africana"`.
+    `keras.applications` uses the first synonym with underscores, which is `name.split(", ")[0].replace(" ", "_")`.
 
     Args:
         predictions: Array `[batch, classes]` of logits or probabilities.
         top: Number of classes per image.
-        class_names: Names of the classes. None for those of ImageNet-1k or -21k, depending on their number.
+        class_names: Names of the classes. Defaults to the names of ImageNet-1k or ImageNet-21k, depending on the number
+            of classes.
 
     Returns:
-        For each image `top` tuples (identifier, name, score), the best first. The identifier is WordNet's, or the
-        number of the class if `class_names` are given. The score is the logit or probability.
+        A list for each image, with `top` tuples (identifier, name, score) from best to worst. The identifier is
+        WordNet's, or the number of the class if `class_names` is passed. The score is the logit or probability.
 
     Raises:
-        ValueError: If the shapes do not agree, or the classes are not ImageNet's.
+        ValueError: If the shapes do not agree, or if `class_names` is None and the classes are not ImageNet's.
 
     Example:
     >>> predictions = np.array([[0.1, 0.7, 0.2]])

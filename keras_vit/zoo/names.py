@@ -1,4 +1,4 @@
-"""The names of weights: published names, addresses, models of the hub, and paths."""
+"""Names of weights: published names, models of the Hugging Face hub, addresses and paths."""
 
 import dataclasses
 import os
@@ -12,18 +12,18 @@ from keras_vit.zoo import cache, hub
 from keras_vit.zoo.published import PublishedWeights, list_weights
 
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
-# The pretraining of an AugReg file is part of its name: model, data, epochs and recipe.
+# The name of an AugReg file describes its pre-training: model, data, epochs and recipe.
 _AUGREG_STEM = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*-i(21|1)k(_30)?-[\w.+-]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """Weights that a name means.
+    """Weights that a name refers to.
 
     Attributes:
-        text: The name, as it was given.
-        address: See `fetch`; None for a path.
-        entry: Published weights of this name, if there are any.
+        text: The name as the caller passed it.
+        address: Address for `fetch`; None for a path.
+        entry: Published weights with this name; None for other names.
 
     Example:
     >>> parse("ViT_S14:dinov2").address
@@ -35,11 +35,11 @@ class Named:
     entry: PublishedWeights | None = None
 
     def local(self) -> str:
-        """Return the path of the weights, which are downloaded if necessary; see `resolve`."""
+        """Return the path of the weights, and download them if necessary; see `resolve`."""
         return self.text if self.address is None else cache.fetch(self.address)
 
     def pinned(self) -> str:
-        """Return the name; of a model of the hub, with the commit that was downloaded."""
+        """Return the address, or the path. The address of a model of the hub includes the downloaded commit."""
         if self.address is None or not self.address.startswith(hub.PREFIX):
             return self.address or self.text
         return hub.pinned(self.address, self.local())
@@ -49,19 +49,21 @@ def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
     """Return the path of weights, and download them if necessary.
 
     Args:
-        weights: The path of a checkpoint; a model of the Hugging Face hub, `hf:OWNER/NAME`, with `@REVISION` to pin a
-            tag or commit; a name of `keras_vit.list_weights()`, with its model, such as `"ViT_B16:augreg"`; the name of
-            an AugReg file (a value of the columns `filename` or `adapt_filename` of its index); or a `gs://` or
-            `https://` address.
-        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. With it, a published name
-            needs no model of its own: `"augreg"`.
+        weights: One of the following:
+            - the path of a checkpoint;
+            - a model of the Hugging Face hub, `hf:OWNER/NAME`, with `@REVISION` to pin a tag or commit;
+            - a model and a name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`;
+            - the name of an AugReg file, from the column `filename` or `adapt_filename` of AugReg's index;
+            - a `gs://` or `https://` address.
+        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. If it is passed, the name of
+            published weights does not need the model: `"augreg"`.
 
     Returns:
         A path that `keras_vit.load_checkpoint` reads.
 
     Raises:
-        ValueError: If `weights` is none of these; the message lists the names.
-        OSError: If the file can neither be found nor fetched; the message names it and its address.
+        ValueError: If `weights` is not one of these. The message lists the names.
+        OSError: If the file can neither be found nor downloaded. The message contains its path and address.
         ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:
@@ -74,7 +76,7 @@ def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
 
 
 def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
-    """Return what a name of weights means. Nothing is downloaded. Arguments and errors as of `resolve`.
+    """Parse a name of weights, without a download. Arguments and errors are the same as for `resolve`.
 
     Example:
     >>> parse("augreg", "ViT-S/16").address.startswith("vit_models/augreg/S_16")
@@ -103,11 +105,11 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
 
 
 def find(model: str | None, weights: str) -> PublishedWeights | None:
-    """Return the published weights of a name, or None if there are none of that name.
+    """Return the published weights with a name, or None if there are none.
 
     Args:
-        model: Name of the model; None if `weights` begins with it.
-        weights: A name such as `"augreg"`, or with its model, `"ViT_B16:augreg"`.
+        model: Name of the model. None if `weights` begins with the model.
+        weights: A name such as `"augreg"`, or a model and a name, such as `"ViT_B16:augreg"`.
 
     Example:
     >>> find("ViT-B/16", "augreg").resolution, find(None, "ViT_B16:augreg").resolution
@@ -123,17 +125,17 @@ def _is_model(name: str) -> bool:
 
 
 def _unknown(model: str, weights: str) -> ValueError:
-    """Return the error for a name that no published weights of a model have."""
+    """Return the error for a name that is not among the published weights of a model."""
     entries = list_weights(model)
     names = [entry.name for entry in entries]
     hint = _checks.nearest(weights, names)
-    if "imagenet" in weights.lower() and "21k" not in weights:  # as Keras calls a classifier of 1,000 classes
+    if "imagenet" in weights.lower() and "21k" not in weights:  # Keras' name for weights of 1,000 classes
         classifiers = [entry for entry in entries if entry.head == "imagenet2012"]
         best = max(classifiers, key=lambda entry: entry.accuracy or 0.0, default=None)
         hint = hint if best is None else f" Did you mean {best.name!r}?"
     return ValueError(
         f"{model} has no published weights named {weights!r}.{hint} "
-        f"Published: {', '.join(names) or 'none'}; or pass the path of a checkpoint."
+        f"Published: {', '.join(names) or 'none'}. Or pass the path of a checkpoint."
     )
 
 
@@ -142,17 +144,17 @@ def _hint(path: str) -> str:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not path.endswith(_FILE_SUFFIXES):
         return f" For the model of this name on the Hugging Face hub: 'hf:{path}'."
     models = [entry.model for entry in list_weights() if entry.name == path]
-    return f" For published weights, name their model, too: '{constructor_name(models[0])}:{path}'." if models else ""
+    return f" For published weights, add the model: '{constructor_name(models[0])}:{path}'." if models else ""
 
 
 def _path_of(address: str) -> str:
-    """Return bucket and file of an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
+    """Return the bucket and path in an address, such as `gs://vit_models/sam/ViT-B_16.npz`."""
     parts = urllib.parse.urlsplit(address)
     path = parts.path.lstrip("/") if parts.scheme == "https" else f"{parts.netloc}{parts.path}"
     if parts.scheme == "https" and parts.netloc != cache.HOST:
         raise ValueError(
-            f"Weights are fetched only from {cache.HOST} and the Hugging Face hub. Received: {address!r}. Download it; "
-            "pass its path."
+            f"Weights are only downloaded from {cache.HOST} and the Hugging Face hub. Received: {address!r}. Download "
+            "the file yourself, and pass its path."
         )
     path = urllib.parse.unquote(path)
     if any(part in ("", ".", "..") for part in path.split("/")) or "\\" in path:

@@ -1,4 +1,4 @@
-"""Published checkpoints: names, addresses, and the sizes and accuracies that their owners state.
+"""Published checkpoints: their names and addresses, and the sizes and accuracies that their owners published.
 
 References:
     - [vision_transformer, available models](https://github.com/google-research/vision_transformer#available-vit-models)
@@ -19,7 +19,7 @@ from keras_vit.zoo.hub import PREFIX
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}
-# Project and paper of the files whose path begins so. All of these weights are licensed under Apache-2.0.
+# Project and paper by the beginning of the path. All of these weights are licensed under Apache-2.0.
 _SOURCES = {
     _AUGREG: "vision_transformer, arXiv:2106.10270",
     _ORIGINAL: "vision_transformer, arXiv:2010.11929",
@@ -35,19 +35,19 @@ _SOURCES = {
 
 @dataclasses.dataclass(frozen=True)
 class PublishedWeights:
-    """Published checkpoint.
+    """A published checkpoint.
 
     Attributes:
         name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
-        path: Bucket and file, below `https://storage.googleapis.com/`, or `hf:OWNER/NAME` on the Hugging Face hub.
-        pretraining: Data set of the pretraining.
-        head: Data set whose classes the head has; None for an encoder without a head.
-        resolution: Edge in pixels of the images that it was last trained on.
-        accuracy: Top-1 accuracy in percent on ImageNet that its owners state; None if they do not.
-        size_mib: Size of the file in MiB that its owners state; None if they do not.
-        pool_padding: Border of the max-pooling in the training of a BiT; None for other models.
-        arguments: Arguments of the model, where they are not those of its constructor.
+        path: Bucket and path below `https://storage.googleapis.com/`, or `hf:OWNER/NAME` on the Hugging Face hub.
+        pretraining: Data set of the pre-training.
+        head: Data set with the classes of the head; None for an encoder without a head.
+        resolution: Height and width, in pixels, of the images in the last training.
+        accuracy: Published top-1 accuracy on ImageNet in percent; None if it was not published.
+        size_mib: Published size of the file in MiB; None if it was not published.
+        pool_padding: Padding of the max-pooling in the training of a BiT; None for other models.
+        arguments: Arguments of the model that differ from the defaults of its constructor.
         license: License of the weights.
 
     Example:
@@ -70,14 +70,14 @@ class PublishedWeights:
 
     @property
     def url(self) -> str:
-        """Address of its owners."""
+        """Address at which the owners publish the checkpoint."""
         if self.path.startswith(PREFIX):
             return "https://huggingface.co/" + self.path.removeprefix(PREFIX)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")
 
     @property
     def source(self) -> str:
-        """Project that published it, and its paper."""
+        """Project that published the checkpoint, and its paper."""
         return next(source for start, source in _SOURCES.items() if self.path.startswith(start))
 
     @property
@@ -86,8 +86,8 @@ class PublishedWeights:
         return None if self.head is None else _CLASSES[self.head]
 
 
-# Model: pretrained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. These are the
-# checkpoints that the reference's README recommends: the best of each model by pretraining accuracy.
+# By model: pre-trained file, its size in MiB, learning rate of the fine-tuning at 384 pixels, accuracy. The README of
+# the reference implementation recommends these checkpoints, which have the best pre-training accuracy of each model.
 _RECOMMENDED = {
     "ViT-L/16": ("L_16-i21k-300ep-lr_0.001-aug_strong1-wd_0.1-do_0.0-sd_0.0", 1243, "0.01", 85.59),
     "ViT-B/16": ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", 391, "0.03", 85.49),
@@ -115,7 +115,7 @@ _SAM = ("ViT-B/16", "ViT-B/32")
 
 @functools.cache
 def catalog() -> tuple[PublishedWeights, ...]:
-    """Return every published checkpoint that has a name."""
+    """Return all published checkpoints that have a name."""
     return (*_augreg(), *_originals(), *_sam(), *_bit(), *_dinov2(), *_siglip())
 
 
@@ -168,14 +168,14 @@ def _bit():
         yield PublishedWeights(f"distilled-{size}", "BiT-R50x1", path, *data, size, **options)
 
 
-# Model: name on the hub, and the size of its file in MiB: four bytes for each parameter.
+# By model: name on the hub, and size of the file in MiB (four bytes per parameter).
 _DINOV2 = {
     "ViT-S/14": ("small", 84),
     "ViT-B/14": ("base", 330),
     "ViT-L/14": ("large", 1161),
     "ViT-giant2/14": ("giant", 4335),
 }
-# Model: name on the hub, and the resolutions of SigLIP and of SigLIP 2; the first one needs no suffix.
+# By model: name on the hub, and the resolutions of SigLIP and SigLIP 2. The first resolution has no suffix in the name.
 _SIGLIP = {
     "ViT-B/16": ("base-patch16", (224, 256, 384, 512), (224, 256, 384, 512)),
     "ViT-B/32": ("base-patch32", (), (256,)),
@@ -200,14 +200,14 @@ def _siglip():
         for name, sizes in zip(("siglip", "siglip2"), resolutions, strict=True):
             for size in sizes:
                 path, suffix = f"{PREFIX}google/{name}-{stem}-{size}", "" if size == sizes[0] else f"-{size}"
-                # 384 pixels are 27 patches of 14, and a rest.
+                # 384 is not a multiple of 14: the model uses 27 patches, 378 pixels.
                 pixels = size // 14 * 14 if model.endswith("/14") else size
                 arguments = {"pooling": "map", "class_token": False}
                 yield PublishedWeights(f"{name}{suffix}", model, path, "webli", None, pixels, arguments=arguments)
 
 
 class WeightsTable(list):
-    """List of `PublishedWeights` that prints as a table."""
+    """A list of `PublishedWeights` that prints as a table."""
 
     def __repr__(self) -> str:
         rows = [("model", "weights", "size", "resolution", "accuracy", "pretraining", "head", "source")]
@@ -227,13 +227,14 @@ def list_weights(model: str | None = None) -> WeightsTable:
     """Return the published checkpoints of a model, or of all models.
 
     Args:
-        model: A name of `keras_vit.list_models()`, or of a constructor, such as `"ViT_B16"`. None for all models.
+        model: A name of `keras_vit.list_models()`, or the name of a constructor, such as `"ViT_B16"`. None for all
+            models.
 
     Returns:
-        List of `PublishedWeights`, which prints as a table. `weights=entry.name` loads one.
+        A list of `PublishedWeights`, which prints as a table. To load an entry, pass `weights=entry.name`.
 
     Raises:
-        ValueError: If there is no such model.
+        ValueError: If the model does not exist.
 
     Example:
     >>> [entry.name for entry in keras_vit.list_weights("ViT_S16")]

@@ -128,9 +128,9 @@ def test_numbers_beyond_single_precision(tmp_path):
 
 
 def test_bit_and_vit_are_told_apart():
-    with pytest.raises(ValueError, match="holds a BiT ResNet"):
+    with pytest.raises(ValueError, match="contains a BiT ResNet"):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
-    with pytest.raises(ValueError, match="holds a Vision Transformer"):
+    with pytest.raises(ValueError, match="contains a Vision Transformer"):
         load_checkpoint(keras_vit.BiTResNet((1, 1), image_size=32, classes=7), files.golden_path("vit_gap"))
     with pytest.raises(ValueError, match="block_sizes="):
         load_checkpoint(keras_vit.BiTResNet((1, 2), image_size=32, classes=7), files.golden_path("bit_big_vision"))

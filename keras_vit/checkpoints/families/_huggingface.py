@@ -1,4 +1,4 @@
-"""Types of models in transformers that are Vision Transformers, and the names of their tensors.
+"""The types of Vision Transformers in transformers, and the names of their tensors.
 
 References:
     - [transformers](https://github.com/huggingface/transformers), models `vit`, `deit`, `dinov2`,
@@ -15,7 +15,7 @@ from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.rules import FIRST_AXIS, Rule, rule
 from keras_vit.models.normalization import IMAGENET, SYMMETRIC, Normalization
 
-# Names in published files (transformers up to 4), and in later versions.
+# Names in the published files, which transformers wrote up to version 4. `_later` makes the names of later versions.
 _VIT = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
     tokens={
@@ -70,26 +70,26 @@ _SIGLIP = _torch.Names(
 
 
 def _later(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
-    """Return the later styles of a type, whose names of blocks vary between versions."""
+    """Return the later styles of a type: one for each name of the blocks, which differs between versions."""
     return {f"later:{block}": dataclasses.replace(names, block=block, **changes) for block in blocks}
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelType:
-    """Type of models in transformers."""
+    """A type of model in transformers."""
 
-    model_types: tuple[str, ...]  # in `config.json`
-    styles: Mapping[str, _torch.Names]
-    defaults: Mapping[str, Any]  # of the configuration's class, which files leave out
+    model_types: tuple[str, ...]  # values of `model_type` in `config.json`
+    styles: Mapping[str, _torch.Names]  # names of the tensors, by naming scheme
+    defaults: Mapping[str, Any]  # values of the configuration that a file may omit
     poolings: tuple[str, str]  # without and with a classifier
-    classes: tuple[str, str]  # names, likewise
+    classes: tuple[str, str]  # names of the classes without and with a classifier
     prefix: str  # of a model with a classifier
-    always: Mapping[str, Any]  # what tensors show of each model
-    input_normalization: Normalization | None = None  # of every model; None if they differ
-    mark: str = ""  # name of a part of a block that only this type has
+    always: Mapping[str, Any]  # arguments that all models have
+    input_normalization: Normalization | None = None  # of all models; None if they differ
+    mark: str = ""  # part of a tensor's name that only this type has
 
 
-# MSN and the encoder of MAE have the model of ViT.
+# MSN and the encoder of MAE have the same architecture as ViT.
 VIT = ModelType(
     model_types=("vit", "deit", "vit_msn", "vit_mae"),
     styles={"published": _VIT, **_later(_VIT, "layers.{i}", mlp=("mlp.fc1", "mlp.fc2"), **_SPLIT)},
@@ -105,7 +105,7 @@ DINOV2 = ModelType(
         "published": _DINOV2,
         **_later(
             _DINOV2,
-            *("encoder.layer.{i}", "layers.{i}", "encoder.layers.{i}", "layer.{i}"),  # the first in version 5
+            *("encoder.layer.{i}", "layers.{i}", "encoder.layers.{i}", "layer.{i}"),  # the first one since version 5
             gated=_GATED,
             **_SPLIT,
         ),
@@ -144,11 +144,11 @@ SIGLIP = ModelType(
 
 
 def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
-    """Return the rules of a layout, whose `prefix` is that of the body, such as `vit.`."""
+    """Return the rules of a layout. Its `prefix` is the prefix of the body, such as `vit.`."""
     body, outer, head = layout.prefix, layout.outer, "classifier"
     result = _torch.model_rules(model_type.styles[layout.style], body)
     if model_type is VIT:
-        # DeiT with a teacher has two classifiers, DeiT without and ViT have one.
+        # DeiT with a teacher has two classifiers. ViT, and DeiT without a teacher, have one.
         head = "cls_classifier" if layout.position == "teacher" else head
         result += _torch.dense(f"{body}pooler.dense", "pre_logits")
         result += _torch.dense(f"{outer}distillation_classifier", "head_dist")
@@ -165,7 +165,7 @@ def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
             *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
         ]
     else:
-        # The mask token is for pre-training. It is read as nothing, and written as zeros, which transformers expects.
+        # Only pre-training uses the mask token. It is ignored in reading, and written as zeros for transformers.
         token, mask = f"{body}embeddings.cls_token", f"{body}embeddings.mask_token"
         result.insert(0, _torch.unused(token, mask, "cls/cls", 3 if model_type is DINOV3 else 2))
     return [*result, *_torch.dense(f"{outer}{head}", "head")]

@@ -1,4 +1,4 @@
-"""Resizing of image files as transformers' `preprocessor_config.json` and timm's `pretrained_cfg` state it."""
+"""Read the resizing of image files from transformers' `preprocessor_config.json` and timm's `pretrained_cfg`."""
 
 import math
 import re
@@ -7,16 +7,16 @@ from typing import Any
 
 from keras_vit.models.resizing import Resizing
 
-# Numbers of Pillow's filters, and timm's names of them.
+# Pillow's filters by number, and by timm's names.
 _FILTERS = {1: "pillow_lanczos", 2: "pillow_bilinear", 3: "pillow_bicubic"}
 _NAMES = {name.removeprefix("pillow_"): name for name in _FILTERS.values()}
 _CROP_FRACTION = 0.875  # timm's default
 
 
 def of_transformers(document: Mapping[str, Any]) -> Resizing | None:
-    """Return the resizing of an image processor of transformers; None if it has none, or one that is not known."""
+    """Return the resizing of transformers' image processor, or None if it does not resize or is not supported."""
     kind = str(document.get("image_processor_type", document.get("feature_extractor_type", "")))
-    # A number is a shorter side for the processors that keep proportions, else a square.
+    # An integer is the shorter side for processors that keep proportions, and the side of a square for the others.
     resized = _size(document.get("size"), keeps_proportions=re.match("Bit|CLIP|ConvNext", kind) is not None)
     method: Any = _FILTERS.get(document.get("resample", 2))
     if kind.startswith("DINOv3ViT"):
@@ -28,7 +28,7 @@ def of_transformers(document: Mapping[str, Any]) -> Resizing | None:
 
 
 def of_timm(config: Mapping[str, Any]) -> Resizing | None:
-    """Return the resizing of timm's evaluation; None if the configuration does not state it, or it is not known."""
+    """Return the resizing of timm's evaluation, or None if the configuration lacks it or it is not supported."""
     size, fraction = config.get("input_size"), config.get("crop_pct") or _CROP_FRACTION
     method, mode = _NAMES.get(str(config.get("interpolation", "bicubic"))), config.get("crop_mode") or "center"
     if not isinstance(size, (list, tuple)) or len(size) != 3 or not isinstance(fraction, (int, float)) or not method:
@@ -49,7 +49,7 @@ def _resizing(size: Any, resized: Any, method: str, rounding: str = "down") -> R
 
 
 def _size(stated: Any, keeps_proportions: bool = False) -> Any:
-    """Return a shorter side, or height and width; None for another form."""
+    """Return the shorter side or (height, width), or None for any other value."""
     if isinstance(stated, Mapping):
         if set(stated) == {"shortest_edge"}:
             return stated["shortest_edge"]

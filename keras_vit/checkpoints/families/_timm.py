@@ -1,4 +1,4 @@
-"""Names of timm's tensors, which the authors of masked autoencoders have, too."""
+"""Names of timm's tensors, which the authors of masked autoencoders use as well."""
 
 import dataclasses
 
@@ -24,7 +24,8 @@ NAMES = _torch.Names(
 )
 
 
-# Of `Eva`, the class of DINOv3, and of `VisionTransformer` with both halves of a gated MLP in one kernel.
+# "eva" are the names of `Eva`, timm's class of DINOv3. "packed" are the names of a `VisionTransformer` that stores both
+# halves of a gated MLP in one kernel.
 _STYLES = {
     "eva": dataclasses.replace(NAMES, scales=("gamma_1", "gamma_2"), gated=("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")),
     "packed": dataclasses.replace(NAMES, gated=NAMES.mlp),
@@ -46,7 +47,7 @@ def rules(layout: Layout) -> list[Rule]:
 
 
 def _slot_rules(slots: str, body: str) -> list[Rule]:
-    """Return the rules of position tables that have no entries for some tokens, or entries for registers, too."""
+    """Return the rules of position tables without entries for prefix tokens, or with entries for registers."""
     cls, dist, registers, table = (f"{body}{name}" for name in _TOKENS)
     if slots == "none":
         return [
@@ -76,7 +77,7 @@ def pooling_rules(body: str) -> list[Rule]:
 
 
 def _resnet_rules(layout: Layout) -> list[Rule]:
-    # A hybrid of the root alone has it directly, one with stages under `stem`.
+    # A hybrid with stages has its root under `stem`. A hybrid without stages consists of only the root.
     stem = f"{layout.prefix}{STEM}.stem" if layout.style == "stages" else f"{layout.prefix}{STEM}"
     stored, unit = f"{layout.prefix}{STEM}.stages.{{b}}.blocks.{{u}}", "block{b+1}/unit{u+1}"
     result = [rule(f"{stem}.conv.weight", "conv_root/kernel", CONV), *_torch.norm(f"{stem}.norm", "gn_root")]

@@ -1,4 +1,4 @@
-"""What the families of PyTorch models share: rules of layers, limits, and entries of configurations."""
+"""Code that the families of PyTorch projects share: rules of layers, limits, and entries of configurations."""
 
 import dataclasses
 import math
@@ -29,10 +29,10 @@ from keras_vit.models import normalization
 from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
-# Widths of published models whose heads are not 64 wide.
+# Number of heads by the model's width, for published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
-# Names of activations, there: here.
+# Names of activations in other projects, and in this package.
 ACTIVATIONS: Mapping[str, str] = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
     **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
@@ -46,22 +46,22 @@ HEADLESS_DEIT = "its headless DeiT does not average the two tokens"
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Names of a model's tensors. Those of a block's parts follow the name of the block."""
+    """Names of a model's tensors. The names of a block's parts are relative to `block`."""
 
     norms: tuple[str, str]
-    heads: tuple[str, ...]  # the projections to query, key and value, or one for the three
+    heads: tuple[str, ...]  # the projections to query, key and value, or one projection to all three
     out: str
     mlp: tuple[str, ...]
     block: str = ""
-    embedding: str = ""  # the convolution of the patches
-    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # stored as they are, and their variables
+    embedding: str = ""  # the convolution that embeds the patches
+    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)  # variables by stored name, in the same shape
     encoder_norm: str = ""
-    scales: tuple[str, ...] = ()  # of a layer scale
-    gated: tuple[str, ...] = ()  # SwiGLU: gate, factor and output, or gate and factor in one and output
+    scales: tuple[str, ...] = ()  # layer scales
+    gated: tuple[str, ...] = ()  # SwiGLU: gate, up and down projections; gate and up may be one tensor
 
 
 def model_rules(names: Names, body: str) -> list[Rule]:
-    """Return the rules of a model without its head, whose names begin with `body`."""
+    """Return the rules of a model without its head. All stored names begin with `body`."""
     return [
         *(rule(f"{body}{stored}", variable) for stored, variable in names.tokens.items()),
         *conv(f"{body}{names.embedding}", "embedding"),
@@ -89,7 +89,7 @@ def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
 
 
 def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
-    """Return the rules of a gated MLP. They precede those of the plain one, which may have names of the same parts."""
+    """Return the rules of a gated MLP. They must precede the rules of a plain MLP, which may match the same names."""
     parts = [f"{block}/SwiGLU_0/{part}" for part in ("gate", "up", "down")]
     result = []
     for leaf, kernel, transform in (("weight", "kernel", DENSE), ("bias", "bias", SAME)):
@@ -103,7 +103,7 @@ def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
 
 
 def _packed(inner: Transform) -> Transform:
-    """Return the transform of gate and factor that are stored as one array, and the output."""
+    """Return the transform of a gated MLP that stores the gate and up projections as one array."""
     both = fused(inner, 2)
     return Transform(
         lambda arrays, heads: (*both.read(arrays[:1], heads), *inner.read(arrays[1:], heads)),
@@ -112,7 +112,7 @@ def _packed(inner: Transform) -> Transform:
 
 
 def unused(stored: str, beside: str, variable: str, ndim: int) -> Rule:
-    """Return the rule of a token beside another that no model uses: read as nothing, and written as zeros."""
+    """Return the rule of a token and of the unused token `beside`, which is not read and is written as zeros."""
     zeros = lambda token: np.zeros_like(token).reshape((1,) * (ndim - 1) + token.shape[-1:])  # noqa: E731
     return rule((stored, beside), variable, Transform(lambda arrays, _: arrays[:1], lambda a: (a[0], zeros(a[0]))))
 
@@ -123,7 +123,7 @@ def norm(stored: str, variable: str) -> list[Rule]:
 
 
 def _layer(kernel: Transform, bias: Transform = SAME) -> Callable[[str, str], list[Rule]]:
-    """Return a function that returns the rules of a layer from its stored name and ours."""
+    """Return a function that makes the rules of a layer from its stored name and the name of the model's layer."""
     return lambda stored, variable: [
         rule(f"{stored}.weight", f"{variable}/kernel", kernel),
         rule(f"{stored}.bias", f"{variable}/bias", bias),
@@ -132,12 +132,12 @@ def _layer(kernel: Transform, bias: Transform = SAME) -> Callable[[str, str], li
 
 dense = _layer(DENSE)
 conv = _layer(CONV)
-heads_in = _layer(HEADS_IN, HEADS_BIAS)  # projections to heads: query, key or value
+heads_in = _layer(HEADS_IN, HEADS_BIAS)  # projection to query, key or value
 heads_out = _layer(HEADS_OUT)
 
 
 def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".weight", ".bias")) -> list[Rule]:
-    """Return the rules of projections to heads whose matrices are stored as one."""
+    """Return the rules of projections (query, key, value) that are stored as one matrix."""
     return [
         rule(f"{stored}{leaves[0]}", [f"{part}/kernel" for part in parts], fused(HEADS_IN, len(parts))),
         rule(f"{stored}{leaves[1]}", [f"{part}/bias" for part in parts], fused(HEADS_BIAS, len(parts))),
@@ -145,17 +145,17 @@ def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".
 
 
 def find_body(source: TensorSource, anchor: str, hints: Hints) -> str | None:
-    """Return the prefix of the model in a file that has a tensor of the name `anchor`; None if there is none."""
+    """Return the prefix of the model in a file that contains a tensor named `anchor`, or None without such a model."""
     found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
     inside = [prefix for prefix in found if prefix.startswith(hints.prefix or "")]
-    if hints.prefix in found:  # without the models below it
+    if hints.prefix in found:  # drop the models inside the requested model
         inner = tuple(prefix for prefix in inside if prefix != hints.prefix)
         source.tensors = {name: tensor for name, tensor in source.tensors.items() if not name.startswith(inner)}
         inside = [hints.prefix]
-    if len(inside) > 1:  # student and teacher, or an average of the weights
+    if len(inside) > 1:  # such as student and teacher, or a moving average of the weights
         raise CheckpointError(
-            f"{source.path} has several models. Pass the prefix of the names of one of them, such as "
+            f"{source.path} contains several models. Pass the prefix of one of them, such as "
             f"prefix={inside[0]!r}: {', '.join(map(repr, inside))[:600]}."
         )
     return inside[0] if inside else None
@@ -171,10 +171,17 @@ def bind(
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
 ) -> Checkpoint:
-    """Return the checkpoint with the arguments that its tensors show.
+    """Bind the tensors of a file, and return the checkpoint with the arguments that the tensors show.
 
-    `projection` is the stored name of the patch embedding's kernel, and `stated` the configuration's name and number of
-    the heads.
+    Args:
+        source: The open file.
+        layout: Layout of the file.
+        rules: Rules of the layout.
+        hints: Facts about the file that the caller knows.
+        projection: Stored name of the patch embedding's kernel.
+        stated: Name and value of the configuration's number of heads. None to infer the number.
+        ignored: Names of tensors to skip.
+        kind: Kind of the model.
     """
     assumed: dict[str, str] = {}
     if stated is not None:
@@ -185,19 +192,19 @@ def bind(
         width = (source.tensors[projection].shape or (0,))[0]
         heads, assumed["num_heads"] = _guess_heads(source, width, hints.wanted.get("num_heads"))
     bindings, unexpected = bind_stored(rules, [name for name in source.tensors if name not in ignored])
-    if layout.prefix:  # the model is a part of a larger one, whose other parts are left out
-        inside = (layout.prefix, f"{layout.outer}classifier.")  # an adapter may have renamed a classifier
+    if layout.prefix:  # skip the other parts of a larger model
+        inside = (layout.prefix, f"{layout.outer}classifier.")  # adapters may rename a classifier
         ignored = {*ignored, *(name for name in unexpected if not name.startswith(inside))}
         unexpected = [name for name in unexpected if name not in ignored]
     shapes = variable_shapes(source, bindings, heads)
     arguments = architecture.infer_vit(shapes, heads, source.path)
     if arguments.get("output_projection", "none") == "none":
         names = ", ".join(unexpected)[:600]
-        raise CheckpointError(f"{source.path} is incomplete, or has no block of a known name. Unknown names: {names}.")
+        raise CheckpointError(f"{source.path} is incomplete, or its blocks have unknown names. Unknown names: {names}.")
     if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
         if arguments["include_top"] and (layout.family == "timm" or layout.position == "teacher"):
             raise CheckpointError(f"{source.path} is incomplete: it has no head for its distillation token.")
-        arguments["distillation_token"] = "unused"  # it passes the blocks, and no head reads it
+        arguments["distillation_token"] = "unused"  # it passes through the blocks, but no head reads it
     found = sorted(ignored & source.tensors.keys())
     return Checkpoint(
         source, layout, bindings, shapes, arguments, assumed=assumed, unexpected=unexpected, ignored=found, kind=kind
@@ -205,28 +212,28 @@ def bind(
 
 
 def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Return the number of heads of a file whose configuration does not contain it, with the reason."""
+    """Choose the number of heads if the file's configuration does not specify it. Return it with the reason."""
     noted = source.metadata.get("arguments", {}).get("num_heads")
     if type(noted) is int and noted > 0:
-        heads, reason = noted, "it is noted in the file"
+        heads, reason = noted, "the file's metadata has it"
     elif given:
-        heads, reason = given, "as the model has it"
+        heads, reason = given, "the model has it"
     elif width in _HEADS_BY_WIDTH:
-        heads, reason = _HEADS_BY_WIDTH[width], f"as the published models of width {width} have it"
+        heads, reason = _HEADS_BY_WIDTH[width], f"the published models of width {width} have it"
     elif width and width % 64 == 0:
         heads, reason = width // 64, "heads are usually 64 wide"
     else:
         heads, reason = 0, ""
     if not heads or width % heads:
         raise CheckpointError(
-            f"{source.path} does not say how many attention heads share its width of {width}. Pass num_heads=..., or "
-            "put the model's config.json beside the file."
+            f"{source.path} does not specify how many attention heads share its width of {width}. Pass num_heads=..., "
+            "or put the model's config.json next to the file."
         )
     return heads, reason
 
 
 def activation(name: Any, path: str) -> str:
-    """Return the name of an activation in this package."""
+    """Return this package's name of an activation."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
@@ -239,35 +246,35 @@ def biases(value: Any) -> tuple[bool, bool, bool]:
 
 
 def ratio(width: int, hidden_size: int) -> float:
-    """Return a ratio that others turn into `width`: they compute `int(hidden_size * ratio)`, with rounding errors."""
+    """Return a ratio for which `int(hidden_size * ratio)`, which other projects compute, equals `width`."""
     exact = width / hidden_size
     return exact if int(hidden_size * exact) == width else (width + 0.5) / hidden_size
 
 
 def number(value: Any, lowest: float, highest: float, where: str) -> float:
-    """Return a number of a configuration."""
+    """Check that a value of a configuration is a number in a range, and return it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest < value < highest:
         raise CheckpointError(f"{where} must be a number in ({lowest}, {highest}). Received: {str(value)[:40]!r}.")
     return float(value)
 
 
 def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
-    """Return the names of the classes in `config.json`, None without them."""
+    """Return the names of the classes in `config.json`, or None if it has none."""
     names = (source.config or {}).get("label_names")
     if not isinstance(names, list) or not classes:
         return None
     if len(names) != classes or not all(isinstance(name, str) for name in names):
-        raise CheckpointError(f"{source.path}: label_names of config.json must name {classes} classes.")
+        raise CheckpointError(f"{source.path}: label_names in config.json must name {classes} classes.")
     return tuple(names)
 
 
 def note_missing_config(path: str) -> None:
-    """Log that a file has no configuration."""
-    logging.warning("%s has no config.json beside it; its project's defaults are assumed.", path)
+    """Warn that a file has no configuration."""
+    logging.warning("%s has no config.json next to it; its project's defaults are assumed.", path)
 
 
 def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
-    """Return a stated mean and deviation; None if one of them is missing."""
+    """Return mean and deviation as a normalization, or None if one of them is missing."""
     if mean is None or deviation is None:
         return None
     try:
@@ -277,7 +284,7 @@ def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization 
 
 
 def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:
-    """Return the mean and deviation in `preprocessor_config.json`; None if they are not of pixels in [0, 1]."""
+    """Return the normalization in `preprocessor_config.json`, or None if it does not apply to pixels in [0, 1]."""
     factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
     if not isinstance(factor, float) or not math.isclose(255.0 * factor, 1.0, rel_tol=1e-6):
         return None

@@ -1,4 +1,4 @@
-"""BiT's `.npz` files, in the names of big_transfer (the published files) and of big_vision.
+"""BiT's `.npz` files, with the names of big_transfer (the published files) or of big_vision.
 
 References:
     - [Big Transfer](https://github.com/google-research/big_transfer)
@@ -18,10 +18,10 @@ from keras_vit.models.normalization import SYMMETRIC
 
 _UNIT = "block{b}/unit{u:02d}"
 _NUMBERED = re.compile(r"/standardized_conv2d_\d+/")
-# big_transfer pads the root's max-pooling with zeros. Its names are also written by others, who do not.
+# big_transfer pads the root's max-pooling with zeros. Other projects write the same names and pad differently.
 _PADDING = (
-    "files in big_transfer's names do not say the border of the root's max-pooling; the published BiT-S and BiT-M were "
-    "trained with pool_padding='zeros'"
+    "files with big_transfer's names do not specify the padding of the root's max-pooling; the published BiT-S and "
+    "BiT-M were trained with pool_padding='zeros'"
 )
 
 
@@ -104,7 +104,7 @@ FAMILIES = (
         kind="bit",
         input_normalization=SYMMETRIC,
         writing=Writing(
-            values={"pool_padding": ("infinity", "edge")},  # the edge is in every window that its copy is in
+            values={"pool_padding": ("infinity", "edge")},  # both give the same maximum
             layout=lambda config: Layout("big_vision", group_norm_4d=True),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Interface of a family: one project's way to name, shape and describe the tensors of a model."""
+"""The interface of a family: how one project names, shapes and describes the tensors of a model."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -14,29 +14,30 @@ Names = tuple[str, ...] | None  # of the classes
 Files = dict[str, dict[str, Any]]  # JSON objects by file name
 # Returns the configuration files of a model from its arguments, layout, class names and normalization.
 Documents = Callable[[Config, Layout, Names, Normalization], Files]
-GIVEN = ("another value",)  # all values of an argument but None
+GIVEN = ("another value",)  # all values of an argument except None
 
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
-    """How a family writes models."""
+    """The models that a family can write, and the way in which it writes them."""
 
-    # Values of an argument that the project's own readers can rebuild; `ANY` for all of them, or where `limits` check
-    # it, `GIVEN` for all but None. Of an option that is not named, they know only the default.
+    # For each argument, the values with which the project's own code can rebuild the model: `ANY` for all values, or if
+    # `limits` checks the argument, and `GIVEN` for all values except None. Options that are not listed must have their
+    # default value.
     values: Mapping[str, tuple[Any, ...]]
     layout: Callable[[Config], Layout]  # of a model that was not read from this family
     limits: Callable[[Config], Iterable[str]] = lambda config: ()  # further reasons why a model cannot be rebuilt
-    fit: Callable[[Layout, Config], Layout] = lambda layout, config: layout  # of a layout that was read to the model
+    fit: Callable[[Layout, Config], Layout] = lambda layout, config: layout  # adapts a layout to the model
     styles: Mapping[str, Callable[[Layout], Layout]] = dataclasses.field(default_factory=dict)  # naming schemes
-    can_stack: bool = False  # the blocks
+    can_stack: bool = False  # whether the format can stack the blocks
     tensors: Literal["npz", "safetensors"] = "npz"
     documents: Documents | None = None  # the configuration files
 
     def reasons(self, config: Config, options: Config) -> list[str]:
-        """Return why the project's readers could not rebuild a model with equal outputs."""
+        """Return the reasons why the project's own code cannot rebuild a model with equal outputs."""
         allowed = {**{name: (default,) for name, default in options.items()}, **self.values}
         reasons = [
-            f"{name}={config[name]!r} (it can hold {' or '.join(map(repr, values))})"
+            f"{name}={config[name]!r} (supported: {' or '.join(map(repr, values))})"
             for name, values in allowed.items()
             if not _is_among(name, config, values)
         ]
@@ -53,13 +54,13 @@ def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """All that is known of one project's checkpoints."""
+    """Reading and writing of one project's checkpoints."""
 
     name: str  # the `format` of `save_checkpoint`
-    recognize: Callable[[TensorSource, Hints], Checkpoint | None]  # None for the files of other projects
-    rules: Callable[[Layout], list[Rule]]
-    kind: str = "vit"  # of the models
+    recognize: Callable[[TensorSource, Hints], Checkpoint | None]  # returns None for the files of other projects
+    rules: Callable[[Layout], list[Rule]]  # returns the rules of a layout
+    kind: str = "vit"  # of the models, a key of `KINDS`
     resize_method: str = "reference"  # of position tables
-    input_normalization: Normalization | None = None  # of every model of the project; None if models differ
+    input_normalization: Normalization | None = None  # of all models of the project; None if they differ
     writing: Writing | None = None  # None for a family that is only read
-    layouts: tuple[Layout, ...] = ()  # the names of the modules in adapters
+    layouts: tuple[Layout, ...] = ()  # the layouts whose module names occur in adapters

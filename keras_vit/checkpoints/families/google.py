@@ -1,4 +1,4 @@
-"""Google's `.npz` files of Vision Transformers: vision_transformer's (hybrids, AugReg, SAM, GSAM) and big_vision's.
+"""Google's `.npz` files of Vision Transformers: vision_transformer (hybrids, AugReg, SAM, GSAM) and big_vision.
 
 References:
     - [vision_transformer](https://github.com/google-research/vision_transformer)
@@ -25,7 +25,7 @@ _ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
 BIT_ANCHOR = re.compile(r"(?<![^/])(root_block/conv_root/kernel|resnet/root_block/standardized_conv2d(_\d+)?/kernel)$")
 _PREFERRED_PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/", "opt/target/img/")
 _BLOCKS, _STACK = "Transformer/encoderblock_{i}/", "Transformer/encoderblock/"
-# The place of the table says whether the class token was added before or after the positions.
+# The name of the position table shows whether the class token has an entry in it.
 _POSITIONS = {
     "Transformer/posembed_input/pos_embedding": "prefix",
     "Transformer/pos_embedding": "prefix",
@@ -38,7 +38,8 @@ _LEAVES: Mapping[str, tuple[str, ...]] = {
     ),
     "MlpBlock": tuple(f"Dense_{index}/{leaf}" for index in (0, 1) for leaf in ("kernel", "bias")),
 }
-# Later versions count the modules of each class; the published files count all modules of a block together.
+# Later versions number the modules of each class separately. The published files number all modules of a block in one
+# sequence.
 _LINEN_BLOCK = tuple((n, n) for n in ("LayerNorm_0", "LayerNorm_1", "MultiHeadDotProductAttention_0", "MlpBlock_0"))
 _LEGACY_BLOCK = (
     ("LayerNorm_0", "LayerNorm_0"),
@@ -55,16 +56,16 @@ _MAP_HEAD = tuple((f"MAPHead_0/{name}", name) for _, name in _LINEN_POOL)
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """One tree of parameters in a file."""
+    """A tree of parameters in a file."""
 
-    names: dict[str, str]  # stored names by name without prefix
-    shapes: dict[str, Shape]  # by name without prefix
-    ignored: list[str]  # names outside the tree
+    names: dict[str, str]  # maps names without the prefix to stored names
+    shapes: dict[str, Shape]  # by name without the prefix
+    ignored: list[str]  # stored names outside the tree
     prefix: str  # of the stored names
 
 
 def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tree | None:
-    """Return the tree that holds a name, the likeliest if there are several."""
+    """Return the most likely tree with a name that matches `anchor`, or None."""
     prefixes = _find_prefixes(source.tensors, anchor)
     if hints.prefix is not None:
         prefixes = [prefix for prefix in prefixes if prefix == hints.prefix]
@@ -78,7 +79,7 @@ def find_tree(source: TensorSource, anchor: re.Pattern[str], hints: Hints) -> Tr
     shapes = {short: source.tensors[name].shape for short, name in names.items()}
     parent = chosen[: chosen[:-1].rfind("/") + 1]
     if chosen and hints.prefix is None and any(parent + short in source.tensors for short in names):
-        raise CheckpointError(f"{source.path} has no patch embedding at {parent!r}. Its copy: prefix={chosen!r}.")
+        raise CheckpointError(f"{source.path} has no patch embedding at {parent!r}. A copy is at prefix={chosen!r}.")
     return Tree(names, shapes, [name for name in source.tensors if name not in inside], chosen)
 
 
@@ -90,18 +91,18 @@ def _find_prefixes(names: Iterable[str], anchor: re.Pattern[str]) -> list[str]:
 
 
 def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, depth: int = 0) -> Checkpoint:
-    """Return the checkpoint of a tree, its arguments still missing."""
+    """Return the checkpoint of a tree, still without arguments."""
     bindings, unexpected = bind_stored(rules, tree.names, depth)
     bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
     if tree.ignored:
-        logging.info("%s: reading %r; %d other tensors are left out.", source.path, tree.prefix, len(tree.ignored))
+        logging.info("%s: reading %r and skipping %d other tensors.", source.path, tree.prefix, len(tree.ignored))
     shapes = variable_shapes(source, bindings, heads=0)
     unexpected = [tree.names[short] for short in unexpected]
     return Checkpoint(source, layout, bindings, shapes, unexpected=unexpected, ignored=tree.ignored)
 
 
 def find_layout(tree: Tree) -> Layout:
-    """Return the layout of a Vision Transformer; its family is `"google"` or `"big_vision"`."""
+    """Return the layout of a Vision Transformer, of the family `"google"` or `"big_vision"`."""
     names = tree.names
     stacked = any(name.startswith(_STACK) for name in names)
     block = _STACK if stacked else _BLOCKS.format(i=0)
@@ -109,7 +110,7 @@ def find_layout(tree: Tree) -> Layout:
     map_names: tuple[tuple[str, str], ...] = ()
     if any(name.startswith("MAPHead_0/") for name in names):
         map_names = _MAP_HEAD
-    elif "probe" in names:  # variants from the time of ViT-G had the attention pooling inlined
+    elif "probe" in names:  # models from the time of ViT-G inline the attention pooling
         map_names = _LEGACY_POOL if any(name.startswith(f"{_LEGACY_MARK}/") for name in names) else _LINEN_POOL
     position = next((name for name in _POSITIONS if name in names), "")
     later = position == "pos_embedding" or stacked or map_names or not (position or legacy)
@@ -146,7 +147,7 @@ def rules(layout: Layout) -> list[Rule]:
 
 
 def _resnet_rules(layout: Layout) -> list[Rule]:
-    """Return the rules of a hybrid's ResNet, of which only vision_transformer has files."""
+    """Return the rules of a hybrid's ResNet. Only vision_transformer has hybrids."""
     unit, norm = "block{b}/unit{u}", GROUP_NORM_4D if layout.group_norm_4d else SAME
     kernels = ["conv_root/kernel", *(f"{unit}/conv{part}/kernel" for part in ("1", "2", "3", "_proj"))]
     norms = ["gn_root", *(f"{unit}/gn{part}" for part in ("1", "2", "3", "_proj"))]
@@ -156,7 +157,7 @@ def _resnet_rules(layout: Layout) -> list[Rule]:
 
 
 def _pooling_rules(layout: Layout) -> list[Rule]:
-    """Return the rules of the attention pooling, of which only big_vision has files."""
+    """Return the rules of the attention pooling. Only big_vision has it."""
     if not layout.map_names:
         return []
     body = "MAPHead_0/" if layout.map_names[0][0].startswith("MAPHead_0/") else ""
@@ -168,7 +169,7 @@ def _pooling_rules(layout: Layout) -> list[Rule]:
 
 
 def _recognize(source: TensorSource, hints: Hints, family: str) -> Checkpoint | None:
-    """Return the Vision Transformer that a file holds, or None if it is not of this family."""
+    """Return the checkpoint in a file, or None if the file does not belong to the family."""
     tree = find_tree(source, _ANCHOR, hints)
     if tree is None or (layout := find_layout(tree)).family != family:
         return None
@@ -179,7 +180,7 @@ def _recognize(source: TensorSource, hints: Hints, family: str) -> Checkpoint | 
     computed = family == "big_vision" and checkpoint.arguments["pooling"] == "gap"
     always = {"position_embedding": None} if computed else {}
     architecture.check_type(source, checkpoint.arguments, always, wanted=hints.wanted)
-    # Both projects: GELU by tanh, epsilon 1e-6, norm before pooling.
+    # Both projects use GELU with tanh, an epsilon of 1e-6, and the norm before the pooling.
     checkpoint.arguments |= {"activation": "gelu_tanh", "layer_norm_epsilon": 1e-6, "resnet_numerics": "reference"}
     if family == "big_vision" and checkpoint.arguments["position_embedding"] == "none":
         checkpoint.arguments["position_embedding"] = "sincos2d"
@@ -201,10 +202,10 @@ def _stack_depth(source: TensorSource, shapes: Mapping[str, Shape]) -> int:
 
 
 def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hints: Hints) -> str:
-    """Return whether the class token has an entry in the position table.
+    """Return `"prefix"` if the class token has an entry in the position table, else `"none"`.
 
-    The table's place says it, unless the grid is known. big_vision itself reads a table at the later place with one
-    entry more than a square as one with an entry for the class token.
+    A known grid decides, else the name of the table. There is one exception, for tables named `pos_embedding`: with one
+    entry more than a square grid, big_vision takes the first entry for the class token, and so does this function.
     """
     table, kernel = shapes.get(layout.position, ()), shapes.get("embedding/kernel", ())
     if "cls" not in shapes or len(table) != 3 or len(kernel) != 4 or 0 in kernel:
@@ -230,7 +231,7 @@ def _linen(layout: Layout) -> Layout:
 
 def _limits(config: Config) -> list[str]:
     fits = config["class_token"] == (config["pooling"] in ("token", None))
-    return [] if fits else ["it has a class token for pooling='token' alone"]
+    return [] if fits else ["it has a class token only for pooling='token'"]
 
 
 FAMILIES = (

@@ -1,7 +1,7 @@
-"""Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP: a directory with `model.safetensors` and `config.json`.
+"""Read Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP from a directory with `model.safetensors` and `config.json`.
 
-DINO and MSN have the model of ViT. The model may be the tower of a larger one. Of SigLIP 2, the models of fixed size
-are read.
+DINO and MSN have the architecture of ViT. The model may also be the tower of a larger model. SigLIP 2 is supported for
+models of fixed image size.
 """
 
 import functools
@@ -19,7 +19,7 @@ from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import Rule, bind_stored
 from keras_vit.models.config import plain
 
-# Fields of a configuration that tensors show, and our arguments.
+# Fields of a configuration that tensors show, and the arguments of this package.
 SHOWN = {
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_layers",
@@ -30,8 +30,8 @@ SHOWN = {
 }
 _FIRST_OF_MLP = ("MlpBlock_0/Dense_0", "SwiGLU_0/up")
 _HEAD = re.compile(r"(.*?)(cls_|distillation_)?classifier\.(weight|bias)")
-_NESTED = ("vision_config", "backbone_config")  # of the configuration of a model with a tower
-# Fields of a tower's configuration that change what a model computes, unless they are off, and those that are known.
+_NESTED = ("vision_config", "backbone_config")  # fields with the configuration of a tower
+# Fields of a configuration that may change the outputs if they are on, and the supported fields among them.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
 _KNOWN_FIELDS = re.compile(
     r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
@@ -42,7 +42,7 @@ _KNOWN_FIELDS = re.compile(
 
 
 def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Checkpoint | None:
-    """Return the checkpoint that a file holds, None if it is not of this type."""
+    """Return the checkpoint in a file, or None if the file is not of this type."""
     anchor = f"{model_type.styles['published'].embedding}.weight"
     body, names = _torch.find_body(source, anchor, hints), source.tensors.keys()
     if body is None or not any(model_type.mark in name for name in names):
@@ -51,12 +51,12 @@ def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Chec
     is_naflex = str(config.get("model_type")).startswith("siglip2")
     if model_type is SIGLIP and (is_naflex or len(source.tensors[f"{body}{anchor}"].shape) == 2):
         raise CheckpointError(
-            f"{source.path} is a NaFlex model (model_type='siglip2'), whose positions depend on each image, and which "
+            f"{source.path} is a NaFlex model (model_type='siglip2'), whose positions depend on each image. NaFlex "
             "is not supported. Use a SigLIP 2 model of fixed size, such as google/siglip2-base-patch16-224."
         )
-    # No classifier reads the pooler, and masked-image modeling is for pre-training.
+    # No classifier reads the pooler, and only pre-training reads the mask token.
     ignored = {f"{body}embeddings.mask_token"} if model_type is VIT else set()
-    # A wrapper's prefix is that of the body and of the head beside it.
+    # A wrapper adds the same prefix to the names of the body and of the head.
     heads = [m for name in names if (m := _HEAD.fullmatch(name)) and body.startswith(m[1]) and m[1][-1:] in ("", ".")]
     outer = max((head[1] for head in heads), key=len, default="")
     if heads:
@@ -73,12 +73,12 @@ def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Chec
 
 
 def nearest(source: TensorSource, layouts: list[Layout], rules: Callable[[Layout], list[Rule]]) -> Layout:
-    """Return the layout whose rules name the most tensors."""
+    """Return the layout whose rules match the most tensors."""
     return min(layouts, key=lambda layout: len(bind_stored(rules(layout), source.tensors)[1]))
 
 
 def _merged(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the configuration of the tower, with the names of the classes, which the whole model has."""
+    """Return the configuration of the tower, with the class names of the whole model."""
     whole = dict(config or {})
     inner = next((whole[name] for name in _NESTED if isinstance(whole.get(name), dict)), None)
     if inner is None:
@@ -97,7 +97,7 @@ def bind(
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
 ) -> Checkpoint:
-    """Return the checkpoint with the arguments that its tensors and its configuration show."""
+    """Bind the tensors of a file, and return the checkpoint with the arguments that tensors and configuration show."""
     path, key, defaults = source.path, "num_attention_heads", model_type.defaults
     if not config:
         _torch.note_missing_config(path)
@@ -123,22 +123,22 @@ def bind(
         names = [labels.get(str(index)) for index in range(found["classes"])]
         if len(labels) != len(names) or not all(isinstance(name, (str, int)) for name in names):
             raise CheckpointError(
-                f"{path}: id2label of config.json must name the {len(names)} classes of the head, from 0. Received: "
-                f"{len(labels)} classes, {str(labels)[:60]}. Correct it, or leave it out."
+                f"{path}: id2label in config.json must name the {len(names)} classes of the head, from 0. Received: "
+                f"{len(labels)} classes, {str(labels)[:60]}. Correct or remove it."
             )
         checkpoint.class_names = tuple(map(str, names))
     return checkpoint
 
 
 def _check_config(config: dict[str, Any], checkpoint: Checkpoint, model_type: ModelType) -> None:
-    """Refuse tensors that are not those of the type and its configuration."""
+    """Refuse tensors that disagree with the type or the configuration."""
     source, found, body = checkpoint.source, checkpoint.arguments, checkpoint.layout.prefix
     own, types = config.get("model_type"), (None, *model_type.model_types)
-    outer = (source.config or {}).get("model_type")  # a head's, or that of the model around a tower
+    outer = (source.config or {}).get("model_type")  # of the model with the head or around the tower
     for name in (own, outer if found["include_top"] else own):
         if name not in types:
             raise CheckpointError(
-                f"{source.path}: model_type={str(name)[:40]!r} of config.json must be in {types[1:]}."
+                f"{source.path}: model_type={str(name)[:40]!r} in config.json must be in {types[1:]}."
             )
     biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
     biases["proj_bias"] = found["output_projection"] == "bias"
@@ -166,15 +166,15 @@ def _check_config(config: dict[str, Any], checkpoint: Checkpoint, model_type: Mo
     if "ForImageClassification" not in described:
         alone = outer == own and body.endswith(f"{own}.") and all(name.startswith(body) for name in source.tensors)
         described = f"{len(labels)} classes" if alone and isinstance(labels, dict) and len(labels) != 2 else ""
-    if described and body and not found["include_top"]:  # without a prefix it is the body alone, on purpose
+    if described and body and not found["include_top"]:  # a body without a prefix was saved on purpose
         raise CheckpointError(
-            f"{source.path} has no `classifier` beside {body!r}, though config.json has {described}. Save the whole "
-            "model, or leave `architectures` and `id2label` out to load the encoder."
+            f"{source.path} has no `classifier` next to {body!r}, but config.json has {described}. Save the whole "
+            "model, or remove `architectures` and `id2label` to load the encoder."
         )
 
 
 def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType) -> None:
-    """Add the arguments that the type and its configuration determine."""
+    """Add the arguments that the type and the configuration determine."""
     found, path = checkpoint.arguments, checkpoint.path
     if model_type is VIT:
         return
@@ -182,9 +182,9 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
     if found["pooling"] == "map" and "MAPHead_0/probe" not in checkpoint.shapes:
         found["pooling"] = "gap"
     if found["mlp"] == "swiglu":
-        found["activation"] = "silu"  # `hidden_act` is that of the plain MLP in DINOv2
+        found["activation"] = "silu"  # in DINOv2, `hidden_act` only applies to plain MLPs
         if model_type is DINOV3 and config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise CheckpointError(f"{path}: a gated MLP with hidden_act={str(config['hidden_act'])[:40]} is not known.")
+            raise CheckpointError(f"{path}: gated MLPs need SiLU, not hidden_act={str(config['hidden_act'])[:40]}.")
     if model_type is DINOV2 and found["num_registers"]:
         checkpoint.resize_method = "antialiased"
     if model_type is DINOV3:
@@ -193,15 +193,15 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
             found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
     for name, value in config.items():
         if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False, {}, []):
-            raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} of its configuration is not known.")
+            raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} in its configuration is not supported.")
     size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
-    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the rest at the borders is not read
+    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the model ignores the rest at the borders
         found["image_size"] = plain((size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]))
 
 
 def _rope_base(config: Mapping[str, Any], path: str) -> float:
     parameters = config.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:80]} of its configuration is not supported.")
+        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:80]} in its configuration is not supported.")
     base = next((c["rope_theta"] for c in (config, parameters) if c.get("rope_theta") is not None), 100.0)
     return _torch.number(base, 1, 1e9, f"{path}: the configuration's rope_theta")

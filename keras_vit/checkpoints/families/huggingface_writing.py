@@ -1,4 +1,4 @@
-"""Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP: how they are written."""
+"""Write models as Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, 
 from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import Normalization
 
-# Arguments that are written beside those that tensors show, by their fields in a configuration.
+# Arguments that tensors do not show, by their fields in a configuration.
 _WRITTEN = {
     "attention_probs_dropout_prob": "attention_dropout_rate",
     "hidden_dropout_prob": "dropout_rate",
@@ -38,7 +38,7 @@ def documents(
     if config["include_top"]:
         names = class_names or tuple(f"LABEL_{index}" for index in range(config["classes"]))
         document["id2label"] = {str(index): name for index, name in enumerate(names)}
-        # Where two classes share a name the last index wins, as it does in transformers itself.
+        # If two classes have the same name, the last index is written, as in transformers.
         document["label2id"] = {name: index for index, name in enumerate(names)}
     preprocessor = {
         "do_normalize": True,
@@ -55,7 +55,7 @@ def documents(
 
 
 def _of_type(document: dict[str, Any], config: Config, model_type: ModelType) -> dict[str, Any]:
-    """Return a configuration with the fields of its type."""
+    """Add the fields of the model's type to a configuration."""
     name, own = model_type.model_types[0], model_type.classes[bool(config["include_top"])]
     gated, registers = config["mlp"] == "swiglu", config["num_registers"]
     if model_type is VIT and config["distillation_token"]:
@@ -93,7 +93,7 @@ def _fit(layout: Layout, config: Config, model_type: ModelType) -> Layout:
         own = "deit."
     if model_type is DINOV2 and config["num_registers"]:
         own = "dinov2_with_registers."
-    kept = layout.prefix if layout.prefix == own else ""  # headless files have it or not
+    kept = layout.prefix if layout.prefix == own else ""  # optional in headless files
     return dataclasses.replace(
         layout,
         style=layout.style if layout.style in model_type.styles else "published",
@@ -104,15 +104,15 @@ def _fit(layout: Layout, config: Config, model_type: ModelType) -> Layout:
 
 
 def square_patches(config: Config) -> list[str]:
-    """Return the reason why transformers cannot rebuild a model, if its patches are not square."""
-    return [] if isinstance(config["patch_size"], int) else ["its configuration knows square patches only"]
+    """Return the reason why transformers cannot rebuild a model with patches that are not square, as a list."""
+    return [] if isinstance(config["patch_size"], int) else ["its configuration supports only square patches"]
 
 
 def _limits(config: Config, model_type: ModelType) -> Iterator[str]:
     without, top = model_type.poolings
     if config["include_top"] and config["pooling"] != top:
         yield f"its classifiers have pooling={top!r}"
-    # The files of an encoder hold its tokens; a mean of them is as well computed from these.
+    # An encoder returns its tokens, from which a user can also compute the mean.
     if not config["include_top"] and config["pooling"] not in (without, "gap", None):
         yield f"its encoders have pooling={without!r} or the mean of the tokens"
     if config["include_top"] and config["representation_size"] is not None:

@@ -1,4 +1,4 @@
-"""Keras' own files of this package's models: `.keras` with the arguments, `.weights.h5` without them."""
+"""Files of this package's models that Keras wrote: `.keras` with the arguments, `.weights.h5` without them."""
 
 import json
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from keras_vit.checkpoints.rules import SAME, Binding
 from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
 from keras_vit.models.resizing import Resizing
 
-_PRETRAINING = ("mask_token/", "patch_head/")  # variables of masked patch prediction beside those of its encoder
+_PRETRAINING = ("mask_token/", "patch_head/")  # variables that masked patch prediction adds to the encoder
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint that a file holds, or None if Keras did not write it."""
+    """Return the checkpoint in a file, or None if Keras did not write the file."""
     if not isinstance(source, KerasSource):
         return None
     bindings = [Binding((name,), (name,), SAME) for name in source.tensors]
@@ -47,7 +47,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     else:
         checkpoint.arguments = architecture.infer_vit(shapes, None, source.path)
         if checkpoint.arguments["position_embedding"] == "none":
-            del checkpoint.arguments["position_embedding"]  # fixed, learned elsewhere or none: weights do not show it
+            del checkpoint.arguments["position_embedding"]  # it may be fixed, learned elsewhere or none
         if decoder:
             query = shapes.get("decoder_block_0/MultiHeadDotProductAttention_0/query/kernel", ())
             heads = query[1] if len(query) == 3 else None
@@ -55,7 +55,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         if checkpoint.arguments.get("mlp") == "swiglu":
             checkpoint.arguments["activation"] = "silu"
         else:
-            checkpoint.assumed["activation"] = "weights alone do not show it; this is the model's"
+            checkpoint.assumed["activation"] = "a file of weights does not show it; the model has this value"
     if checkpoint.arguments.get("head") is not None:
         checkpoint.allow_any_head()
     if decoder or ignored:
@@ -67,7 +67,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 def _stored_arguments(
     source: KerasSource, kind: str, shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments in a `.keras` file, whose weights must agree with them, and which layers are frozen."""
+    """Return the arguments in a `.keras` file and the model's further state, after a check against the weights."""
     path, config = source.path, source.config or {}
     class_name = str(config.get("class_name"))
     own = KINDS[kind]
@@ -76,13 +76,13 @@ def _stored_arguments(
         config_class = MaskedPatchConfig
     arguments = config.get("config")
     if config_class is None or not isinstance(arguments, dict):
-        raise CheckpointError(f"{path} holds a {class_name[:60]!r}, no keras_vit model. Use keras.saving.load_model.")
+        raise CheckpointError(f"{path} has a {class_name[:60]!r}, not a keras_vit model. Use keras.saving.load_model.")
     changes = arguments.get("layers", {})
     if not _keeps_weights(changes):
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
     names = ("trainable", "input_normalization", "resizing", "class_names", "values")
     state = {name: arguments[name] for name in names if name in arguments}
-    if '"lora": ' not in json.dumps(changes):  # with LoRA, the file also has the sums, which make a model without it
+    if '"lora": ' not in json.dumps(changes):  # with LoRA, the file has merged kernels, loaded without LoRA
         state["layers"] = changes
     check_config(config, list(shapes.values()), path)
     resolved = resolve_arguments(config_class, arguments, path).to_dict()
@@ -92,7 +92,7 @@ def _stored_arguments(
 
 
 def _keeps_weights(layers: Any) -> bool:
-    """Return whether nothing was done to layers but to freeze them or to give them LoRA, so that their weights fit."""
+    """Return whether layers were only frozen or given LoRA, so that their weights still fit."""
     return isinstance(layers, dict) and all(
         isinstance(change, dict)
         and not set(change) - {"trainable", "weights", "lora", "sublayers"}

@@ -1,4 +1,4 @@
-"""Masked autoencoders with their decoder: in the names of their authors, and as Hugging Face's `ViTMAEForPreTraining`.
+"""Masked autoencoders with their decoder, with the authors' names or as Hugging Face's `ViTMAEForPreTraining`.
 
 References:
     - [mae](https://github.com/facebookresearch/mae), `models_mae.py`, converted to `.safetensors`
@@ -25,7 +25,7 @@ _HEADS = 16  # of all published decoders
 _DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
 # Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
 _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
-# Fields of its configuration that the decoder's tensors show, and our arguments.
+# Fields of Hugging Face's configuration that the decoder's tensors show, and this package's arguments.
 _SHOWN = {
     "decoder_hidden_size": "decoder_hidden_size",
     "decoder_num_hidden_layers": "decoder_num_layers",
@@ -34,14 +34,14 @@ _SHOWN = {
 
 
 def rules(layout: Layout) -> list[Rule]:
-    """Return the rules of the authors' layout, whose encoder has timm's names."""
+    """Return the rules of the authors' layout. The encoder has timm's names."""
     body = layout.prefix
     blocks = _torch.block_rules(_timm.NAMES, f"{body}decoder_blocks.{{i}}", _BLOCK)
     return _timm.rules(Layout("timm", prefix=body)) + _decoder_rules(body, f"{body}decoder_pos_embed", blocks, layout)
 
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
-    """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
+    """Return the rules of Hugging Face's layout. Its `position` is the name of the decoder's blocks."""
     encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=layout.prefix), VIT)
     decoder = layout.prefix.removesuffix(_ENCODER) + _DECODER
     blocks = _torch.block_rules(VIT.styles[layout.style], f"{decoder}{layout.position}.{{i}}", _BLOCK)
@@ -49,7 +49,7 @@ def _huggingface_rules(layout: Layout) -> list[Rule]:
 
 
 def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layout) -> list[Rule]:
-    """Return the rules of a decoder, whose number of heads is not that of the encoder."""
+    """Return the rules of a decoder, which may have another number of heads than the encoder."""
 
     def fixed(transform: Transform) -> Transform:
         return Transform(lambda arrays, _: transform.read(arrays, layout.decoder_heads), transform.write)
@@ -65,7 +65,7 @@ def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layo
 
 
 def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> int | None:
-    """Return the number of heads of a decoder with this embedding, None if it is not known."""
+    """Return the number of heads of a decoder whose embedding is `embed`, or None if the number is not known."""
     width = (source.tensors[embed].shape or (0,))[0]
     heads = stated if stated is not None else hints.wanted.get("decoder_num_heads")
     if heads is None:
@@ -76,7 +76,7 @@ def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> i
 
 
 def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
-    """Add the decoder's arguments; the encoder suits models of any pooling."""
+    """Add the decoder's arguments, and accept models with any pooling for the encoder."""
     checkpoint.arguments |= architecture.infer_decoder(checkpoint.shapes, heads, checkpoint.path)
     checkpoint.arguments["pooling"] = "token"
     checkpoint.allow_any_head()
@@ -84,7 +84,7 @@ def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
 
 
 def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint that a file of the authors holds, None for other files."""
+    """Return the checkpoint in a file with the authors' names, or None for other files."""
     anchor = "patch_embed.proj.weight"
     body = _torch.find_body(source, anchor, hints)
     if body is None or f"{body}decoder_embed.weight" not in source.tensors:
@@ -99,7 +99,7 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint that a file of Hugging Face holds, None for other files."""
+    """Return the checkpoint in a file with Hugging Face's names, or None for other files."""
     config = source.config or {}
     body = _torch.find_body(source, f"{_ENCODER}{VIT.styles['published'].embedding}.weight", hints)
     embed = f"{body}{_DECODER}decoder_embed.weight"

@@ -1,4 +1,4 @@
-"""Meta's own names of DINOv2 and DINOv3, in `.safetensors` files: timm's names but for tokens, biases and MLPs.
+"""Meta's own `.safetensors` files of DINOv2 and DINOv3. Only tokens, biases and MLPs are named differently from timm.
 
 References:
     - [dinov2](https://github.com/facebookresearch/dinov2) and [dinov3](https://github.com/facebookresearch/dinov3),
@@ -32,18 +32,18 @@ _NAMES = dataclasses.replace(
     },
     gated=("mlp.w12", "mlp.w3"),
 )
-# Names that timm's files do not have, and tensors that only pre-training uses.
+# Names that distinguish these files from timm's, and tensors that only pre-training uses.
 _MARKS = re.compile(r"(mask_token|storage_tokens|register_tokens|rope_embed\.periods|.*\.mlp\.w12\.weight)")
 _UNUSED = re.compile(r"(mask_token|rope_embed\.periods|local_cls_norm\..*)")
 
 
 def _read_masked(arrays: Arrays, heads: int) -> Arrays:
-    """Return the biases of query and value; the mask is zero for the key, and everywhere in files without biases."""
+    """Return the biases of query and value. The mask is zero for the key, and all zeros if the model has no biases."""
     bias, mask = arrays
     if bias.dtype.kind != "V":
         bias = np.where(mask == 0, np.zeros_like(bias), bias * mask)
         if np.split(bias, 3)[1].any():
-            raise CheckpointError("The keys' biases are not masked (`qkv.bias_mask`), which is not known of DINOv3.")
+            raise CheckpointError("The keys' biases must be masked (`qkv.bias_mask`), as in all known DINOv3 models.")
     query, _, value = np.split(bias, 3)
     return HEADS_BIAS.read((query, value), heads)
 
@@ -67,7 +67,7 @@ def _rules(layout: Layout) -> list[Rule]:
 
 
 def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it does not have Meta's names."""
+    """Return the checkpoint in `source`, or None if the file does not have Meta's names."""
     anchor = "patch_embed.proj.weight"
     body = _torch.find_body(source, anchor, hints)
     if body is None:
@@ -79,7 +79,7 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     ignored = {f"{body}{name}" for name in names if _UNUSED.fullmatch(name)}
     always: dict[str, Any] = {"class_token": True, "layer_scale": True}
     if rotated := _PERIODS in names:
-        # Of the published models, only the largest, whose MLPs are gated, has no biases.
+        # All published models have biases, except the largest model, whose MLPs are gated.
         biases = any(".qkv.bias" in name or ".mlp.fc1." in name for name in names)
         always |= {"num_registers": 4, "position_embedding": None, "qkv_bias": biases and (True, False, True)}
     checkpoint = _torch.bind(source, layout, _rules(layout), hints, f"{body}{anchor}", ignored=ignored)
@@ -99,12 +99,12 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _check_periods(source: TensorSource, name: str) -> None:
-    """Refuse periods of a rotation that are not those of `RotaryPositions`, but for the rounding to bfloat16."""
+    """Refuse rotations whose periods differ from `RotaryPositions` by more than rounding to bfloat16."""
     stored = np.asarray(source.read(name), np.float64).reshape(-1)
     expected = _BASE ** (np.arange(stored.size) / max(stored.size, 1))  # 2 j / (K / 2), of K / 4 numbers
     if not np.allclose(stored, expected, rtol=2**-7):
         raise CheckpointError(
-            f"{source.path}: {name} must hold the periods of base {_BASE:.0f}, {expected[:3].round(3)} ... "
+            f"{source.path}: {name} must contain the periods of base {_BASE:.0f}, {expected[:3].round(3)} ... "
             f"Received: {stored[:3].round(3)} ... Other rotations are not supported."
         )
 

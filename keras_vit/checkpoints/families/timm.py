@@ -1,6 +1,6 @@
-"""timm's Vision Transformers and hybrids: a directory with `model.safetensors` and `config.json`.
+"""Read timm's Vision Transformers and hybrids from a directory with `model.safetensors` and `config.json`.
 
-A configuration names a registered architecture and overrides: some facts depend on the architecture's name only.
+A configuration names a registered architecture and lists overrides. Some arguments are only known from the name.
 
 References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py`, its hybrid, and `eva.py`
@@ -22,21 +22,21 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 
-# Arguments of timm's models that are read, do not change what a model computes, or matter only in training.
+# Arguments of timm's models that this module reads, that do not change the outputs, or that only matter in training.
 _KNOWN = re.compile(
     r"img_size|patch_size|in_chans|num_classes|global_pool|embed_dim|depth|num_heads|mlp_ratio|qkv_bias|class_token|"
     r"no_embed_class|reg_tokens|num_reg_tokens|fc_norm|pool_include_prefix|act_layer|init_values|pos_embed|rope_type|"
     r"dynamic_img_size|strict_img_size|fix_init|weight_init|rope_rotate_half|rope_grid_offset|use_rot_pos_emb|"
     r"rope_temperature|rope_(rescale|jitter|shift)_coords|swiglu_align_to|output_fmt|img_dtype|.*drop_rate"
 )
-# Arguments of timm's models that tensors show, and ours.
+# Arguments of timm's models that tensors show, and the arguments of this package.
 SHOWN = {"embed_dim": "hidden_size", "depth": "num_layers", "in_chans": "channels", "patch_size": "patch_size"}
-# Arguments of timm's `Eva` by which its rotation is another, and their values in DINOv3.
+# Arguments of timm's `Eva` that change the rotation of positions, and their values in DINOv3.
 _ROTATION = {"rope_type": "dinov3", "rope_rotate_half": True, "rope_grid_offset": 0.5, "use_rot_pos_emb": True}
 _GELU, _TANH = {"activation": "gelu"}, {"activation": "gelu_tanh"}
 _SWIGLU = {"activation": "silu", "mlp": "swiglu"}
 _DINOV3 = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "position_embedding": "rope2d"}
-# Arguments of this package by architecture. They are needed where tensors do not show them.
+# Arguments of this package that tensors do not show, by architecture.
 _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_(small|base|large)_patch14_(reg4_)?dinov2", _GELU),
     (r"vit_giant_patch14_(reg4_)?dinov2", _SWIGLU),
@@ -56,10 +56,10 @@ _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r".*_clip_quickgelu_.*", {"activation": "quick_gelu"}),
 )
 _EVA_BIASES = (True, False, True)  # the key's is a constant zero
-# Arguments of timm's models whose presence tensors show, and ours.
+# Arguments of timm's models for which tensors show whether they are set, and the arguments of this package.
 _PRESENT = {"fc_norm": "norm_after_pooling", "init_values": "layer_scale", "pos_embed": "position_embedding"}
 _PRESENT |= {name: name for name in ("class_token", "qkv_bias")}
-# What tensors show of the models of an architecture, if its arguments do not state it.
+# Arguments of all models of an architecture, unless its configuration overrides them.
 _ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_.*_dinov[23](_qkvb)?", {"class_token": True, "layer_scale": True}),
     (r"(vit|deit3?)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d{3}(_\w+)?", {"class_token": True}),
@@ -69,13 +69,13 @@ _ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_.*_dinov3_qkvb", {"qkv_bias": _EVA_BIASES}),
 )
 _PREFIX_TOKENS = ("class_token", "distillation_token", "num_registers")
-# Blocks with the tensors of the usual ones, which normalize after attention and MLP.
+# An architecture that normalizes after attention and MLP. Its tensors look like those of other architectures.
 _OTHER_BLOCKS = "vit_base_patch16_rpn_224"
-_PASS = "Put the config.json of a registered architecture beside the file, or pass "
+_PASS = "Put the config.json of a registered architecture next to the file, or pass "
 _ADVICE = {
     "activation": "models without class token and registers have different activations. "
     f"{_PASS}activation='gelu' (most models) or 'gelu_tanh' (some SigLIP models) to keras_vit.model_from_checkpoint.",
-    "position_embedding": "its tensors do not show how positions enter. "
+    "position_embedding": "its tensors do not show how the model encodes positions. "
     f"{_PASS}position_embedding='rope2d' (DINOv3) to keras_vit.model_from_checkpoint.",
     "mlp": "its tensors do not show which half of the first kernel is the gate. "
     f"{_PASS}mlp='swiglu' (the gate first, with SiLU) to keras_vit.model_from_checkpoint.",
@@ -83,7 +83,7 @@ _ADVICE = {
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is no timm ViT."""
+    """Return the checkpoint in `source`, or None if it is not a Vision Transformer of timm."""
     body = _torch.find_body(source, "patch_embed.proj.weight", hints)
     if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
@@ -106,7 +106,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if not found["include_top"]:
         checkpoint.allow_any_head()
     checkpoint.class_names = _torch.label_names(source, found["classes"])
-    pretrained = config.get("pretrained_cfg", config)  # older configurations have its entries themselves
+    pretrained = config.get("pretrained_cfg", config)  # older configurations are flat
     if isinstance(pretrained, dict):
         pair = pretrained.get("mean"), pretrained.get("std")
         checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
@@ -118,7 +118,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _style(source: TensorSource, body: str) -> str:
-    """Return the style of the names, which the shapes of a gated MLP decide, too."""
+    """Return the style of the names. It also depends on the shapes of the MLP."""
     names = source.tensors
     if any(name.startswith(f"{body}{STEM}.stem.") for name in names):
         return "stages"
@@ -131,13 +131,13 @@ def _style(source: TensorSource, body: str) -> str:
 
 
 def _fits(checkpoint: Checkpoint, size: tuple[int, int]) -> bool:
-    """Return whether images of a size have as many patches as the position table."""
+    """Return whether images of this size have as many patches as the position table."""
     grid = grid_of({**checkpoint.arguments, "image_size": size})
     return grid is not None and math.prod(grid) == checkpoint.num_positions
 
 
 def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configuration and the arguments of the timm model in it."""
+    """Return the configuration, and the arguments of the timm model in it."""
     config = source.config or {}
     if not config and not source.metadata:
         _torch.note_missing_config(source.path)
@@ -152,7 +152,7 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
-    """Return the image size: the model's argument, else that of the pretraining, which may have been another."""
+    """Return the model's image size, else the image size of the pre-training, which may differ."""
     if "img_size" in arguments:
         return stated_size(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
@@ -161,7 +161,7 @@ def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int,
 
 
 def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any, hints: Hints) -> str:
-    """Return which tokens have entries in the position table: "all", the "prefix" without registers, or "none"."""
+    """Return which prefix tokens have entries in the position table: "all", "prefix" (all but registers) or "none"."""
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
     table, registers, patch = (shapes.get(name, ()) for name in ("pos_embed", "reg_token", "patch_embed.proj.weight"))
     num_registers = registers[1] if len(registers) == 3 else 0
@@ -172,7 +172,7 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
     if "no_embed_class" in arguments:
         return "none" if arguments["no_embed_class"] else with_slots
     stub = {"patch_size": patch[2:], "resnet_blocks": None, "image_size": size}
-    # The stride of a hybrid depends on its stages, which are not known yet.
+    # The stride of a hybrid depends on its stages, which are still unknown.
     hybrid = any(name.startswith(STEM) for name in shapes) or len(patch) != 4 or 0 in patch
     grids = [hints.grid, stated_size(source.metadata.get("grid"))]
     if not hybrid:
@@ -183,7 +183,7 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
         if known == is_square(table[1]):
             raise CheckpointError(
                 f"{source.path}: {table[1]} position embeddings with {prefix} prefix tokens can be read in two ways. "
-                "Pass grid=(height, width), in patches, or put the model's config.json beside the file."
+                "Pass grid=(height, width), in patches, or put the model's config.json next to the file."
             )
         logging.info("%s: its %d position embeddings are assumed to form a square grid.", source.path, table[1])
     return with_slots if known else "none"
@@ -192,11 +192,11 @@ def _slots(source: TensorSource, body: str, arguments: dict[str, Any], size: Any
 def _check_config(
     config: dict[str, Any], arguments: dict[str, Any], checkpoint: Checkpoint, name: str, wanted: Mapping[str, Any]
 ) -> None:
-    """Refuse tensors that are not those of the architecture and its arguments."""
+    """Refuse tensors that disagree with the architecture or its arguments."""
     found, style = checkpoint.arguments, checkpoint.layout.style
     stated = {ours: arguments.get(theirs) for theirs, ours in SHOWN.items()}
     if found["resnet_blocks"] is not None:
-        del stated["channels"], stated["patch_size"]  # of the images, not of the map
+        del stated["channels"], stated["patch_size"]  # these describe the images, not the feature map
     for theirs in _PRESENT.keys() & arguments.keys():
         stated[_PRESENT[theirs]] = arguments[theirs] not in (False, 0, "none", "")
     always = {key: value for pattern, facts in _ALWAYS if re.fullmatch(pattern, name) for key, value in facts.items()}
@@ -209,7 +209,7 @@ def _check_config(
     stated["classes"] = config.get("num_classes")
     ratio = arguments.get("mlp_ratio")
     if isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
-        # One kernel has both halves of a gated MLP.
+        # One kernel contains both halves of a gated MLP.
         stated["mlp_dim"] = int(found["hidden_size"] * ratio) // (2 if style == "packed" else 1)
     architecture.check_type(checkpoint.source, found, always, stated, wanted)
 
@@ -217,7 +217,7 @@ def _check_config(
 def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) -> None:
     pool, with_prefix = arguments.get("global_pool"), bool(arguments.get("pool_include_prefix", False))
     if pool not in ("avg", "token", "map", "", None):
-        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported; known are token, avg and map.")
+        raise CheckpointError(f"{path}: global_pool={str(pool)[:40]!r} is not supported. Expected token, avg or map.")
     if pool:
         found["pooling"] = {"avg": "gap"}.get(pool, pool)
     elif found["norm_after_pooling"]:
@@ -226,34 +226,34 @@ def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) 
         found["pool_prefix_tokens"] = with_prefix
     elif found["pooling"] == "map" and not with_prefix and any(map(found.get, _PREFIX_TOKENS)):
         raise CheckpointError(
-            f"{path}: timm's attention pooling leaves out the class token and registers, unless its configuration has "
-            "pool_include_prefix=True. Here it attends to all tokens."
+            f"{path}: timm's attention pooling ignores the class token and registers, unless its configuration has "
+            "pool_include_prefix=True. In this package, attention pooling attends to all tokens."
         )
 
 
 def _infer_block(
     checkpoint: Checkpoint, name: str, facts: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments that are stated, or those of the architecture, or those of all models with such tensors."""
+    """Return arguments that the configuration states, else the architecture's, else timm's defaults."""
     path, found, style = checkpoint.path, checkpoint.arguments, checkpoint.layout.style
     if name == _OTHER_BLOCKS:
         raise CheckpointError(f"{path}: timm's {name} normalizes after attention and MLP, which is not supported.")
     if facts.get("mlp", found["mlp"]) != found["mlp"] and found["num_layers"]:
-        raise CheckpointError(f"{path}: timm's {name} has mlp={facts['mlp']!r}, the tensors {found['mlp']!r}.")
+        raise CheckpointError(f"{path}: timm's {name} has mlp={facts['mlp']!r}, but the tensors have {found['mlp']!r}.")
     gated = found["mlp"] == "swiglu"
     if gated:
         facts["activation"] = "silu"
     elif arguments.get("act_layer"):
         facts["activation"] = _torch.activation(arguments["act_layer"], path)
     needed = ""
-    if "arguments" not in checkpoint.source.metadata:  # else `recognition` takes them from the note
+    if "arguments" not in checkpoint.source.metadata:  # otherwise `recognition` reads them from the metadata
         if style == "packed" and "mlp" not in facts and "mlp" not in wanted:
             needed = "mlp"
         elif style == "eva" and "position_embedding" not in facts:
             needed = "position_embedding"
         elif "activation" not in facts:
             needed = "activation"
-    # Without a name, registers only show the default where a norm follows the pooling: a class token may be lost.
+    # Without a name, registers imply the default only if a norm follows the pooling: a class token may be missing.
     marks = _PREFIX_TOKENS if name or found["norm_after_pooling"] else _PREFIX_TOKENS[:2]
     if needed == "activation" and any(map(found.get, marks)):
         if not name:
@@ -271,7 +271,7 @@ def _infer_block(
 def _rotation(arguments: Mapping[str, Any], path: str) -> dict[str, Any]:
     for name, known in _ROTATION.items():
         if arguments.get(name, known) != known:
-            raise CheckpointError(f"{path}: {name}={str(arguments[name])[:40]!r} of its model_args is not supported.")
+            raise CheckpointError(f"{path}: {name}={str(arguments[name])[:40]!r} in its model_args is not supported.")
     rotation = {name: arguments.get(f"rope_{name}_coords") for name in ("shift", "jitter", "rescale")}
     base = _torch.number(arguments.get("rope_temperature", 100.0), 1, 1e9, f"{path}: rope_temperature")
     return {"rope_base": base, **{f"rope_{name}": value for name, value in rotation.items()}}

@@ -1,4 +1,4 @@
-"""timm's Vision Transformers, hybrids and DINOv3 (of its class `Eva`): how they are written.
+"""Write Vision Transformers, hybrids and DINOv3 (timm's class `Eva`) as timm does.
 
 References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py` and `eva.py`
@@ -15,7 +15,7 @@ from keras_vit.checkpoints.families._timm import rules
 from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import IMAGENET, Normalization
 
-_ALIGNED = 8  # widths of the gated MLPs of DINOv3 are multiples of this
+_ALIGNED = 8  # the widths of DINOv3's gated MLPs are multiples of this number
 
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
@@ -40,7 +40,7 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
     if config["pool_prefix_tokens"] or pool == "map":
         arguments["pool_include_prefix"] = True
     if config["distillation_token"]:
-        arguments.pop("class_token")  # the distilled class has both tokens always
+        arguments.pop("class_token")  # timm's distilled class always has both tokens
     else:
         arguments["reg_tokens"] = config["num_registers"]
         arguments["no_embed_class"] = layout.slots == "none"
@@ -71,10 +71,10 @@ def _documents(config: Config, layout: Layout, class_names: Names, normalization
 
 
 def _registered_name(config: Config) -> str:
-    """Return the registered model whose class builds this one; `model_args` says the rest."""
+    """Return the name of a registered model of the same class. `model_args` describes the differences."""
     blocks = config["resnet_blocks"]
     if blocks is not None:
-        # Its function builds the backbone, which arguments cannot describe.
+        # The registered function builds the backbone; `model_args` cannot describe a backbone.
         named = {(): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224", (3, 4, 9): "vit_base_r50_s16_224"}
         named[(3, 4, 6, 3)] = "vit_large_r50_s32_224"
         return named.get(tuple(blocks), "vit_base_resnet50_hybrid")
@@ -97,7 +97,7 @@ def _limits(config: Config) -> Iterator[str]:
     if config["distillation_token"] == "unused":
         yield "its distillation token always has a head"
     if config["distillation_token"] and config["num_registers"]:
-        yield "it has no distillation token beside registers"
+        yield "it does not combine a distillation token with registers"
 
 
 _VIT = Family(
@@ -148,7 +148,7 @@ def _dinov3_documents(config: Config, layout: Layout, class_names: Names, normal
 def _dinov3_limits(config: Config) -> Iterator[str]:
     gated = config["mlp"] == "swiglu"
     if (config["activation"] == "silu") != gated:
-        yield "its plain MLPs have GELU"
+        yield "its plain MLPs use GELU, and its gated MLPs use SiLU"
     if gated and config["mlp_dim"] % _ALIGNED:
         yield f"the width of its gated MLPs is a multiple of {_ALIGNED}"
 

@@ -1,7 +1,7 @@
-"""vit-pytorch's `ViT` and `SimpleViT`: the `state_dict` as a `.safetensors` file.
+"""vit-pytorch's `ViT` and `SimpleViT`: a `state_dict` in a `.safetensors` file.
 
-Such a file shows neither the number of heads nor the shape of a patch: the caller, a note of `save_checkpoint` or a
-`config.json` with the constructor's arguments says them.
+The tensors show neither the number of heads nor the shape of a patch. They must come from the caller, from the metadata
+of `save_checkpoint`, or from a `config.json` with the constructor's arguments.
 
 References:
     - [vit-pytorch](https://github.com/lucidrains/vit-pytorch), `vit.py` and `simple_vit.py`
@@ -26,7 +26,7 @@ from keras_vit.models.normalization import Normalization
 Patch = tuple[int, int, int]  # height, width and channels
 Shapes = Mapping[str, tuple[int, ...]]
 _POOLINGS = {"cls": "token", "mean": "gap"}
-# Arguments there and here.
+# vit-pytorch's arguments, and the arguments of this package.
 _NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
 _NAMES |= {name: name for name in ("mlp_dim", "patch_size", "channels")}
 _TABLE = architecture.TABLE
@@ -34,19 +34,19 @@ _TABLE = architecture.TABLE
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """Names and details that a version of vit-pytorch brought, and the next ones kept."""
+    """Names and details of the models in a range of vit-pytorch's versions."""
 
     blocks: str = ""  # modules around attention and MLP of a `ViT`
-    patch_norm: bool = True  # layer norms surround the projection of the patches
-    norm_in_head: bool = False  # the last norm is in the head, and so follows the pooling
-    token_for_mean: bool = False  # models that take the mean have a class token, too, which is part of it
+    patch_norm: bool = True  # layer norms before and after the projection of the patches
+    norm_in_head: bool = False  # the last norm is in the head, after the pooling
+    token_for_mean: bool = False  # models that pool by the mean also have a class token, which the mean includes
     leading_axis: bool = True  # tokens and position table begin with an axis of length one
-    identity_output: bool = True  # a single head as wide as the tokens has no projection after it
-    optional_head: bool = False
+    identity_output: bool = True  # no output projection if there is a single head as wide as the tokens
+    optional_head: bool = False  # models without a head exist
 
 
 _OLD = Style("fn.", norm_in_head=True, token_for_mean=True)
-# By the first version, the latest first.
+# Styles by their first version, from the latest to the earliest.
 STYLES = {
     "1.18": Style(leading_axis=False, optional_head=True),
     "1.16": Style(),
@@ -62,7 +62,7 @@ def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_no
     style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
     inner = "" if simple else style.blocks
     outer = inner.removeprefix("fn.")
-    # LayerNorm (if it is not outside), Linear, GELU, Dropout (not in SimpleViT), Linear
+    # The MLP: LayerNorm (unless it is outside), Linear, GELU, Dropout (not in SimpleViT), Linear.
     first = 0 if inner else 1
     names = _torch.Names(
         norms=(f"0.{outer}norm", f"1.{outer}norm" if inner else "1.net.0"),
@@ -85,7 +85,7 @@ def _token_rules(layout: Layout, style: Style) -> list[Rule]:
     token, table = f"{layout.prefix}cls_token", f"{layout.prefix}pos_embedding"
     axis = SAME if style.leading_axis else FIRST_AXIS
     result = [rule((token, table), ("cls/cls", _TABLE), axis)]
-    if not style.token_for_mean:  # models without a class token store one of no elements
+    if not style.token_for_mean:  # models without a class token store an empty tensor
         empty = Transform(axis.read, lambda arrays: axis.write((arrays[0], arrays[0][:, :0])))
         result.append(rule((table, token), _TABLE, empty))
     registers = rule(f"{layout.prefix}register_tokens", "registers/registers", FIRST_AXIS)
@@ -103,7 +103,7 @@ def _patch_rules(stored: str, style: Style, patch: Patch) -> list[Rule]:
 
 
 def _style_of(shapes: Shapes) -> str:
-    """Return the first version that writes such names and shapes."""
+    """Return the first version that writes these names and shapes."""
     if "transformer.norm.weight" not in shapes:
         if len(shapes["to_patch_embedding.1.weight"]) == 1:
             return "1.0"
@@ -115,21 +115,21 @@ def _style_of(shapes: Shapes) -> str:
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return what `source` holds, or None if it is neither a `ViT` nor a `SimpleViT`."""
+    """Return the checkpoint in `source`, or None if it is neither a `ViT` nor a `SimpleViT`."""
     body = _torch.find_body(source, "to_patch_embedding.1.weight", hints)
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None
     shapes = {name.removeprefix(body): tensor.shape for name, tensor in source.tensors.items()}
     layout = Layout("vit_pytorch", _style_of(shapes), "pos_embedding" if "pos_embedding" in shapes else "", prefix=body)
     style, stated = STYLES[layout.style], _stated(source)
-    # What note, `config.json` and caller state, in this order of precedence.
+    # Facts from the metadata, `config.json` and the caller, in this order of precedence.
     known = {**hints.wanted, **stated, **source.metadata.get("arguments", {})}
     pooling = _pooling(shapes, known)
     last_norm = "fc_norm" if style.norm_in_head and pooling == "gap" else "encoder_norm"
     linear = shapes.get(f"to_patch_embedding.{2 if style.patch_norm else 1}.weight", ())
     patch, patch_reason = _patch(linear[-1] if len(linear) == 2 else 0, known, source.path)
     ignored = {name for name in source.tensors if not name.startswith(body)}
-    ignored |= {f"{body}cls_token"} if 0 in shapes.get("cls_token", ()) else set()  # stored where there is none
+    ignored |= {f"{body}cls_token"} if 0 in shapes.get("cls_token", ()) else set()  # an empty tensor
     bindings, unexpected = bind_stored(rules(layout, patch, last_norm), [n for n in source.tensors if n not in ignored])
     checkpoint = Checkpoint(source, layout, bindings, shapes={}, unexpected=unexpected, ignored=sorted(ignored))
     heads = _heads(shapes, style, known, source.path)
@@ -154,13 +154,13 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     if patch_reason:
         checkpoint.assumed["patch_size"] = patch_reason
     if pooling is None:
-        checkpoint.doubtful["pooling"] = "the file does not say it, and vit-pytorch's default is the class token"
+        checkpoint.doubtful["pooling"] = "the file does not specify it, and vit-pytorch's default is the class token"
     checkpoint.class_names = _torch.label_names(source, checkpoint.arguments["classes"])
     return checkpoint
 
 
 def _stated(source: TensorSource) -> dict[str, Any]:
-    """Return what `config.json` says, under the names of this package."""
+    """Return the arguments in `config.json`, under the names of this package."""
     config = source.config or {}
     name = config.get("class", "ViT")
     if name not in ("ViT", "SimpleViT"):
@@ -176,7 +176,7 @@ def _stated(source: TensorSource) -> dict[str, Any]:
 
 
 def _pooling(shapes: Shapes, known: dict[str, Any]) -> str | None:
-    """Return the pooling, None if it could be any."""
+    """Return the pooling, or None if it cannot be determined."""
     if 0 in shapes.get("cls_token", (0,)):
         return "gap"
     if len(shapes["cls_token"]) == 2 or known.get("pooling", "gap") != "gap":
@@ -192,20 +192,20 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
     heads, head_dim = known.get("num_heads"), known.get("head_dim")
     if not any(name.startswith(f"{attention}to_out.") for name in shapes):
         if heads not in (None, 1):
-            raise CheckpointError(f"{path} is incomplete: a model of {heads} heads has a projection, `to_out`.")
-        return 1  # the only case without a projection
+            raise CheckpointError(f"{path} is incomplete: a model with {heads} heads has a projection `to_out`.")
+        return 1  # only a single head has no output projection
     if heads is None and type(head_dim) is int:
         heads = inner // max(head_dim, 1)
     if type(heads) is not int or heads < 1 or inner % heads:
         raise CheckpointError(
-            f"{path}: the number of heads is not in the file, and must divide {inner}, the width of all heads. "
+            f"{path}: the file does not specify the number of heads, which must divide their total width {inner}. "
             f"Pass num_heads=... (vit-pytorch's `heads`; its heads are 64 wide by default). Received: {heads!r}."
         )
     return heads
 
 
 def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
-    """Return height, width and channels of a patch of as many values, and the reason if it is a guess."""
+    """Return height, width and channels of a patch with `pixels` values, and the reason if they are a guess."""
     size, channels = stated_size(known.get("patch_size")), known.get("channels")
     if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
         return (*size, pixels // math.prod(size)), ""
@@ -213,13 +213,13 @@ def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
     for count in counts:
         edge = math.isqrt(pixels // count) if type(count) is int and count > 0 else 0
         if edge and edge * edge * count == pixels:
-            reason = f"its {pixels} values per patch are a square of {count} channels"
+            reason = f"its {pixels} values per patch fit a square of {count} channels"
             return (edge, edge, count), "" if count == channels else reason
-    raise CheckpointError(f"{path}: a patch of {pixels} values has no known shape. Pass patch_size=(height, width).")
+    raise CheckpointError(f"{path}: a patch of {pixels} values has an unknown shape. Pass patch_size=(height, width).")
 
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
-    """Return `config.json` with the arguments of the class."""
+    """Return `config.json` with the constructor's arguments."""
     simple = not layout.position
     arguments = {} if config["image_size"] is None else {"image_size": config["image_size"]}
     arguments |= {
@@ -255,7 +255,7 @@ def _suits(style: Style, config: Config) -> bool:
 
 
 def _suited(config: Config) -> list[str]:
-    """Return the versions whose models compute what the model computes."""
+    """Return the versions that can build a model with the same outputs."""
     return [name for name, style in STYLES.items() if _suits(style, config)]
 
 
@@ -269,7 +269,7 @@ def _limits(config: Config) -> Iterator[str]:
 def _fit(layout: Layout, config: Config) -> Layout:
     suited = _suited(config)
     if layout.style not in suited:
-        raise CheckpointError(f"vit-pytorch {layout.style} has no such model. Write it with one of naming={suited}.")
+        raise CheckpointError(f"vit-pytorch {layout.style} cannot build this model. Use one of naming={suited}.")
     return dataclasses.replace(layout, position="pos_embedding" if config["position_embedding"] == "learned" else "")
 
 

@@ -1,4 +1,4 @@
-"""File formats: bytes to named tensors. A file is opened by its content, whatever its name."""
+"""File formats, which give access to the tensors of a file by name. The format is detected from the file's content."""
 
 import os
 from typing import Any
@@ -15,7 +15,7 @@ _SINGLE = "model.safetensors"
 
 
 def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
-    """Open a checkpoint file or directory, which the caller closes. Only headers are read."""
+    """Open a checkpoint file or directory, and read its headers. The caller must close it."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no checkpoint at {path!r}.")
     is_directory = os.path.isdir(path)
@@ -33,9 +33,9 @@ def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) 
 
 
 def _config(source: TensorSource, directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
-    """Return the configuration: the one that the caller passes, else the copy in the file, else the file beside it.
+    """Return the caller's configuration, else the copy in the file, else the file next to it.
 
-    The copy was written together with the tensors. A reader never combines them with the configuration of others.
+    The copy was written together with the tensors, so it always belongs to them.
     """
     if isinstance(config, dict):
         return config
@@ -47,7 +47,7 @@ def _config(source: TensorSource, directory: str, stem: str | None, config: Any)
     if not isinstance(copy, dict):
         return beside
     if beside not in (None, copy):
-        logging.warning("%s: its copy of config.json is used, not the file beside it (config=...).", source.path)
+        logging.warning("%s: its copy of config.json is used, not the file next to it (config=...).", source.path)
     return copy
 
 
@@ -63,7 +63,7 @@ def _file_in(path: str) -> str:
     if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
         raise CheckpointError(PICKLE.format(path=path))
     if tensors:
-        raise CheckpointError(f"{path} has {len(tensors)} checkpoints. Name one of them: {', '.join(tensors[:10])}.")
+        raise CheckpointError(f"{path} has {len(tensors)} checkpoints. Pass one of them: {', '.join(tensors[:10])}.")
     raise CheckpointError(
         f"{path} is a directory without a checkpoint. Expected {_SINGLE}, {_INDEX}, or one .safetensors, .npz or "
         f".keras file. Received: {f'{len(names)} other files, such as {names[0]}' if names else 'an empty directory'}."
@@ -80,7 +80,7 @@ def _open_file(path: str) -> TensorSource:
     if head[:8] == b"\x89HDF\r\n\x1a\n":
         return KerasSource(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_JSON_BYTES:
-        return SafetensorsSource(path)  # before a pickle: a header of 128 bytes begins like one
+        return SafetensorsSource(path)  # checked before pickles: a header of 128 bytes begins like a pickle
     if head[:1] == b"\x80" and head[1:2] < b"\x06" and len(head) > 1:
         raise CheckpointError(PICKLE.format(path=path))
     if head.lstrip()[:1] == b"{":
@@ -88,7 +88,7 @@ def _open_file(path: str) -> TensorSource:
     if head[:4] == b"PK\x05\x06":
         raise CheckpointError(f"{path} is an empty archive. Fetch it again.")
     raise CheckpointError(
-        f"{path} is no checkpoint of a known kind (.npz, .safetensors, .keras, .weights.h5). Its first bytes: "
+        f"{path} is not a supported checkpoint (.npz, .safetensors, .keras, .weights.h5). Its first bytes are "
         f"{head[:8]!r}. If it was downloaded, it may be an error page or a Git LFS pointer."
     )
 
@@ -101,7 +101,7 @@ def _stem(path: str) -> str:
 
 
 def _find_document(source: TensorSource, name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
-    """Return the JSON object beside the tensors: of this file only, or of its directory."""
+    """Return a JSON object next to the tensors, from `STEM_NAME`, which belongs to one file, or else from `NAME`."""
     candidates = ([f"{stem}_{name}"] if stem is not None else []) + [name]
     paths = [os.path.join(directory, candidate) for candidate in candidates]
     found = next(filter(os.path.isfile, paths), None)

@@ -1,8 +1,8 @@
 """Keras' `.keras` and `.weights.h5` files, read tensor by tensor.
 
-Nothing of the file is executed: the configuration is data, and the tensors are read by h5py after their sizes, links
-and storage were checked. But the HDF5 library trusts its input. Of 4,500 damaged files, 5 made it loop, and 1 ended the
-process. So another process, of bounded memory and time, looks at every object first.
+No code from a file is executed: the configuration is treated as data, and h5py reads the tensors after a check of their
+sizes, links and storage. But the HDF5 library trusts its input: of 4,500 damaged files, 5 caused an endless loop and 1
+crashed the process. Another process with limited memory and time therefore visits every object of a file first.
 """
 
 import collections
@@ -41,15 +41,15 @@ try:
     resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
     resource.setrlimit(resource.RLIMIT_DATA, (200 * 2**20, 200 * 2**20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-except ImportError:  # on Windows, only the limit of time holds
+except ImportError:  # Windows has only the time limit
     pass
 path, member = sys.argv[1:]
 with h5py.File(zipfile.ZipFile(path).open(member) if member else path, "r") as file:
     file.visititems(lambda name, item: print(dict(item.attrs)))
 """
-_STATE = (0, "optimizer")  # depth and name of a group that holds no weights
-# Variables of a layer in their order, if they are not a kernel and a bias.
-_SCALE = ("scale", "bias")  # of other layers with "norm" in their names, and of `gn`
+_STATE = (0, "optimizer")  # depth and name of a group without weights of the model
+# The variables of each layer in order. Layers that are not listed have a kernel and a bias.
+_SCALE = ("scale", "bias")  # of `gn`, and of layers with "norm" in their names
 _VARIABLES = {
     "gn": _SCALE,
     "LayerScale": ("gamma",),
@@ -65,7 +65,7 @@ _VARIABLES = {
 
 
 class KerasFile(TensorSource):
-    """Open file that Keras wrote, whose tensors have the names of their layers and their numbers."""
+    """A file that Keras wrote. A tensor is named by its layers and its index, such as `"dense/0"`."""
 
     def _read_headers(self) -> None:
         self._h5: h5py.File | None = None
@@ -81,38 +81,38 @@ class KerasFile(TensorSource):
                 self._add(layers, index, dataset, counts["/".join(layers)])
         except CheckpointError:
             raise
-        except Exception as error:  # h5py raises all kinds for a damaged file
+        except Exception as error:  # h5py raises many types of errors for a damaged file
             raise CheckpointError(f"{self.path} is a damaged or truncated Keras file ({error}).") from error
 
     def _open_archive(self) -> BinaryIO:
-        """Read the configuration of a `.keras` file, and return its weights as a file."""
+        """Read the configuration of a `.keras` file, and open its file of weights."""
         archive = open_archive(self._file, self._size, self.path)
         try:
             config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
             if config.file_size > MAX_JSON_BYTES:
-                raise CheckpointError(f"{self.path}: config.json takes {config.file_size} bytes; refused.")
+                raise CheckpointError(f"{self.path}: config.json has {config.file_size} bytes, which is too large.")
             self.config = parse_json(archive.read(config), f"{self.path}: config.json")
         except CheckpointError:
             raise
         except (KeyError, *DAMAGE) as error:
             raise CheckpointError(f"{self.path} is a damaged or truncated .keras file ({error}).") from error
         if weights.compress_type != zipfile.ZIP_STORED:
-            raise CheckpointError(f"{self.path}: {_WEIGHTS} is compressed, which Keras never does; refused.")
+            raise CheckpointError(f"{self.path}: {_WEIGHTS} is compressed, but Keras never compresses it.")
         with guarded(self.path, _WEIGHTS):
             with archive.open(weights) as member:
-                while member.read(2**22):  # at its end, the checksum is compared
+                while member.read(2**22):  # the last read compares the checksum
                     pass
             return archive.open(weights)  # type: ignore[return-value]
 
     def _probe(self, member: str) -> None:
-        """Refuse a file that the HDF5 library cannot walk through in bounded memory and time."""
-        # -P: nothing of the current directory is imported.
+        """Refuse a file that the HDF5 library cannot traverse with limited memory and time."""
+        # -P: import nothing from the current directory.
         command = [sys.executable, "-P", "-c", _PROBE, os.path.abspath(self.path), member]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
         try:
             subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
         except subprocess.TimeoutExpired as error:
-            raise CheckpointError(f"{self.path}: reading its structure took over {_MAX_SECONDS} s. Damaged?") from error
+            raise CheckpointError(f"{self.path}: reading it took over {_MAX_SECONDS} s; it may be damaged.") from error
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().splitlines()
             reason = lines[-1][:300] if lines else f"status {error.returncode}"
@@ -127,7 +127,7 @@ class KerasFile(TensorSource):
         if name is None:
             return
         if name in self.tensors or len(name) > MAX_NAME_LENGTH:
-            raise ValueError(f"{name[:200]} occurs twice, or has too long a name")
+            raise ValueError(f"{name[:200]} occurs twice or is too long a name")
         shape = check_shape(list(dataset.shape), name, self.path)
         if dataset.attrs.get("dtype") == "bfloat16" and dataset.dtype.itemsize == 2:
             dtype = np.dtype(ml_dtypes.bfloat16)
@@ -138,7 +138,7 @@ class KerasFile(TensorSource):
         self.tensors[name], self._datasets[name] = TensorInfo(shape, dtype), dataset
 
     def _name(self, layers: list[str], index: str, count: int) -> str | None:
-        """Return the name of a tensor, one of `count` of its layer; None to leave it out."""
+        """Return the name of a tensor whose layer has `count` tensors, or None to skip the tensor."""
         return "/".join([*layers, index])
 
     def read(self, name: str) -> np.ndarray:
@@ -158,30 +158,30 @@ class KerasFile(TensorSource):
 
 
 class KerasSource(KerasFile):
-    """Open file of a keras_vit model, whose tensors have the names of its variables."""
+    """A file of a keras_vit model. Each tensor has the name of the model's variable."""
 
     @functools.cached_property
     def _given_head(self) -> Any:
-        """Name of the head that a user gave to the model, whose variables only Keras can name; None without one."""
+        """Name of a custom head, or None. Only Keras can name the variables of a custom head."""
         value: Any = self.config
         for key in ("config", "head", "config", "name"):
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
     def _name(self, layers: list[str], index: str, count: int) -> str | None:
-        if "seed_generator" in layers[-1] or index.startswith(PREFIX):  # the kernel in the file contains LoRA already
+        if "seed_generator" in layers[-1] or index.startswith(PREFIX):  # the stored kernel already includes LoRA
             return None
         if layers[0] == self._given_head:
             return None
         names = _variable_names(layers[-1], count)
         position = int(index) if index.isdigit() and len(index) < 4 else -1
         if not 0 <= position < len(names):
-            raise ValueError(f"{'/'.join(layers)[:200]}/{index} is no variable of a keras_vit model")
+            raise ValueError(f"{'/'.join(layers)[:200]}/{index} is not a variable of a keras_vit model")
         return "/".join([*layers, names[position]])
 
 
 def open_zip(path: str) -> TensorSource:
-    """Open a `.keras` or `.npz` file, which are zip archives both."""
+    """Open a `.keras` or `.npz` file. Both are zip archives."""
     with open(path, "rb") as file, open_archive(file, os.path.getsize(path), path) as archive:
         names = archive.namelist()
     if _WEIGHTS in names and "config.json" in names:
@@ -192,12 +192,12 @@ def open_zip(path: str) -> TensorSource:
 
 
 def _walk(root: h5py.Group) -> Iterator[tuple[list[str], str, Any]]:
-    """Yield the tensors of a file: the names of their layers, from the outside in, their numbers, and the tensors."""
+    """Yield each tensor of a file, after the names of its layers (the outermost first) and its index in the layer."""
     pending: list[tuple[h5py.Group, list[str], int]] = [(root, [], 0)]
     seen: set[h5py.Group] = set()
     while pending:
         group, layers, depth = pending.pop()
-        if depth > _MAX_DEPTH or group in seen:  # links in a circle never end
+        if depth > _MAX_DEPTH or group in seen:  # circular links would never end
             raise ValueError(f"groups are nested more than {_MAX_DEPTH} deep, or linked twice")
         seen.add(group)
         members = _members(group)
@@ -212,7 +212,7 @@ def _walk(root: h5py.Group) -> Iterator[tuple[list[str], str, Any]]:
 
 
 def _members(group: h5py.Group) -> dict[str, Any]:
-    """Return the members of a group, which must be in the file itself."""
+    """Return the members of a group. Links to other files or groups are refused."""
     for key in group:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             raise ValueError(f"{group.name}/{key} links to another place")

@@ -1,8 +1,10 @@
-"""`.safetensors` checkpoints, sharded ones included, read by the `safetensors` package.
+"""`.safetensors` checkpoints, including sharded checkpoints.
 
-It checks sizes and offsets, but takes headers of 100 MB and duplicate names, so headers are looked at first. It maps
-files into memory: one that is cut meanwhile is refused where that is seen before a read. Files are written here, one
-tensor at a time: the package would need all of them in memory.
+The `safetensors` package reads them. It checks sizes and offsets, but it accepts headers of 100 MB and duplicate names,
+so this module checks headers first. The package also maps files into memory. Before each read, this module therefore
+refuses a file whose size has changed.
+
+For writing, the package would need all tensors in memory. This module writes them one at a time instead.
 """
 
 import json
@@ -39,13 +41,13 @@ _DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype("?"),
 }
 _METADATA_KEY = "keras_vit"
-_MAX_SHARDS = 256  # each takes a file descriptor
+_MAX_SHARDS = 256  # each needs a file descriptor
 
 
 class SafetensorsSource(TensorSource):
-    """Open `.safetensors` file."""
+    """An open `.safetensors` file."""
 
-    _tensors: Any = None  # the file as the package has it
+    _tensors: Any = None  # the file, as opened by the package
 
     def _read_headers(self) -> None:
         prefix = self._file.read(8)
@@ -57,13 +59,13 @@ class SafetensorsSource(TensorSource):
         parse_json(self._file.read(length), f"{self.path}: the header")
         try:
             self._tensors = safetensors.safe_open(self.path, framework="numpy")
-            for name in self._tensors.keys():  # noqa: SIM118 (no mapping)
+            for name in self._tensors.keys():  # noqa: SIM118 (not a mapping)
                 self._add(name, self._tensors.get_slice(name))
             note = (self._tensors.metadata() or {}).get(_METADATA_KEY)
         except safetensors.SafetensorError as error:
             raise CheckpointError(f"{self.path} is truncated or damaged: {error}. Fetch it again.") from error
         if note is not None:
-            self.metadata = parse_json(note.encode(), f"{self.path}: the note in the header")
+            self.metadata = parse_json(note.encode(), f"{self.path}: the metadata in the header")
 
     def _add(self, name: str, entry: Any) -> None:
         code = entry.get_dtype()
@@ -75,7 +77,7 @@ class SafetensorsSource(TensorSource):
     def read(self, name: str) -> np.ndarray:
         """Return the tensor `name`."""
         if os.fstat(self._file.fileno()).st_size != self._size:
-            raise CheckpointError(f"{self.path} was changed while it was read; fetch it again.")
+            raise CheckpointError(f"{self.path} changed while it was read; fetch it again.")
         return self._tensors.get_tensor(name)
 
     def close(self) -> None:
@@ -86,7 +88,7 @@ class SafetensorsSource(TensorSource):
 
 
 class ShardedSource(TensorSource):
-    """Open shards that a `model.safetensors.index.json` names."""
+    """The open shards that a `model.safetensors.index.json` lists."""
 
     def _read_headers(self) -> None:
         self._shards: dict[str, SafetensorsSource] = {}
@@ -105,14 +107,14 @@ class ShardedSource(TensorSource):
         if shard not in self._shards:
             path = os.path.join(os.path.dirname(self.path), shard)
             if not os.path.isfile(path):
-                raise CheckpointError(f"{self.path} names the shard {shard!r}, which is not there. Fetch {path}.")
+                raise CheckpointError(f"{self.path} lists the shard {shard!r}, which is missing. Fetch {path}.")
             if len(self._shards) == _MAX_SHARDS:
-                raise CheckpointError(f"{self.path} names more than {_MAX_SHARDS} shards. Merge them into one file.")
+                raise CheckpointError(f"{self.path} lists more than {_MAX_SHARDS} shards. Merge them into one file.")
             self._shards[shard] = SafetensorsSource(path)
             self.files.append(path)
             self.metadata = self.metadata or self._shards[shard].metadata
         if name not in self._shards[shard].tensors:
-            raise CheckpointError(f"{self.path} says that {shard!r} holds {name[:100]!r}, but it does not.")
+            raise CheckpointError(f"{self.path} expects {shard!r} to contain {name[:100]!r}, but it does not.")
         self.tensors[name] = self._shards[shard].tensors[name]
         self._shard_of[name] = shard
 
@@ -133,7 +135,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Write a `.safetensors` file, one tensor at a time, with metadata beside `format: pt`."""
+    """Write a `.safetensors` file, one tensor at a time. `metadata` is added to `format: pt`."""
     codes = {dtype: code for code, dtype in _DTYPES.items()}
     notes = {"format": "pt"}
     if metadata:

@@ -1,4 +1,4 @@
-"""Interface of the formats: headers first, then one tensor at a time."""
+"""The interface of the formats: read all headers first, then one tensor at a time."""
 
 import json
 import os
@@ -8,14 +8,14 @@ import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
 
-MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, of 21,843 class names, has 2
+MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, with 21,843 class names, has 2 MiB
 MAX_DIMENSIONS = 8
 MAX_NAME_LENGTH = 1024
 PICKLE = (
-    "{path} is a PyTorch pickle, which can run code when it is read; it is never loaded. Convert it where you trust "
+    "{path} is a PyTorch pickle, which can run code when it is read, so it is never loaded. If you trust it, convert "
     "it: `safetensors.torch.save_file(torch.load(path, weights_only=True, map_location='cpu'), 'model.safetensors')`, "
-    'with `["model"]` behind `torch.load(...)` where the tensors are under that name, '
-    "or fetch the .safetensors file of the same model."
+    'with `["model"]` after `torch.load(...)` if the tensors are under that name. '
+    "Or fetch the .safetensors file of the same model."
 )
 
 
@@ -23,19 +23,19 @@ class TensorInfo(NamedTuple):
     """Header of one stored tensor."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype  # that `read` returns
+    dtype: np.dtype  # of the array that `read` returns
 
 
 class TensorSource:
-    """Open checkpoint file: headers by name, and the tensors on demand. Base class of the formats."""
+    """An open checkpoint file, with headers by name and tensors on demand. Base class of the formats."""
 
     def __init__(self, path: str):
         self.path = path
-        self.files = [path]  # all that were read
+        self.files = [path]  # all files that were read
         self.tensors: dict[str, TensorInfo] = {}
         self.config: dict[str, Any] | None = None  # `config.json`
         self.preprocessor: dict[str, Any] | None = None  # `preprocessor_config.json`
-        self.metadata: dict[str, Any] = {}  # of `keras_vit.save_checkpoint`, if it wrote the file
+        self.metadata: dict[str, Any] = {}  # written by `keras_vit.save_checkpoint`, or empty
         self._file = open(path, "rb")  # noqa: SIM115 (closed by `close`)
         try:
             self._size = os.fstat(self._file.fileno()).st_size
@@ -45,7 +45,7 @@ class TensorSource:
             raise
 
     def _read_headers(self) -> None:
-        """Fill in `tensors`, and `config` and `metadata` if the file has them."""
+        """Set `tensors`, and `config` and `metadata` if the file contains them."""
         raise NotImplementedError
 
     def read(self, name: str) -> np.ndarray:
@@ -58,15 +58,15 @@ class TensorSource:
 
 
 def parse_json(data: bytes, what: str) -> dict[str, Any]:
-    """Return a JSON object; refuse oversized, malformed and deeply nested input."""
+    """Parse a JSON object. Oversized, malformed and deeply nested input is refused."""
     if len(data) > MAX_JSON_BYTES:
-        raise CheckpointError(f"{what} holds {len(data)} bytes of JSON; at most {MAX_JSON_BYTES} are read.")
+        raise CheckpointError(f"{what} has {len(data)} bytes of JSON; at most {MAX_JSON_BYTES} are read.")
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{what} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointError(f"{what} must hold a JSON object. Received: {type(value).__name__}.")
+        raise CheckpointError(f"{what} must be a JSON object. Received: {type(value).__name__}.")
     return value
 
 
@@ -78,7 +78,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_shape(shape: Any, name: str, path: str) -> tuple[int, ...]:
-    """Return `shape` as a tuple of non-negative ints of at most `MAX_DIMENSIONS`."""
+    """Return `shape` as a tuple, after checking that it has at most `MAX_DIMENSIONS` non-negative integers."""
     valid = isinstance(shape, (list, tuple)) and all(type(size) is int and 0 <= size < 2**48 for size in shape)
     if not valid or len(shape) > MAX_DIMENSIONS:
         raise CheckpointError(f"{path}: tensor {name[:100]!r} has no valid shape. Received: shape={str(shape)[:100]}.")
