@@ -1,4 +1,4 @@
-"""Distribution of a training over devices: TensorFlow's strategies, and the splitting of batches among replicas.
+"""Training on several devices: TensorFlow's strategies, and splitting of batches among replicas.
 
 one_device    one GPU, or the CPU
 mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
@@ -51,7 +51,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
 
 
 def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: int = 1) -> int:
-    """Return the number of examples per replica of a global batch. Raises an error if it is not divisible."""
+    """Return the number of examples per replica. Raises a ValueError if `batch_size` is not divisible."""
     parts = replicas * micro_batches
     if batch_size % parts:
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""

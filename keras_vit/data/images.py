@@ -15,7 +15,7 @@ MAX_PIXELS = 178_956_970
 
 
 def _one_node(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Make a function one node of a graph, for rare branches. Eagerly it runs directly, so that errors are short."""
+    """Make a function one node of a graph, for rare branches. Outside graphs, its errors are short."""
     in_graph = tf.function(function, autograph=False, experimental_attributes=headers.ONE_NODE)
 
     @functools.wraps(function)
@@ -132,7 +132,7 @@ def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether the file may have an Exif block. Files without it skip the slow search."""
+    """Return whether a file may have an Exif block. If not, the slow search is skipped."""
 
     def in_jpeg():
         head = headers.read(encoded, 0, 22)

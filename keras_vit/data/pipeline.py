@@ -48,7 +48,7 @@ def train_batches(
         shard_index: Index of this worker.
         num_shards: Number of workers.
         mixup: Alpha of mixup, which the training step applies with `mix.blend`. 0 disables it.
-        cutmix: Alpha of CutMix, likewise. 0 disables it.
+        cutmix: Alpha of CutMix, which the training step applies with `mix.blend`. 0 disables it.
         shuffle_buffer: Size of the shuffle buffer, in encoded examples, for sources that can only be read in order.
         on_bad_image: Policy for images that cannot be read. `"error"` stops (see `image_errors`). `"skip"` replaces the
             image by the next readable image, and stops if more than half of the images cannot be read. A `Log` does the

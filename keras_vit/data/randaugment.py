@@ -16,7 +16,7 @@ All 16 operations are always applied at full strength. With L = magnitude / 10:
 | AutoContrast, Equalize, Invert | | |
 
 `"corrected"` has the same operations. Except for the three operations without an argument, they do nothing at magnitude
-0, and their effect grows with the magnitude. The differences to `"reference"`:
+0, and their effect grows with the magnitude. Differences from `"reference"`:
 
 - Factors are 1 +- 0.9 L, and Contrast is relative to the mean.
 - Posterize keeps 8 - int(4 L) bits, and Solarize has the threshold 256 (1 - L).
@@ -46,7 +46,7 @@ def _of_masks(factory: Callable, arguments: dict) -> Callable:
 
 @operation(GEOMETRIC, random=True, mask=_of_masks)
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
-    """Apply `num_layers` randomly chosen augmentations in sequence, designed for a `magnitude` of at most 10."""
+    """Apply `num_layers` randomly chosen augmentations in sequence. `magnitude` is meant to be at most 10."""
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:

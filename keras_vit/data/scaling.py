@@ -61,9 +61,10 @@ def scaled_crop(
     method: str = "bilinear",
     value: int = 0,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Resize the smaller side to the smaller side of `crop_size` times a random ratio, then crop at a random place.
+    """Resize by a random ratio, then cut out `crop_size` at a random place.
 
-    An image that is smaller than the crop is padded with `value`.
+    A ratio of 1 resizes the smaller side of the image to the smaller side of `crop_size`. An image that is smaller than
+    the crop is padded with `value`.
     """
     size = _checks.size_pair("crop_size", crop_size)
     _checks.choice("method", method, METHODS)

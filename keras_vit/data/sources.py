@@ -100,9 +100,9 @@ class Source:
         return (self.load(item) for _, item in self.items())
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
-        """Return an endless dataset with the items of one step per element.
+        """Return an endless dataset whose elements are the items of one step.
 
-        Each entry of an element is a vector over the worker's rows. "position" is the position in the stream.
+        The entries of an element are vectors over the worker's rows. "position" is the position in the stream.
         """
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Source:
         raise NotImplementedError
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the example of an item as {"image", "label" or "mask"}, in TensorFlow operations."""
+        """Return the example of an item as {"image", "label" or "mask"}, with TensorFlow operations only."""
         raise NotImplementedError
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
@@ -139,7 +139,7 @@ class IndexedSource(Source):
     keys = ("index",)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return example number `index` (int64 scalar) as {"image", "label" or "mask"}, in TensorFlow operations."""
+        """Return example `index` (int64 scalar) as {"image", "label" or "mask"}, with TensorFlow operations only."""
         raise NotImplementedError
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:

@@ -37,7 +37,7 @@ def pretrained(variant: str, *preferred: str) -> str:
 
 
 def with_variant(recipe: Recipe, variant: str) -> Recipe:
-    """Return the recipe for another variant. If the recipe has published weights, use published weights of the variant.
+    """Return the recipe for another variant. Published weights are replaced by published weights of the new variant.
 
     The variant is the name of a model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
 
@@ -111,7 +111,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
 
 
 def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
-    """Return the recipe for another image size in pixels. Sizes in its preprocessing strings are scaled in proportion.
+    """Return the recipe for another image size in pixels, with the sizes in its preprocessing strings in proportion.
 
     Example:
     >>> with_image_size(Recipe(), 448).data.pp_train

@@ -30,7 +30,7 @@ def argument_names(variant: str) -> list[str]:
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of the model's constructor that a recipe sets."""
+    """Return the arguments that a recipe sets for the constructor of its model."""
     fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
     return {**fields, **recipe.model.arguments}
 
@@ -128,9 +128,9 @@ def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe without initializing its variables, which takes little time and memory at any size.
+    """Build the model of a recipe without initializing its variables. This takes almost no time and memory.
 
-    Call the model within a `keras.StatelessScope` that provides the values of the variables.
+    The model can be called within a `keras.StatelessScope` that provides the values of its variables.
     """
 
     def build():

@@ -16,8 +16,8 @@ published weights: give their folder.
   whole number of patches; this recipe uses crops of 518 pixels instead. DINOv2 also changes colors, and draws a crop
   again if one class covers more than 75% of it. This recipe does neither.
 - AdamW trains for 40,000 steps of 16 images. Batch norms use the statistics of one device, not of all devices.
-- At the end, the evaluator slides windows over images whose smaller side has the size of a crop. During the training,
-  `eval_miou` is measured on whole, resized images.
+- After the last step, the evaluator slides windows over images whose smaller side has the size of a crop. During
+  training, `eval_miou` is measured on whole, resized images.
 
 Published: mIoU 44.3% for S/14, 47.3% for B/14, 47.7% for L/14 of DINOv2; 47.0% for S/16, 51.8% for B/16 and 54.9% for
 L/16 of DINOv3. Not run here.

@@ -1,4 +1,4 @@
-"""Fashion-MNIST from scratch within an hour on two cores: a BiT ResNet, a hybrid, or a plain ViT.
+"""Fashion-MNIST from scratch, designed for an hour on two cores: a BiT ResNet, a hybrid, or a plain ViT.
 
 Papers: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, and "Big Transfer (BiT)",
 https://arxiv.org/abs/1912.11370; the sizes are our own. The optimizer is Muon,
@@ -17,8 +17,8 @@ images are enlarged to 56 pixels for the BiT and the hybrid. Choose settings on 
         --config.data.train_split='train[:90%]' --config.data.eval_split='train[90%:]' \
         --grid=model.arguments.drop_path_rate=0,0.1 --grid=optim.learning_rate=2e-3,5e-3
 
-`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and replaces their row
-of docs/results.md.
+`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and replaces their row in
+docs/results.md.
 A ViT can learn from the BiT instead of the labels: `:vit`, `--config.task="distillation('runs/hour_bit')"` and
 `--config.label_smoothing=0`. The result of a short run is in docs/results.md.
 Published, with far more compute: ViT-Lite 95.2% and CVT 95.3% ("Escaping the Big Data Paradigm with Compact

@@ -9,7 +9,7 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
 All data sets: Adam with beta2 0.999, batches of 4,096, 10,000 warm-up steps.
 imagenet21k: 90 epochs, linear decay of the learning rate from 1e-3 to 1e-5, weight decay 0.03, dropout 0.1.
 imagenet2012: 300 epochs, cosine decay of the learning rate from 3e-3, weight decay 0.3, dropout 0.1, clipping at 1.
-jft: 7 epochs (14 for H/14), linear decay of the learning rate to 1e-5 from 2e-4 to 1e-3, which depends on the model,
+jft: 7 epochs (14 for H/14), a peak learning rate of 2e-4 to 1e-3 (depending on the model) with linear decay to 1e-5,
 weight decay 0.1, no dropout.
 The final learning rate of 1e-5, the layer before the head and the head's bias of -10 are not in the paper, but in the
 authors' replies (vision_transformer issue 2). The softmax loss on ImageNet-1k is an assumption.

@@ -11,7 +11,7 @@ ASSET = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and a mask of the test images, bool `[1797]`."""
+    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and whether each is a test image, bool `[1797]`."""
     with np.load(ASSET, allow_pickle=False) as file:
         # The published values are amounts of ink from 0 to 16.
         images = np.round(file["images"] * (255 / 16)).astype(np.uint8)

@@ -177,7 +177,7 @@ def _class_labels(
 ) -> tuple[np.ndarray, list[str]]:
     """Return the labels of all entries and the names of the classes. If all labels are numbers, so are the names.
 
-    With a `separator`, it separates any number of labels in the column `labels`. With None, the column `label` has one.
+    `separator` separates any number of labels in the column `labels`. None stands for one label in the column `label`.
     """
     named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
     lines = [f"line {entries[row].line} of {location}" for row, _ in named]
