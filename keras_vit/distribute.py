@@ -204,8 +204,8 @@ def _check_local_tpu() -> None:
         return
     if not has_tpu_build():
         raise DevicesMissing(
-            "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in an environment of "
-            "its own: pip install 'keras-vision-transformers[tpu]' -f "
+            "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in a separate "
+            "environment: pip install 'keras-vision-transformers[tpu]' -f "
             "https://storage.googleapis.com/libtpu-tf-releases/index.html. Elsewhere, use --distribute=auto."
         )
     missing = [name for name in TPU_ENVIRONMENT if name not in os.environ]
@@ -219,6 +219,6 @@ def _check_local_tpu() -> None:
             f"TF_XLA_FLAGS=--tf_mlir_enable_mlir_bridge=true TF_PLUGGABLE_DEVICE_LIBRARY_PATH={library}"
         )
     raise DevicesMissing(
-        "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name one with --tpu=NAME, or "
+        "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name a TPU with --tpu=NAME, or "
         "use --distribute=auto to train on what this machine has."
     )

@@ -77,7 +77,7 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
     for key, value in info.items():
         if before and before.get(key) != value:
             raise ValueError(
-                f"{folder} contains a data set with other classes or values: {key} is {before.get(key)!r}, and "
+                f"{folder} contains a data set with other classes or values: {key} is {before.get(key)!r}, but "
                 f"{value!r} in {source.name}. Choose another folder."
             )
     others = before.get("written", {})

@@ -178,7 +178,7 @@ def _check_argument(variant: str, name: str) -> None:
     if name in names:
         return
     if name in FIELDS:
-        raise ValueError(f"{name} is a field of its own: set model.{name} instead of {_ARGUMENTS}.{name}.")
+        raise ValueError(f"{name} is a separate field: set model.{name} instead of {_ARGUMENTS}.{name}.")
     if name in DERIVED:
         raise ValueError(f"{_ARGUMENTS}.{name} cannot be set: it follows from the data and the other fields.")
     raise ValueError(

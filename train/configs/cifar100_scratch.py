@@ -1,6 +1,6 @@
 """A small ViT on CIFAR-100 from scratch: the recipe of `cifar10_scratch` with more stochastic depth.
 
-Papers: the model is ViT with patches of 4 pixels; the settings follow "How to train your ViT?",
+Papers: the model is a ViT with patches of 4 pixels; the settings follow "How to train your ViT?",
 https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877
 
     keras-vit train --config=cifar100_scratch --workdir=runs/cifar100

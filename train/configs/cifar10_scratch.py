@@ -1,4 +1,4 @@
-"""A small ViT on CIFAR-10 from scratch, on one GPU or in days on a CPU: `fashion_mnist_hour` with a larger model.
+"""A small ViT on CIFAR-10 from scratch, on one GPU, or within days on a CPU: `fashion_mnist_hour` with a larger model.
 
 Papers: the model is a ViT with patches of 4 pixels; the augmentation follows "How to train your ViT?",
 https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877. The optimizer,

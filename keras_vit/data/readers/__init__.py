@@ -128,7 +128,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
         raise ValueError(f"Unknown source {spec!r}.{hint} Available: {usage}.")
     reader = READERS[kind]
     if ":" in reader.usage and not location:
-        raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
+        raise ValueError(f"The source {kind!r} needs a path or name: {reader.usage!r}. Received: {spec!r}.")
     known = list(inspect.signature(reader.read).parameters)[1:]
     for name in options:
         if name not in known:

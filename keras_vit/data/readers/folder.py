@@ -44,7 +44,7 @@ def read(
     if len(class_names) < 2:
         inner = [f"If its folders are classes or splits, give folder:{tree.root}/{name}." for name in class_names]
         raise ValueError(
-            f"Images of two or more classes are expected, each class in a folder of its own, as {tree.root}/cat/1.jpg "
+            f"Images of two or more classes are expected, one folder per class, such as {tree.root}/cat/1.jpg "
             f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
             f"in {tree.root}. {' '.join([*inner, *notes, f'For a task without labels, use images:{tree.root}.'])}"
         )
@@ -119,7 +119,7 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
         raise ValueError(
             f"{train} has folders of classes, so only one folder for each other split may have images next to it. "
             f"Received: {listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a split, give "
-            f"folder:{train} or move the other folders to another place."
+            f"folder:{train} or move the other folders away."
         )
     if others:
         notes.append(f"Folders beside {with_classes['train']}/ are not used: {listed(others)}.")
@@ -136,8 +136,8 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     if not folders:
         example = next(iter(tree.files(tree.root)), None)
         raise ValueError(
-            f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
-            f"subfolders{f', with images such as {example!r}' if example else ''}."
+            f"A folder with one subfolder per class is expected, as in {tree.root}/cat/1.jpg. Received: a folder "
+            f"without subfolders{f', with images such as {example!r}' if example else ''}."
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()

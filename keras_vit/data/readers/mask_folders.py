@@ -55,7 +55,7 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
     if len(missing) == len(paths):
         example = f"{mask_paths[0]} for {paths[0]}" if paths else f"{drawn.root}/1.png for {images.root}/1.jpg"
         raise ValueError(
-            f"Images and masks of the same names are expected, as {example}. Received: {len(paths):,} images in "
+            f"Images and masks of the same names are expected, such as {example}. Received: {len(paths):,} images in "
             f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
         )
     found = {"Images without a mask cannot be read": missing, "Masks without an image are not used": unused}
