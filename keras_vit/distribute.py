@@ -1,10 +1,10 @@
-"""Devices: their names for both backends, the strategies of TensorFlow, and the division of a batch among replicas.
+"""Training on several devices: TensorFlow's strategies, and splitting of batches among replicas.
 
 one_device    one GPU, or the CPU
 mirrored      all GPUs of this machine (or virtual CPU devices), one replica each
 multi_worker  several machines, each started with its own `TF_CONFIG`
 tpu           the TPU cores of this machine (`--tpu=local`) or of a named TPU
-auto          the first of these that the machine has: TF_CONFIG, a TPU, several GPUs, one device
+auto          multi_worker if `TF_CONFIG` is set, else tpu, mirrored for several GPUs, or one_device
 
 The devices of JAX are in `keras_vit.training.jax.devices`.
 """
@@ -29,7 +29,7 @@ class DevicesMissing(RuntimeError):
 
 
 def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
-    """Return the strategy of that name."""
+    """Return the `tf.distribute` strategy for a name in `STRATEGIES`."""
     if name not in STRATEGIES:
         jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
@@ -51,7 +51,7 @@ def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int
 
 
 def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: int = 1) -> int:
-    """Return the number of examples of a global batch per replica."""
+    """Return the number of examples per replica. Raises a ValueError if `batch_size` is not divisible."""
     parts = replicas * micro_batches
     if batch_size % parts:
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -71,7 +71,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether this process is the one that writes shared files."""
+    """Return whether this process writes the shared files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     resolver = strategy.cluster_resolver
@@ -81,26 +81,27 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def device(strategy: tf.distribute.Strategy) -> str:
-    """Return what the devices of a strategy are: `"cpu"`, `"gpu"` or `"tpu"`."""
+    """Return the kind of a strategy's devices: `"cpu"`, `"gpu"` or `"tpu"`."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "tpu"
     return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
 
 
 def make_deterministic(strategy: tf.distribute.Strategy) -> None:
-    """Make every run compute the same bits, in the input pipelines as well.
+    """Make every run compute the same bits, including the input pipelines.
 
-    A TPU does so in any case, and its compiler refuses the gradient of max pooling in a program that asks for it.
+    A TPU is always deterministic. This function does not change its settings, because with op determinism its compiler
+    refuses the gradient of max pooling.
     """
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         tf.config.experimental.enable_op_determinism()
 
 
 def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = False) -> bool:
-    """Return whether the gradient computation is compiled with XLA on its device.
+    """Return whether to compile the gradient computation with XLA.
 
-    `"auto"` compiles on a single GPU. A TPU compiles everything by itself; XLA for the host must never be asked for
-    there, because TensorFlow's TPU build has none.
+    `"auto"` compiles on a single GPU. A TPU compiles everything itself. On a TPU, XLA for the host must not be
+    requested, because TensorFlow's TPU build does not contain it.
     """
     if jit == "on" and exact_max_pool:
         raise ValueError(
@@ -109,7 +110,7 @@ def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = F
         )
     tpu = isinstance(strategy, tf.distribute.TPUStrategy) or has_tpu_build()
     if jit == "on" and tpu:
-        raise ValueError('jit="on" asks for XLA on the host, which TensorFlow\'s TPU build lacks. Use jit="auto".')
+        raise ValueError('jit="on" needs XLA on the host, which TensorFlow\'s TPU build lacks. Use jit="auto".')
     if jit == "on" and strategy.num_replicas_in_sync > 1:
         raise ValueError('jit="on" works on one device only: TensorFlow mixes up the replicas. Use jit="auto".')
     one_gpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and bool(tf.config.list_logical_devices("GPU"))
@@ -135,7 +136,7 @@ def describe(strategy: tf.distribute.Strategy) -> str:
 def distribute_batches(
     strategy: tf.distribute.Strategy, per_worker_batches: Callable[[int, int], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset | tf.data.Dataset:
-    """Spread each worker's batches over its replicas, in order of the rows."""
+    """Split each worker's batches among its replicas, in the order of the rows."""
 
     def per_replica_batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         dataset = per_worker_batches(context.input_pipeline_id, context.num_input_pipelines)
@@ -152,7 +153,7 @@ def distribute_batches(
         return dataset.map(split, num_parallel_calls=1, deterministic=True).unbatch().prefetch(local_replicas)
 
     if isinstance(strategy, tf.distribute.OneDeviceStrategy) and not tf.config.list_logical_devices("GPU"):
-        return per_worker_batches(0, 1)  # nothing to spread or to copy; beginning a pass takes a third of the time
+        return per_worker_batches(0, 1)  # there is nothing to split or copy; starting a pass takes a third of the time
     return strategy.distribute_datasets_from_function(per_replica_batches)
 
 
@@ -165,7 +166,7 @@ def _default_strategy(virtual_devices: int) -> str:
 
 
 def check_tf_config() -> None:
-    """Raise a readable error where TensorFlow would hang or complain about something else."""
+    """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong."""
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
         "the same cluster and another index on each machine"
@@ -181,8 +182,8 @@ def check_tf_config() -> None:
         raise ValueError(f"TF_CONFIG must be JSON such as {example}. Received: {text!r} ({error!r})") from error
     if task["type"] not in ("chief", "worker"):
         raise ValueError(
-            "The task type in TF_CONFIG must be 'chief' or 'worker': the training evaluates by itself, and needs no "
-            f"parameter servers. Received: {task['type']!r}. Start no task of this type."
+            "The task type in TF_CONFIG must be 'chief' or 'worker'. Training runs its own evaluations, without "
+            f"parameter servers. Received: {task['type']!r}. Do not start tasks of this type."
         )
     if ":" not in str(address):
         raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
@@ -198,13 +199,13 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
 
 
 def _check_local_tpu() -> None:
-    """Explain within seconds why no TPU is found, where TensorFlow takes minutes."""
+    """Raise an error within seconds if no TPU is found. TensorFlow would take minutes."""
     if tf.config.list_physical_devices("TPU"):
         return
     if not has_tpu_build():
         raise DevicesMissing(
-            "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in an environment of "
-            "its own: pip install 'keras-vision-transformers[tpu]' -f "
+            "--distribute=tpu needs TensorFlow's TPU build, which is not installed. On a TPU VM, in a separate "
+            "environment: pip install 'keras-vision-transformers[tpu]' -f "
             "https://storage.googleapis.com/libtpu-tf-releases/index.html. Elsewhere, use --distribute=auto."
         )
     missing = [name for name in TPU_ENVIRONMENT if name not in os.environ]
@@ -218,6 +219,6 @@ def _check_local_tpu() -> None:
             f"TF_XLA_FLAGS=--tf_mlir_enable_mlir_bridge=true TF_PLUGGABLE_DEVICE_LIBRARY_PATH={library}"
         )
     raise DevicesMissing(
-        "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name one with --tpu=NAME, or "
+        "--distribute=tpu --tpu=local found no TPU on this machine. Run on a TPU VM, name a TPU with --tpu=NAME, or "
         "use --distribute=auto to train on what this machine has."
     )

@@ -20,8 +20,8 @@ class ImageReport:
     """Findings about one image.
 
     Attributes:
-        origin: Path of the image, or another name of it.
-        label: Class numbers, or values. Of a mask, the classes in it.
+        origin: Path or another name of the image.
+        label: Class numbers, or values. For a mask, the numbers of its classes.
         size: (height, width). None if the image cannot be read.
         digest: Hash of the pixels.
         problem: Reason why the image or its mask cannot be read, or an empty string.
@@ -39,7 +39,7 @@ class ImageReport:
 def audit(
     source: Source, threads: int = 0, on_progress: Callable[[int], None] = lambda done: None
 ) -> list[ImageReport]:
-    """Read and decode all images of a source, `threads` at a time (0: one per core); one report each, in order."""
+    """Decode all images of a source in `threads` threads (0: one per core). Returns a report per image, in order."""
     reports: list[ImageReport] = []
     for report in in_parallel(lambda named: _report(source, *named), source.items(), threads):
         reports.append(report)
@@ -73,7 +73,7 @@ def count_classes(reports: list[ImageReport], num_classes: int) -> list[int]:
 
 
 def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
-    """Return the share of the pixels of each class and, last, of ignored pixels; empty without masks."""
+    """Return the share of pixels of each class and, last, of ignored pixels. The list is empty without masks."""
     counts = np.zeros(num_classes + 1)
     for report in reports:
         counts[np.array([*report.label, -1], int)[: len(report.pixels)]] += report.pixels
@@ -82,7 +82,7 @@ def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
 
 def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
-    rows = [report.label for report in reports if names and not report.problem]  # of classes, their lengths differ
+    rows = [report.label for report in reports if names and not report.problem]  # only values have labels of one length
     return {
         name: {
             "count": len(column),
@@ -91,12 +91,12 @@ def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[st
             "min": float(column.min()),
             "max": float(column.max()),
         }
-        for name, column in zip(names, np.array(rows, np.float64).T, strict=False)  # without rows there is no column
+        for name, column in zip(names, np.array(rows, np.float64).T, strict=False)  # there are no columns without rows
     }
 
 
 def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, ImageReport]]]:
-    """Return groups of (split, report) of images with the same pixels, those across splits first."""
+    """Group images with the same pixels, as lists of (split, report). Groups across several splits come first."""
     groups = collections.defaultdict(list)
     for split, reports in by_split.items():
         for report in reports:
@@ -107,13 +107,13 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Return a PNG of the first `count` images as the model sees them in training, and their labels row by row.
+    """Return a PNG of the first `count` augmented training images, and their labels row by row.
 
     Masks are drawn over the images in the colors of their classes.
     """
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()
-    if tiles.dtype != np.uint8:  # a value operation is followed by others, so that the host returns floats
+    if tiles.dtype != np.uint8:  # the host returns floats if a value operation is not at the end of the string
         low, high = tiles.min(), tiles.max()
         tiles = ((tiles - low) * (255 / max(high - low, 1e-6))).astype(np.uint8)
     if "mask" in batch:

@@ -1,4 +1,4 @@
-"""Augmentations of color, and random erasing."""
+"""Color jitter and random erasing."""
 
 import math
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def color_jitter(
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Change brightness, contrast, saturation and hue at random, in this order.
 
-    The factors are those of torchvision's `ColorJitter` (which draws the order as well), drawn from
-    [max(0, 1 - value), 1 + value]. The hue is turned by a fraction of the circle from [-hue, hue], at most 0.5.
+    As in torchvision's `ColorJitter`, the factors are drawn from [max(0, 1 - value), 1 + value], and the hue is rotated
+    by a fraction of the color circle from [-hue, hue], where `hue` is at most 0.5. Torchvision also shuffles the order.
     """
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     for name, value in ranges.items():
@@ -56,9 +56,9 @@ def random_erasing(
     ratio_max: float = 1 / 0.3,
     value: int | str = 128,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cover a random rectangle, of an area in percent of the image and a ratio of height over width.
+    """Cover a random rectangle. Its area is in percent of the image, its ratio is height over width.
 
-    `value` is 0..255, or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about zero.
+    `value` is the color of the rectangle, 0..255 or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about 0.
 
     References:
         https://arxiv.org/abs/1708.04896
@@ -96,10 +96,10 @@ def random_erasing(
 def cover(
     image: tf.Tensor, top: tf.Tensor, left: tf.Tensor, height: tf.Tensor, width: tf.Tensor, filling: Any
 ) -> tf.Tensor:
-    """Replace a rectangle of `image` `[H, W, C]` by `filling`. The rectangle may reach beyond the image."""
+    """Fill a rectangle of `image` `[H, W, C]` with `filling`. The rectangle may extend beyond the image."""
     rows = tf.range(tf.shape(image)[0], dtype=top.dtype)
     columns = tf.range(tf.shape(image)[1], dtype=left.dtype)
-    columns = tf.repeat(columns, image.shape[-1])  # long rows of bytes are faster than selecting by pixel
+    columns = tf.repeat(columns, image.shape[-1])  # arithmetic on long rows is faster than selecting pixels
     inside = ((rows >= top) & (rows < top + height))[:, None] & ((columns >= left) & (columns < left + width))[None, :]
     inside = tf.reshape(tf.cast(inside, image.dtype), tf.shape(image))
     return image * (1 - inside) + tf.cast(filling, image.dtype) * inside

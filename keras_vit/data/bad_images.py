@@ -1,4 +1,4 @@
-"""Policy for images that cannot be read: stop with the name of the file, or skip it and keep a list."""
+"""Policies for unreadable images: stop with the name of the file, or skip the image and list it."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,16 @@ from keras_vit.data.errors import bad_image, describe
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.sources import Source
 
-# Training stops where more than this share of the examples cannot be read.
+# Training stops if more than this share of the examples cannot be read.
 MAX_SHARE = 0.5
 
 
 class Log:
-    """A count and a list of the images that were skipped.
+    """Count and list of skipped images.
 
     Attributes:
-        reasons: Why an image could not be read, by path.
-        count: How often an image was skipped. One file counts again in each epoch.
+        reasons: Dictionary from the path of each skipped image to the reason.
+        count: Number of times an image was skipped. A file counts again in each epoch.
 
     Example:
     >>> log = Log()
@@ -35,7 +35,7 @@ class Log:
         self.count = 0
 
     def add(self, origin: str, reason: str) -> None:
-        """Add an image. Its first time is logged."""
+        """Count a skipped image, and log it the first time."""
         self.count += 1
         if origin not in self.reasons:
             self.reasons[origin] = reason
@@ -43,9 +43,9 @@ class Log:
 
 
 class Reporter:
-    """Finds out why images cannot be read, and lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
+    """Determines why images cannot be read, then lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
 
-    In training, skipped images are replaced by others, and more than half of them stop the pipeline.
+    In training, skipped images are replaced by others. The pipeline stops if more than half of the images are skipped.
     """
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
@@ -58,10 +58,10 @@ class Reporter:
         self._bad: set[str] = set()
 
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the message that the pipeline is to fail with, a scalar string, empty if it continues.
+        """Return the error message with which the pipeline must fail, a scalar string; empty if it continues.
 
-        `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if neither it nor another in its
-        place could be. `identity` contains vectors of `keys`.
+        `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if the image and all replacements
+        could not. `identity` contains a vector for each of `keys`.
         """
 
         def call(failures, *values):
@@ -86,9 +86,9 @@ class Reporter:
         return b""
 
     def _reason(self, item: dict[str, tf.Tensor]) -> str:
-        """Load an item once more, outside of graphs, where messages are short."""
+        """Load an item again outside of graphs, where error messages are short."""
         try:
             self._load(item)
         except tf.errors.OpError as error:
             return describe(error)
-        return "could not be read this time, but now it can"
+        return "could not be read at first, but a second attempt succeeded"

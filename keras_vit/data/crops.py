@@ -1,4 +1,4 @@
-"""Operations of preprocessing strings that decode, cut, pad and mirror images."""
+"""Operations of preprocessing strings that decode, crop, pad and mirror images."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from keras_vit.data.scaling import NEAREST, resize
 def decode(
     channels: int = 3, precise: bool = False, exif: bool = True, max_pixels: int = images.MAX_PIXELS
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Decode an image; an array passes, with 3 or 1 `channels`: gray becomes RGB, and RGB gray.
+    """Decode an image to 3 or 1 `channels`. Arrays are only converted between RGB and gray.
 
-    `precise` decodes JPEG as PIL and OpenCV do; `exif` turns images upright, which big_vision does not.
+    `precise` decodes JPEG as PIL and OpenCV do. `exif` turns images upright; big_vision does not turn them.
     """
     _checks.choice("channels", channels, (3, 1))
 
@@ -35,14 +35,14 @@ def decode(
 
 @operation()
 def grayscale_to_rgb() -> Callable[[tf.Tensor], tf.Tensor]:
-    """Repeat the channel of a gray image three times. RGB passes."""
+    """Repeat the channel of a gray image three times. RGB images are not changed."""
     return lambda image: image if image.shape[-1] == 3 else tf.image.grayscale_to_rgb(image)
 
 
 @operation(GEOMETRIC, random=True, name="inception_crop", mask=NEAREST)
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop:
-    """Crop at random, with random area (in percent) and aspect ratio (width over height), and resize.
+    """Cut out a random crop with a random area (in percent) and aspect ratio (width over height), and resize it.
 
     References:
         https://arxiv.org/abs/1409.4842
@@ -75,7 +75,7 @@ class InceptionCrop:
         return resize(self.size, self.method, self.antialias, self.cast) if self.size else lambda image: image
 
     def _window(self, shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Return (y, x, height, width) of the crop of an image of this shape."""
+        """Return (y, x, height, width) of a random crop of an image with this shape."""
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             tf.zeros([0, 0, 4], tf.float32),
@@ -98,9 +98,9 @@ def _crop_of_masks(factory: Callable, arguments: dict) -> Callable:
 class DecodeJpegAndInceptionCrop(InceptionCrop):
     """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole.
 
-    `scaled` decodes a JPEG at 1/2, 1/4 or 1/8 of its size where the crop still has the pixels of `size`. The pixels
-    are smoother then: evaluate with `resize(size, antialias=True)`, or fine textures are recognized less well. A
-    photograph of 12 megapixels takes 0.6 of the time, one of 500 x 375 pixels as long.
+    `scaled` decodes a JPEG at 1/2, 1/4 or 1/8 of its size if the crop still has at least `size` pixels per side. This
+    smooths the pixels. Evaluate with `resize(size, antialias=True)`, otherwise fine textures are recognized less well.
+    With `scaled`, an image of 12 megapixels takes 0.6 of the time; an image of 500 x 375 pixels takes the same time.
     """
 
     exif: bool = True
@@ -116,7 +116,7 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
         return self._resize()(crop)
 
     def _smallest(self) -> int | None:
-        """Return the pixels that each side of a crop must keep; None decodes at full size."""
+        """Return the number of pixels that each side of a crop must keep, or None to decode at full size."""
         return max(_checks.size_pair("size", self.size)) if self.scaled and self.size else None
 
 
@@ -124,9 +124,9 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
 def central_crop(
     crop_size: int | Sequence[int] | None = None, rounding: str = "down"
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square.
+    """Cut out the center: `crop_size` (a side or (height, width)), or the largest square.
 
-    Half a pixel is rounded down, or to the even number, as torchvision does.
+    Offsets of half a pixel are rounded down, or to the even number with `rounding="even"`, as in torchvision.
     """
     _checks.choice("rounding", rounding, ("down", "even"))
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
@@ -135,7 +135,7 @@ def central_crop(
         height, width = tf.shape(image)[0], tf.shape(image)[1]
         h, w = size or (tf.minimum(height, width),) * 2
         y, x = (height - h) // 2, (width - w) // 2
-        if rounding == "even":  # 1.5 pixels are 2, and 0.5 are none
+        if rounding == "even":  # an offset of 1.5 becomes 2, and 0.5 becomes 0
             y, x = y + (height - h) % 2 * (y % 2), x + (width - w) % 2 * (x % 2)
         return tf.image.crop_to_bounding_box(image, y, x, h, w)
 
@@ -144,7 +144,7 @@ def central_crop(
 
 @operation(GEOMETRIC, random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cut out a part of `crop_size` (a side or (height, width)) at a random place."""
+    """Cut out `crop_size` (a side or (height, width)) at a random place."""
     size = _checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
@@ -162,7 +162,7 @@ def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) ->
 
 @operation(GEOMETRIC, random=True)
 def flip_lr(probability: float = 0.5) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Mirror left and right at random."""
+    """Mirror the image horizontally at random."""
     if not 0 <= probability <= 1:
         raise ValueError(f"`probability` must be in [0, 1]. Received: {probability!r}.")
 

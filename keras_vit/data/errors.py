@@ -1,4 +1,4 @@
-"""Errors of input pipelines as a user reads them: the file and the reason, without TensorFlow's graph around them."""
+"""Readable errors of input pipelines: the file and the reason, without the trace of TensorFlow's graph."""
 
 import contextlib
 import re
@@ -11,9 +11,9 @@ class UnreadableImageError(ValueError):
     """An image that an input pipeline could not read.
 
     Args:
-        origin: Path of the image, or the record or array that holds it. An attribute, as are the others.
-        reason: Why it cannot be read.
-        advice: What the user may do.
+        origin: Path of the image, or a description of its record or array. All arguments are also attributes.
+        reason: Why the image cannot be read.
+        advice: What the user can do.
 
     Example:
     >>> error = UnreadableImageError("images/cat.jpg", "the file is empty")
@@ -21,7 +21,7 @@ class UnreadableImageError(ValueError):
     ('images/cat.jpg', 'the file is empty')
     """
 
-    exit_code = 66  # of a program that ends with this error
+    exit_code = 66  # of programs that this error ends
 
     def __init__(self, origin: str, reason: str, advice: str = ""):
         super().__init__(f"{_MARK} {origin}: {reason}" + (f". {advice}" if advice else ""))
@@ -30,13 +30,13 @@ class UnreadableImageError(ValueError):
 
 @contextlib.contextmanager
 def image_errors(advice: str = "") -> Iterator[None]:
-    """Raise `UnreadableImageError` in place of the error that TensorFlow raises for an image that cannot be read.
+    """Replace TensorFlow's error for an unreadable image by `UnreadableImageError`.
 
-    Put it around the code that iterates over `train_batches` or `eval_batches`, directly or through a distributed
-    dataset. Other errors pass.
+    Use this context manager around code that iterates over `train_batches` or `eval_batches`, directly or through a
+    distributed dataset. Other errors are not changed.
 
     Args:
-        advice: What the user may do, for the message.
+        advice: What the user can do, for the error message.
 
     Example:
         with keras_vit.data.image_errors():
@@ -55,10 +55,10 @@ def image_errors(advice: str = "") -> Iterator[None]:
 
 
 def explain(error: Exception) -> str | None:
-    """Return path and reason, in one line, if an error of an input pipeline is about an image; otherwise None.
+    """Return the image's path and the reason in one line, or None if the error is not about an unreadable image.
 
     Args:
-        error: Error that iterating over batches raised.
+        error: Error raised while iterating over batches.
 
     Example:
     >>> explain(ValueError("nothing about images")) is None
@@ -69,7 +69,7 @@ def explain(error: Exception) -> str | None:
 
 
 def describe(error: Exception) -> str:
-    """Return the readable part of an error of TensorFlow, in one line."""
+    """Return the readable part of a TensorFlow error in one line."""
     message = str(getattr(error, "message", error)).strip()
     if "Summarized data:" in message:  # a failed assertion outside of graphs
         message = message.split("Summarized data:", 1)[1]
@@ -80,7 +80,7 @@ def describe(error: Exception) -> str:
 
 
 def bad_image(origin: str, reason: str) -> str:
-    """Return the message of a pipeline that fails at an image, as `explain` reads it."""
+    """Return an error message for an unreadable image, in the form that `explain` recognizes."""
     return f"<{_MARK}|{origin}|{reason.replace('|', '/')}|>"
 
 

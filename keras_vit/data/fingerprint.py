@@ -1,7 +1,7 @@
-"""Fingerprints of sources: short descriptions that differ if the examples do.
+"""Fingerprints of sources: short descriptions that differ if the examples differ.
 
-The fingerprint of files covers their names and sizes, in order, with their classes, values or masks: a million of them
-are compared without being read. That of arrays in memory covers their content.
+For files, the fingerprint covers the names and sizes, in order, and the classes, values or masks. A million files can
+therefore be compared without reading them. For arrays in memory, the fingerprint covers the content.
 """
 
 import collections
@@ -16,11 +16,11 @@ from keras_vit import _io
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
 
-_SHOWN = 5  # classes of a split
+_SHOWN = 5  # classes per split that messages list
 
 
 def fingerprint(source: Source) -> dict[str, Any]:
-    """Return `"digest"`, and of a source of files `"classes"` and `"counts"`: digests and numbers of files by class."""
+    """Return `"digest"` and, for files, `"classes"` and `"counts"`: the digest and number of files of each class."""
     if isinstance(source, ArraySource):
         content = hashlib.sha256(np.ascontiguousarray(source.labels()).data)
         content.update(np.ascontiguousarray(source.images).data)
@@ -39,7 +39,7 @@ def fingerprint(source: Source) -> dict[str, Any]:
 
 
 def is_fingerprint(value: Any) -> bool:
-    """Return whether a value has the types of a fingerprint."""
+    """Return whether a value has the structure of a fingerprint."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("digest"), str)
@@ -48,7 +48,7 @@ def is_fingerprint(value: Any) -> bool:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences of two sets of fingerprints by split, in words, of the splits that both have."""
+    """Describe the differences between two sets of fingerprints by split, for the splits in both sets."""
     splits = [split for split in now if split in before and now[split]["digest"] != before[split]["digest"]]
     return [
         f"other images or another order in the split {split!r}{_classes(before[split], now[split])}" for split in splits
@@ -56,7 +56,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return which classes of a split differ, with their numbers of files."""
+    """List the classes of a split that differ, with their numbers of files."""
     old, new = before.get("classes", {}), now.get("classes", {})
     names = sorted(name for name in {**old, **new} if name and old.get(name) != new.get(name))
     if not names:
@@ -72,7 +72,7 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _files(source: Source) -> list[tuple[str, str, int | None]]:
-    """Return class, name and size of each file of a source, in order; of other sources, only the number of examples."""
+    """Return class, name and size of each file in order. Sources without files only give the number of examples."""
     if isinstance(source, RecordSource):
         return [("", os.path.basename(item.path), _size(item.path)) for item in source.slices]
     if not isinstance(source, FileSource):
@@ -95,7 +95,7 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
 
 
 def _size(path: str) -> int | None:
-    """Return the size of a local file; None of a remote one, whose size takes a request, and of a missing one."""
+    """Return the size of a local file; None for a missing file, or a remote file, which would need a request."""
     try:
         return None if _io.is_remote(path) else os.stat(path.removeprefix("file://")).st_size
     except OSError:

@@ -1,9 +1,9 @@
-"""Number of pixels that decoding an image file allocates, read from the file without decoding it.
+"""Image sizes, read from the header of a file without decoding it.
 
-A file of a few kilobytes can claim gigabytes of pixels, so sizes are checked before memory is taken. Everything here is
-made of TensorFlow operations, so that the input pipeline and the exported model check files in the same way.
+Guards against decompression bombs: a file of a few kilobytes can claim gigabytes of pixels, so sizes are checked before
+memory is allocated. The input pipeline and exported models share these checks, which only use TensorFlow operations.
 
-GIF and JPEG XL are refused: their frames may be larger than their headers state.
+GIF and JPEG XL are refused, because their frames may be larger than their headers state.
 """
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ MAX_SCANS = 500
 
 
 def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Tensor:
-    """Pass an image on, or fail before it is decoded; `untrusted` also refuses JPEG of many scans."""
+    """Return the encoded image; fail if it is too large. `untrusted` also refuses a JPEG with many scans."""
     pixels = pixel_count(encoded)
     known = pixels > 0
     if not untrusted:
@@ -29,18 +29,18 @@ def check(encoded: tf.Tensor, max_pixels: int, untrusted: bool = False) -> tf.Te
 
 
 def pixel_count(encoded: tf.Tensor) -> tf.Tensor:
-    """Read how many pixels decoding an image file allocates, an int64 scalar; 0 for other formats."""
+    """Return the number of pixels that decoding an image file allocates, an int64 scalar; 0 for other formats."""
     return tf.cond(tf.io.is_jpeg(encoded), lambda: _jpeg(encoded), lambda: _pixels_of_others(encoded))
 
 
-# Makes a function one node of the graph that calls it. TensorFlow visits every node of a branch, even if the
-# branch is not taken: those for the formats other than JPEG took a tenth of the time of decoding a JPEG.
+# Makes a function one node of the calling graph. TensorFlow visits every node of a branch even if the branch is not
+# taken: the branches of the other formats took a tenth of the time of decoding a JPEG.
 ONE_NODE = {"_noinline": True}
 
 
 @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False, experimental_attributes=ONE_NODE)
 def _pixels_of_others(encoded: tf.Tensor) -> tf.Tensor:
-    # Traced once, called in every pipeline.
+    # Traced once and called in every pipeline.
     return tf.case(
         [
             (has(encoded, b"\x89PNG"), lambda: _png(encoded)),
@@ -57,19 +57,19 @@ def is_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def count_scans(encoded: tf.Tensor) -> tf.Tensor:
-    """Count the scans of a JPEG file. The decoder goes through the whole image for each."""
+    """Count the scans of a JPEG file. The decoder processes the whole image once per scan."""
     data = tf.io.decode_raw(encoded, tf.uint8)
-    # Inside of a scan, 0xff is followed by 0 or the number of a restart, so this is a marker.
+    # Inside a scan, 0xff is only followed by 0 or a restart marker, so these two bytes begin a scan.
     return tf.math.count_nonzero((data[:-1] == 0xFF) & (data[1:] == 0xDA))
 
 
 def has(encoded: tf.Tensor, magic: bytes, start: int | tf.Tensor = 0) -> tf.Tensor:
-    """Return whether a file has these bytes at `start`."""
+    """Return whether a file has the bytes `magic` at `start`."""
     return tf.equal(_text(encoded, start, len(magic)), magic)
 
 
 def read(encoded: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
-    """Read bytes of a file, int64 `[count]`. Those after its end are zeros."""
+    """Read bytes of a file, int64 `[count]`, padded with zeros after its end."""
     return tf.cast(tf.io.decode_raw(_text(encoded, start, count), tf.uint8, fixed_length=count), tf.int64)
 
 
@@ -80,7 +80,7 @@ def _text(encoded: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
 
 
 def number(data: tf.Tensor, little_endian: bool = True) -> tf.Tensor:
-    """Read the last axis, of up to seven bytes, as an unsigned number."""
+    """Return the unsigned number in the last axis, which has up to seven bytes."""
     size = data.shape[-1]
     scale = [256 ** (i if little_endian else size - 1 - i) for i in range(size)]
     return tf.reduce_sum(data * tf.constant(scale, tf.int64), axis=-1)

@@ -1,4 +1,4 @@
-"""A deterministic test split for collections that have none."""
+"""A deterministic test split for data sets without a test split."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from keras_vit import _checks
 def split_indices(
     keys: Sequence[str], labels: np.ndarray, test_fraction: float, shuffle: bool = True
 ) -> dict[str, np.ndarray]:
-    """Divide examples into indices of "train", "test" and "all", with every class in proportion.
+    """Return the indices of the splits "train", "test" and "all", stratified by class.
 
-    A hash of its key decides, so that neither random numbers nor the order of the list matter. "test" has at least one
-    example of each class of two or more, "train" of every class. `shuffle` orders the indices by the hash, so that a
-    slice is a fair sample.
+    The split of an example depends on a hash of its key, and not on random numbers or the order of the list. "train"
+    contains at least one example of every class, "test" of every class with two or more examples. `shuffle` orders the
+    indices by hash, so that a slice is a fair sample.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")

@@ -1,6 +1,6 @@
-"""Decoding of image files as users have them: upright, of three channels and 8 bits, and limited in size.
+"""Decoding of real-world image files: Exif orientation, channels, bit depth, size limits.
 
-Everything here is made of TensorFlow operations, so that it becomes part of an exported model.
+Decoding only uses TensorFlow operations, so that it can be part of an exported model.
 """
 
 import functools
@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from keras_vit.data import headers
 
-# The Python Imaging Library takes larger images for decompression bombs. They are half a gigabyte of RGB.
+# Pillow treats larger images as decompression bombs. This many pixels take half a gigabyte as RGB.
 MAX_PIXELS = 178_956_970
 
 
 def _one_node(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Make a function one node of graphs, for rare branches; outside of graphs its errors are short."""
+    """Make a function one node of a graph, for rare branches. Outside graphs, its errors are short."""
     in_graph = tf.function(function, autograph=False, experimental_attributes=headers.ONE_NODE)
 
     @functools.wraps(function)
@@ -34,8 +34,9 @@ def decode(
 ) -> tf.Tensor:
     """Decode an image of any format, a scalar string, to uint8 `[H, W, channels]`.
 
-    The content decides the format. Palettes and gray become RGB, CMYK is converted, an alpha channel is dropped, 16
-    bits are cut to the upper 8, and the first frame of an animation is taken. The size is checked first.
+    The format is detected from the content, and the size is checked before decoding. Palettes, gray and CMYK are
+    converted to RGB, alpha channels are dropped, 16-bit values are reduced to their upper 8 bits, and only the first
+    frame of an animation is decoded.
     """
     encoded = headers.check(encoded, max_pixels)
     method = "INTEGER_ACCURATE" if precise else ""
@@ -44,7 +45,7 @@ def decode(
     else:
         image = tf.cond(
             _decodes_to_gray(encoded),
-            lambda: tf.image.decode_jpeg(encoded, channels=1, dct_method=method),  # reads PNG as well
+            lambda: tf.image.decode_jpeg(encoded, channels=1, dct_method=method),  # also decodes PNG
             lambda: tf.image.rgb_to_grayscale(_decode_rgb(encoded, method)),
         )
     if exif:
@@ -60,15 +61,15 @@ def _decode_function():
 
 
 def decode_eagerly(encoded: tf.Tensor) -> tf.Tensor:
-    """Decode an image outside of graphs, as `decode` does, at the speed of a graph and with short error messages."""
+    """Decode an image eagerly like `decode`, with the speed of a graph and with short error messages."""
     try:
         return _decode_function()(encoded)
     except tf.errors.OpError:
-        return decode(encoded)  # again, for a message without the graph around it
+        return decode(encoded)  # again, for an error message without the trace of the graph
 
 
 def decode_example(example: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Decode the image of an example outside of graphs; fail if its mask has another size."""
+    """Decode the image of an example eagerly; fail if its mask has another size."""
     image = example["image"]
     image = decode_eagerly(image) if image.dtype == tf.string else image
     if "mask" in example:
@@ -77,7 +78,7 @@ def decode_example(example: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def check_size(image: tf.Tensor, mask: tf.Tensor) -> tf.Operation:
-    """Return the operation that fails if the mask of an upright image has another size."""
+    """Return an assertion that an upright image and its mask have the same size."""
     sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
     text = "expected a mask of the size of its image, after turning it upright:"
     return tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])
@@ -90,10 +91,11 @@ def decode_and_crop(
     max_pixels: int = MAX_PIXELS,
     smallest: int | None = None,
 ) -> tf.Tensor:
-    """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and cut.
+    """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and then cropped.
 
-    `window_of` maps the shape of the stored image, int32 `[3]`, to (y, x, height, width), int32 `[4]`. With `smallest`
-    a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, as long as both sides of the part keep so many pixels.
+    `window_of` maps the shape of the stored image, int32 `[3]`, to the (y, x, height, width) of the part, int32 `[4]`.
+    With `smallest`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides of the part still have at least
+    `smallest` pixels.
     """
     encoded = headers.check(encoded, max_pixels)
 
@@ -112,7 +114,7 @@ def decode_and_crop(
 
 
 def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) -> tf.Tensor:
-    """Decode a window of a JPEG. At a smaller scale, only the low frequencies of its 8 x 8 blocks are transformed."""
+    """Decode a window of a JPEG. A smaller scale only transforms the low frequencies of the 8 x 8 blocks."""
     if smallest is None:
         return tf.image.decode_and_crop_jpeg(encoded, window, channels=3)
     ratios = (1, 2, 4, 8)
@@ -125,17 +127,17 @@ def _decode_part(encoded: tf.Tensor, window: tf.Tensor, smallest: int | None) ->
 
 
 def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Turn and mirror `image` `[H, W, C]` as the Exif orientation of its file says."""
+    """Turn and mirror `image` `[H, W, C]` according to the Exif orientation of its file."""
     return tf.cond(_may_have_exif(encoded), lambda: _turned(image, encoded), lambda: image)
 
 
 def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether to search for an Exif block, which takes time."""
+    """Return whether a file may have an Exif block. If not, the slow search is skipped."""
 
     def in_jpeg():
         head = headers.read(encoded, 0, 22)
-        first = tf.where(head[3] == 0xE0, head[21], head[3])  # marker of the first segment, or of that after JFIF's
-        return (first >= 0xE0) | _near_exif(encoded)  # no tables yet
+        first = tf.where(head[3] == 0xE0, head[21], head[3])  # marker of the first segment after JFIF
+        return (first >= 0xE0) | _near_exif(encoded)  # markers from 0xE0 on are metadata, smaller ones are tables
 
     return tf.cond(tf.io.is_jpeg(encoded), in_jpeg, lambda: tf.strings.regex_full_match(encoded, rb"\C*(eXIf|EXIF)\C*"))
 
@@ -147,7 +149,7 @@ def _near_exif(encoded: tf.Tensor) -> tf.Tensor:
 @_one_node
 def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     orientation = _orientation(encoded, _find_exif(encoded))
-    # Orientations 5 to 8 are mirrored at the diagonal; what remains is mirroring at the axes.
+    # Orientations 5 to 8 are transposed first. The rest is mirroring at the axes.
     image = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
     upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
     mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
@@ -156,7 +158,7 @@ def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the place of the TIFF structure of a file's Exif block; the end of the file if it has none."""
+    """Return the position of the TIFF structure in a file's Exif block, or the end of the file without Exif."""
     end = tf.cast(tf.strings.length(encoded), tf.int64)
     png, near = headers.has(encoded, b"\x89PNG"), _near_exif(encoded)
 
@@ -165,14 +167,14 @@ def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
         found = (head[1] == 0xE1) & headers.has(encoded, b"Exif\0\0", place + 4)
         # Bytes between the segments are skipped.
         size = tf.where((head[0] == 0xFF) & (head[1] < 0xFF), 2 + headers.number(head[2:], False), 1)
-        # Exif precedes the tables in nearly all files: only where it is near, they are searched up to the pixels.
+        # In nearly all files Exif precedes the tables. Search beyond the tables only if "Exif" is near the beginning.
         last = (head[1] == 0xDA) | (head[1] < 0xE0) & (head[0] == 0xFF) & ~near
         return tf.where(last, end, place + size), tf.where(found, place + 4, end)
 
     def chunk(place):  # of a PNG or WebP
         head = headers.read(encoded, place, 8)
         size = headers.number(head[4:])
-        size = tf.where(png, headers.number(head[:4], False) + 4, size + size % 2)  # a checksum, or an even size
+        size = tf.where(png, headers.number(head[:4], False) + 4, size + size % 2)  # PNG: checksum; WebP: even size
         found = tf.where(png, headers.has(encoded, b"eXIf", place + 4), headers.has(encoded, b"EXIF", place))
         last = headers.has(encoded, b"IEND", place + 4)
         return tf.where(last, end, place + 8 + size), tf.where(found, place + 8, end)
@@ -192,14 +194,14 @@ def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Read the orientation, 1 to 8, from the TIFF structure at `start`. It is 1 if there is none."""
+    """Read the orientation, 1 to 8, from the TIFF structure at `start`; 1 if it is missing."""
     head = headers.read(encoded, start, 8)
     little = tf.equal(head[0], ord("I"))
 
     def number(pair):  # [..., 2] -> [...]
         return tf.where(little, pair[..., 0] + 256 * pair[..., 1], 256 * pair[..., 0] + pair[..., 1])
 
-    # Of the four bytes of the offset two suffice: the directory lies within a block of 64 KiB.
+    # Two of the four bytes of the offset suffice, because the directory lies within a block of 64 KiB.
     offset = tf.where(little, number(head[4:6]), number(head[6:8]))
     directory = headers.read(encoded, start + offset, 2 + 12 * 512)
     entries = tf.reshape(directory[2:], [512, 12])
@@ -209,7 +211,7 @@ def _orientation(encoded: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_rgb(encoded: tf.Tensor, method: str) -> tf.Tensor:
-    """Decode to three channels."""
+    """Decode a file of any format to three channels."""
     image = tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.image.decode_jpeg(encoded, channels=3, dct_method=method),
@@ -221,7 +223,7 @@ def _decode_rgb(encoded: tf.Tensor, method: str) -> tf.Tensor:
 
 @_one_node
 def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
-    """Decode a file that is not JPEG. TensorFlow drops an alpha channel by itself, except that of WebP."""
+    """Decode a file that is not a JPEG. TensorFlow drops alpha channels itself, except for WebP."""
     return tf.case(
         [
             (headers.is_webp(encoded), lambda: _decode_webp(encoded)),
@@ -232,8 +234,8 @@ def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
-    # TensorFlow writes four channels of an animation, also where it has allocated three because no alpha channel is
-    # flagged. Both flags are set here, and those of other chunks are cleared.
+    # TensorFlow writes four channels of an animation even if it allocated only three, because the file flags no alpha
+    # channel. Therefore set both flags, and clear the flags of other chunks.
     animated = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 2 % 2 == 1)
     size = tf.strings.length(encoded)
     encoded = tf.cond(
@@ -255,7 +257,7 @@ def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
         encoded = tf.identity(encoded)
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
 
-    def from_palette():  # TensorFlow returns the numbers of its entries
+    def from_palette():  # TensorFlow returns indices into the palette
         palette = tf.strings.substr(encoded, 14 + size, start - size - 14)
         palette = tf.reshape(tf.io.decode_raw(palette, tf.uint8, fixed_length=1024), [256, 4])
         return tf.gather(palette[:, 2::-1], tf.cast(image[:, :, 0], tf.int32))  # BGR_ -> RGB
@@ -264,7 +266,7 @@ def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _decodes_to_gray(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether `tf.io.decode_image` can give one channel: of PNG, and of JPEG except CMYK."""
+    """Return whether TensorFlow can decode a file to one channel: a PNG, or a JPEG that is not CMYK."""
     png = tf.equal(tf.strings.substr(encoded, 0, 4), b"\x89PNG")
     return tf.cond(
         tf.io.is_jpeg(encoded), lambda: tf.image.extract_jpeg_shape(encoded)[2] < 4, lambda: tf.identity(png)

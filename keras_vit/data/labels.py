@@ -1,4 +1,4 @@
-"""Labels of examples: their checks, and the statistics of those that are values."""
+"""Checks of labels, and statistics of values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,25 +13,28 @@ MAX_CLASSES = 2**20
 
 
 def classes_up_to(largest: int, origin: str) -> list[str]:
-    """Return the names of the classes `0` to `largest`, as sources without class names have them."""
+    """Return the names of the classes of a source without class names: `"0"` to the largest label."""
     if largest >= MAX_CLASSES:
         raise ValueError(
             f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
-            "Is it an identifier? Write names, or numbers without gaps."
+            "If the labels are identifiers, replace them by names, or by numbers without gaps."
         )
     return [str(number) for number in range(largest + 1)]
 
 
 def value_names(values: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the option `values` of a source, one name or several, as a tuple."""
+    """Return the option `values` of a source, one name or several names, as a tuple."""
     names = (values,) if isinstance(values, str) else tuple(map(str, _checks.sequence("values", values, "names")))
     if not all(names) or not 0 < len(names) == len(set(names)):
-        raise ValueError(f"`values` must name one or several different values. Received: values={values!r}.")
+        raise ValueError(f"`values` must be one or several different names. Received: values={values!r}.")
     return names
 
 
 def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], str]) -> np.ndarray:
-    """Return labels as int32 `[n]` or float32 `[n, classes]`; refuse one out of range, and name its `origin`."""
+    """Return labels as int32 `[n]` or float32 `[n, classes]`.
+
+    Raises a ValueError that names the `origin` of a label out of range.
+    """
     if labels.ndim == 1:
         right = (labels >= 0) & (labels < num_classes)
         return _checked(labels, right, f"0 <= label < {num_classes}, the number of classes", origin).astype(np.int32)
@@ -44,7 +47,10 @@ def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], s
 
 
 def check_values(values: np.ndarray, names: Sequence[str], origin: Callable[[int], str]) -> np.ndarray:
-    """Return values `[n]` or `[n, k]` as float32 `[n, k]`; refuse one that is not finite, and name its `origin`."""
+    """Return values `[n]` or `[n, k]` as float32 `[n, k]`.
+
+    Raises a ValueError that names the `origin` of a value that is not finite.
+    """
     values = values.reshape(len(values), -1)
     if values.shape[1] != len(names):
         raise ValueError(f"There must be a name for each value, {values.shape[1]}. Received: {', '.join(names)}.")
@@ -65,12 +71,13 @@ def _checked(labels: np.ndarray, right: np.ndarray, expected: str, origin: Calla
 
 
 def values_of(source: Source) -> Values:
-    """Return the names of a source's values with their mean and deviation, in float64 from one pass over its labels.
+    """Return the names, means and standard deviations of a source's values.
 
-    No image is decoded. The result depends neither on the order of the examples nor on the number of files.
+    They are computed in float64 from one pass over the labels, without decoding images. The result depends neither on
+    the order of the examples nor on the number of files.
 
     Args:
-        source: Result of `open_source` whose labels are values, usually the training split.
+        source: Result of `open_source`, usually for the training split. Its labels must be values.
 
     Raises:
         ValueError: If the labels are classes, or a value is the same for all examples.

@@ -1,4 +1,4 @@
-"""From items, which say what each row of a batch is, to batches of loaded images."""
+"""Loading and batching of items. An item identifies the example of a row."""
 
 from collections.abc import Callable
 
@@ -17,13 +17,13 @@ def load_batches(
     training: bool,
     steps: int | None = None,
 ) -> tf.data.Dataset:
-    """Load examples in parallel, in order, and batch them; `steps=None` is without end.
+    """Load examples in parallel and batch them in order. `steps=None` means that `items` never ends.
 
-    `items` has one element per step: vectors of `rows`. Rows whose position is -1 become zeros. In training an image
-    that cannot be read is replaced by another; otherwise its row becomes zeros.
+    `items` has one element per step, whose entries are vectors over `rows` rows. Rows with the position -1 become
+    zeros. If images are skipped, an unreadable image is replaced by another image in training, and by zeros otherwise.
     """
     loader = _Loader(load, source, items.element_spec, always=training and isinstance(source, ArraySource))
-    if isinstance(source, ArraySource):  # nothing is decoded, nothing can fail
+    if isinstance(source, ArraySource):  # arrays are not decoded, so loading cannot fail
         return _batch(items.unbatch().map(loader.load, tf.data.AUTOTUNE, deterministic=True), rows)
     if isinstance(source, IndexedSource) and not reporter.skips:
         return _batches_that_fail(items, loader, rows, reporter, steps)
@@ -31,17 +31,17 @@ def load_batches(
 
 
 class _Loader:
-    """Loads single items inside of graphs."""
+    """Loads single items inside graphs."""
 
     def __init__(self, load, source: Source, element_spec: dict, always: bool):
         self.source, self.always = source, always
         spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in element_spec.items()}
-        # Traced once, used at several places.
+        # Traced once and used in several places.
         self._load = tf.function(load, autograph=False).get_concrete_function(spec)
 
     @tf.autograph.experimental.do_not_convert
     def load(self, item: dict) -> dict:
-        """Load an item. Rows that only fill up a batch become zeros."""
+        """Load an item. Rows of padding become zeros."""
         return self._load(item) if self.always else tf.cond(item["position"] < 0, self.zeros, lambda: self._load(item))
 
     def zeros(self) -> dict:
@@ -50,9 +50,10 @@ class _Loader:
 
     @tf.autograph.experimental.do_not_convert
     def first_readable(self, item: dict, replace: bool) -> tuple[tf.Tensor, dict]:
-        """Load an item, or if `replace` the first one after it that can be read.
+        """Load an item or, with `replace`, the first readable item after it.
 
-        Returns how many could not be read before that, int64, or -1 with zeros if none can be read.
+        Returns the number of unreadable items before the loaded item, int64, and the example. If no item can be read,
+        the number is -1 and the example is zeros.
         """
         tried = tf.data.Dataset.from_tensors(item)
         if replace:
@@ -69,7 +70,7 @@ def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
 def _batches_that_report(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, replace: bool
 ) -> tf.data.Dataset:
-    """Load each item by a small dataset of its own: slower, but other images can take the place of a bad one."""
+    """Load each item with a separate small dataset. This is slower, but can replace unreadable images."""
 
     def load(item):
         failures, example = loader.first_readable(item, replace)
@@ -90,9 +91,9 @@ def _batches_that_report(
 def _batches_that_fail(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, steps: int | None
 ) -> tf.data.Dataset:
-    """Load items in one stream, the fast way. An item that fails is missing there, and its number tells which it is.
+    """Load all items in one fast stream. Items are numbered, so that a gap in the numbers identifies a failed item.
 
-    A row that cannot fail follows the rows of each step. So a stream of failures has elements as well.
+    A row that cannot fail is added to the rows of each step. The stream has elements even if all other items fail.
     """
 
     def number(step, item):
@@ -102,7 +103,7 @@ def _batches_that_fail(
 
     @tf.autograph.experimental.do_not_convert
     def find(problem, element):
-        """Keep the first problem, because the rows behind a missing one are in wrong batches."""
+        """Keep the first problem, because all rows after a missing row are in the wrong batches."""
         step, (item, (numbers, batch)) = element
         missing = numbers[:rows] != step * (rows + 1) + tf.range(rows, dtype=tf.int64)
         is_new = tf.reduce_any(missing) & (tf.strings.length(problem) == 0)
@@ -120,7 +121,7 @@ def _batches_that_fail(
             return {key: value[:rows] for key, value in batch.items()}  # a view, without a copy
 
     filled = items
-    if steps is not None:  # behind the last batch, enough to fill it when some of its rows are missing
+    if steps is not None:  # add rows of padding, which fill the last batch if rows are missing
         filled = items.concatenate(
             items.take(1).map(lambda item: {**item, "position": tf.fill([rows], tf.constant(-1, tf.int64))})
         )

@@ -1,6 +1,6 @@
-"""Choice of the patches that pre-training hides: functions of the seed and the step alone.
+"""Choice of the patches that pre-training hides, which depends only on the seed and the step.
 
-Each function draws for the global batch, and every worker takes its rows.
+Each function draws for the global batch, and every worker uses its rows.
 """
 
 import tensorflow as tf
@@ -19,10 +19,10 @@ def orders(seed: int, step: tf.Tensor, batch_size: int, num_patches: int) -> tf.
 def corruptions(
     seed: int, step: tf.Tensor, batch_size: int, num_patches: int, num_corrupted: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Choose the patches of the global batch that are corrupted, `num_corrupted` per image, and how.
+    """Choose `num_corrupted` patches to corrupt in each image of the global batch, and the kind of corruption.
 
-    Returns the patch whose embedding each patch gets, -1 for the mask token, int32 `[batch_size, num_patches]`; and
-    whether it is corrupted, bool of the same shape.
+    Returns two tensors `[batch_size, num_patches]`. The first, int32, is the index of the patch whose embedding each
+    patch gets, or -1 for the mask token. The second, bool, is whether the patch is corrupted.
 
     References:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2

@@ -1,7 +1,7 @@
-"""Masks of class indices: PNG files, and what operations of preprocessing see of them.
+"""Masks of class indices: decoding and encoding of PNG files, and preprocessing.
 
-TensorFlow decodes a palette to its colors. Here the header of such a file is rewritten to that of a gray image, whose
-values are then the indices. Everything is made of TensorFlow operations, as the decoding of images is.
+TensorFlow decodes a PNG with a palette to colors. To obtain the indices, this module replaces the header of the file
+by the header of a gray image. Like the decoding of images, it only uses TensorFlow operations.
 """
 
 import struct
@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data import headers, images
 from keras_vit.data.parse import IGNORED
 
-MAX_CLASSES = 65_535  # also the largest number of 16 bits, which marks ignored pixels
+MAX_CLASSES = 65_535  # the largest 16-bit number, which also marks ignored pixels
 _GRAY, _PALETTE = 0, 3
 
 
@@ -25,9 +25,11 @@ def ignored(num_classes: int) -> int:
 def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
     """Decode a PNG of class indices, a scalar string, to int32 `[H, W]`.
 
-    The file is gray (1 to 16 bits) or has a palette, whose colors do not matter. `offset` is added to the indices. The
-    result is `ignored(num_classes)` where the file has 255, unless that is the index of a class, where a file of 16
-    bits has 65,535, and where the sum is negative. `origin` is the name of the file, for messages.
+    The file is gray (1 to 16 bits) or has a palette, whose colors do not matter. `offset` is added to the indices.
+    `origin` is the name of the file, for messages.
+
+    Ignored pixels become `ignored(num_classes)`. A pixel is ignored if its index plus `offset` is negative, if its
+    index is 65,535 (in 16-bit files), or if its index is 255 and there are at most 255 classes.
     """
     header = headers.read(encoded, 0, 26)
     bits, kind = header[24], header[25]
@@ -43,13 +45,13 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
         lambda: tf.cast(tf.io.decode_png(encoded, channels=1, dtype=tf.uint16), tf.int32),
         lambda: tf.cast(tf.io.decode_png(encoded, channels=1), tf.int32),
     )[..., 0]
-    # The decoder stretches 1, 2 and 4 bits to 0..255.
+    # The decoder scales values of 1, 2 and 4 bits to 0..255.
     values //= tf.cast(tf.where(bits < 8, 255 // (tf.bitwise.left_shift(tf.ones_like(bits), bits) - 1), 1), tf.int32)
     return to_classes(values, num_classes, offset, origin)
 
 
 def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
-    """Return the class numbers of the indices in a mask, int32, after their check; arguments as for `decode`."""
+    """Check the indices of a mask and return them as class numbers, int32. The arguments are as in `decode`."""
     left_out = (values == MAX_CLASSES) | (values + offset < 0)
     if num_classes <= IGNORED:
         left_out |= values == IGNORED
@@ -62,7 +64,7 @@ def to_classes(values: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.
 
 def _as_gray(encoded: tf.Tensor) -> tf.Tensor:
     """Return a PNG with a palette as a gray PNG of the indices."""
-    # A checksum is linear: the difference of the color types changes it by a constant.
+    # CRC-32 is linear: changing the color type changes the checksum by a constant.
     before, after = (zlib.crc32(b"IHDR" + bytes(9) + bytes([kind]) + bytes(3)) for kind in (_PALETTE, _GRAY))
     change = tf.constant(list(struct.pack(">I", before ^ after)), tf.int64)
     checksum = tf.bitwise.bitwise_xor(headers.read(encoded, 29, 4), change)
@@ -72,14 +74,15 @@ def _as_gray(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def encode(mask: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Encode a mask `[H, W]` as a gray PNG, of 16 bits if there are more than 255 classes."""
+    """Encode a mask `[H, W]` as a gray PNG, with 16 bits if there are more than 255 classes."""
     return tf.io.encode_png(tf.cast(mask, tf.uint8 if num_classes <= IGNORED else tf.uint16)[..., None])
 
 
 def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., dict]:
-    """Return a function of `preprocess.host_function` as one of examples with a mask, int32 `[H, W]`.
+    """Adapt a function from `preprocess.host_function` to examples with a mask, int32 `[H, W]`.
 
-    Operations fill with 255. If that is the index of a class, it and those above are one higher in between.
+    Operations fill empty pixels of a mask with 255. If 255 is the index of a class, the indices from 255 on are
+    increased by one before the function and decreased afterwards.
     """
     value, shifts = ignored(num_classes), num_classes > IGNORED
 

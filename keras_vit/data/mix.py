@@ -1,7 +1,7 @@
-"""mixup and CutMix: each image and label of a batch is combined with the one before it.
+"""mixup and CutMix: each image and label of a batch is combined with the previous image and label.
 
-The weight is drawn on the host once per step (`draw`), equal for all workers. The combination (`blend`) is part of the
-training step on the device, in operations of Keras' backend.
+`draw` draws the weight on the host, once per step and equal for all workers. `blend` combines the images as part of the
+training step on the device, with `keras.ops`.
 
 References:
     mixup: https://arxiv.org/abs/1710.09412
@@ -18,7 +18,7 @@ from keras_vit.data import seeds
 
 
 def check(mixup: float, cutmix: float) -> bool:
-    """Return whether mixing is on; refuse a parameter that is negative or not a number.
+    """Return whether mixing is enabled. Raises a ValueError if a parameter is negative or not a number.
 
     Example:
     >>> check(mixup=0.2, cutmix=0.0), check(mixup=0.0, cutmix=0.0)
@@ -29,19 +29,19 @@ def check(mixup: float, cutmix: float) -> bool:
 
 
 def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) -> tf.Tensor:
-    """Draw the weight that each image keeps in a step.
+    """Draw the weight of the original images in a step.
 
-    The weight is distributed as Beta(alpha, alpha). With mixup it is the larger of the weight and its complement, as in
-    big_vision. With both, each step uses one of the two, with equal probability.
+    The weight is distributed as Beta(alpha, alpha). As in big_vision, mixup replaces it by its complement if that is
+    larger. If both methods are enabled, each step uses one of them, with equal probability.
 
     Args:
         seed: Seed of the run.
         step: Global step, an integer scalar.
-        mixup: Alpha of mixup. 0 is off.
-        cutmix: Alpha of CutMix. 0 is off.
+        mixup: Alpha of mixup. 0 disables it.
+        cutmix: Alpha of CutMix. 0 disables it.
 
     Returns:
-        float32 scalar: the weight for mixup, or minus the weight for CutMix.
+        float32 scalar: the weight for mixup, or the negative weight for CutMix.
 
     Example:
     >>> weight = float(draw(seed=0, step=tf.constant(7), mixup=0.2))
@@ -62,29 +62,29 @@ def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) ->
 
 
 def _beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """One number distributed as Beta(alpha, alpha), in (0, 1)."""
-    # X / (X + Y) of two Gamma variables, by their logarithms: those of small alpha underflow. With U uniform in (0, 1],
-    # Gamma(alpha) is Gamma(alpha + 1) * U**(1 / alpha).
+    """Draw a number in (0, 1), distributed as Beta(alpha, alpha)."""
+    # X / (X + Y) has a Beta distribution if X and Y have Gamma(alpha) distributions. X and Y underflow for small alpha,
+    # so compute their logarithms. Gamma(alpha) is Gamma(alpha + 1) * U**(1 / alpha), with U uniform in (0, 1].
     larger = tf.random.stateless_gamma([2], seed, alpha + 1.0, dtype=tf.float64)
     uniform = 1.0 - tf.random.stateless_uniform([2], seed + 1, dtype=tf.float64)
     logs = tf.math.log(larger) + tf.math.log(uniform) / alpha
     share = tf.cast(tf.sigmoid(logs[0] - logs[1]), tf.float32)
-    return tf.clip_by_value(share, 1e-6, 1.0 - 1e-6)  # minus zero could not say that it means CutMix
+    return tf.clip_by_value(share, 1e-6, 1.0 - 1e-6)  # not 0: a negative sign indicates CutMix
 
 
 def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[Any, Any]:
-    """Combine each image and label of a batch with the one before it.
+    """Combine each image and label of a batch with the previous image and label.
 
     Args:
         images: float `[B, H, W, C]`.
         one_hot: float `[B, classes]`.
-        lam: float32 `[B]`, the result of `draw`, the same number for the whole batch.
-        center: float32 `[2]` in [0, 1): center of the box of CutMix, relative to height and width.
-        mixup: As in `draw`. The graph depends on which of the two is on; at least one of them is.
+        lam: float32 `[B]`, the result of `draw`, repeated for the whole batch.
+        center: float32 `[2]` in [0, 1): center of CutMix's box, relative to height and width.
+        mixup: As in `draw`. `mixup` or `cutmix` must be positive.
         cutmix: As in `draw`.
 
     Returns:
-        Images and labels, of the same shapes and types.
+        Images and labels, with the shapes and types of the inputs.
 
     Example:
     >>> images, one_hot = ops.eye(2)[:, :, None, None], ops.eye(2)
@@ -95,11 +95,11 @@ def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, 
     partner_images, partner_labels = ops.roll(images, 1, axis=0), ops.roll(one_hot, 1, axis=0)
     share = ops.cast(ops.abs(lam[0]), "float32")
     height, width = images.shape[1:3]
-    keep = share * ops.ones([height, width], dtype="float32")  # [H, W]: how much of its own each pixel keeps
+    keep = share * ops.ones([height, width], dtype="float32")  # [H, W]: weight of the original pixels
     if cutmix > 0:
         box = _box(height, width, share, center)  # [H, W]: 1 outside, 0 inside
         keep = ops.where(lam[0] < 0, box, keep) if mixup > 0 else box
-    # With CutMix, what counts is the area that is left after the box was cut at the border.
+    # CutMix weights the labels by the actual area, because the box may be cut off at the border of the image.
     share = ops.mean(keep)
     keep = ops.cast(keep[None, :, :, None], images.dtype)
     share = ops.cast(share, one_hot.dtype)
@@ -107,7 +107,7 @@ def blend(images: Any, one_hot: Any, lam: Any, center: Any, mixup: float = 0.0, 
 
 
 def _box(height: int, width: int, share, center):
-    """float32 [H, W], 0 in a box of about `1 - share` of the area around a point, 1 elsewhere."""
+    """Return float32 `[H, W]`: 0 in a box around `center` with about `1 - share` of the area, and 1 elsewhere."""
 
     def outside(size, position):
         half = ops.sqrt(1.0 - share) * float(size) / 2

@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 from keras_vit import _spec
 
 IMAGE, GEOMETRIC, VALUE, EXAMPLE = "image", "geometric", "value", "example"
-# Of pixels of a mask that no pixel of the given mask fills. Tasks leave them out.
+# Value of pixels of a mask that preprocessing adds, for example by padding. Loss and metrics ignore them.
 IGNORED = 255
 
 Factory = TypeVar("Factory", bound=Callable[..., Callable])
-OPS: dict[str, "Op"] = {}  # those of the modules that `preprocess` imports
+OPS: dict[str, "Op"] = {}  # `preprocess` imports the modules that register operations
 
 
 def changed(**changes: Any) -> Callable[[Callable, dict], Callable]:
-    """Return the `mask` of an operation that acts on masks with some other arguments."""
+    """Return the `mask` of an operation that processes masks with changed arguments."""
     return lambda factory, arguments: factory(**{**arguments, **changes})
 
 
@@ -26,15 +26,16 @@ UNCHANGED = changed()
 class Op:
     """An operation of preprocessing strings.
 
-    `kind` is `"image"` for a function of the image, `"geometric"` for one that moves pixels, `"value"` for an
-    elementwise one that may run on the device, and `"example"` for a function of the whole dictionary.
+    `kind` is `"image"` for a function of the image, `"geometric"` for a function that moves pixels, `"value"` for an
+    elementwise function that may run on the device, and `"example"` for a function of the whole dictionary.
 
-    A geometric operation also acts on the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` makes the
-    function for masks from the factory and the arguments: it takes the nearest pixel and fills with `IGNORED`.
+    Geometric operations also process the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` builds the
+    function for masks from the factory and its arguments. That function takes the nearest pixel and fills with
+    `IGNORED`.
     """
 
     name: str
-    factory: Callable[..., Callable]  # from the arguments in the string to the function that processes images
+    factory: Callable[..., Callable]  # takes the arguments in the string, returns the function that processes images
     kind: str = IMAGE
     random: bool = False  # the function takes a seed as its second argument
     mask: Callable[[Callable, dict], Callable] = UNCHANGED
@@ -42,7 +43,7 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One step of a preprocessing string, its function, and the arguments of it by name, with defaults."""
+    """One operation of a preprocessing string, with its function and all arguments, including defaults, by name."""
 
     op: Op
     text: str
@@ -57,7 +58,7 @@ class Call:
 def operation(
     kind: str = IMAGE, random: bool = False, name: str = "", mask: Callable[[Callable, dict], Callable] = UNCHANGED
 ) -> Callable[[Factory], Factory]:
-    """Register a factory as an operation of preprocessing strings, by default under the name of the factory."""
+    """Register a factory as an operation of preprocessing strings; `name` defaults to the name of the factory."""
 
     def register(factory: Factory) -> Factory:
         op = Op(name or factory.__name__, factory, kind, random, mask)
@@ -68,7 +69,7 @@ def operation(
 
 
 def parse(pp: str) -> tuple[Call, ...]:
-    """Read a preprocessing string: operations joined by `|`, each `name` or `name(literals)`."""
+    """Parse a preprocessing string: operations joined by `|`, each `name` or `name(literals)`."""
     steps = []
     for call in _spec.parse(pp, "preprocessing string", "decode|resize(224)"):
         op = call.function(OPS)

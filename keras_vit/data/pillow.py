@@ -1,7 +1,7 @@
-"""Resizing with the pixels of Pillow, which the image processors of transformers and timm use.
+"""Resizing that reproduces the pixels of Pillow, which the image processors of transformers and timm use.
 
-Pillow stretches its filter where it reduces an image, rounds the weights to 22 bits, and rounds to pixels of 8 bits
-after each of the two axes. These operations of TensorFlow do the same, so that an exported model has the same pixels.
+When reducing an image, Pillow stretches its filter. It rounds the weights to 22 bits, and the pixels to 8 bits after
+each axis. This module does the same with TensorFlow operations, so that exported models see the same pixels.
 
 References:
     - [Pillow, Resample.c](https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c)
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-_BITS = 22  # of the weights' fractions: sums of weighted pixels fit into 32 bits
+_BITS = 22  # fractional bits of the weights: sums of weighted pixels fit into 32 bits
 
 
 def _bilinear(x: tf.Tensor) -> tf.Tensor:
@@ -34,7 +34,7 @@ def _sinc(x: tf.Tensor) -> tf.Tensor:
     return tf.where(x == 0.0, tf.ones_like(x), tf.math.divide_no_nan(tf.sin(x), x))
 
 
-# Method -> filter, and its reach to both sides in pixels of the result.
+# Method -> filter, and its radius in pixels of the result.
 FILTERS: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], float]] = {
     "pillow_bilinear": (_bilinear, 1.0),
     "pillow_bicubic": (_bicubic, 2.0),
@@ -45,11 +45,11 @@ FILTERS: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], float]] = {
 def resize(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
     """Resize an image, uint8 `[H, W, C]`, to a size `(h, w)`: uint8 `[h, w, C]`."""
     if image.dtype != tf.uint8:
-        raise ValueError(f"method={method!r} resizes images of 8 bits, uint8. Received: {image.dtype.name}.")
+        raise ValueError(f"method={method!r} requires uint8 images. Received: {image.dtype.name}.")
     channels = image.shape[-1]
     old_height, old_width = tf.shape(image)[0], tf.shape(image)[1]
     height, width = (tf.cast(side, tf.int32) for side in tf.unstack(size))
-    # Pillow begins with the width, and since version 13 with a height that is reduced by far more.
+    # Pillow resizes the width first. Since version 13, it begins with the height if that is reduced much more.
     is_first = (height < old_height) & (old_height - height > 2 * (old_width - width))
     image = _resize_rows(image, tf.where(is_first, height, old_height), method)
     image = tf.transpose(image, [1, 0, 2])  # [W, H, C]: columns are contiguous
@@ -70,10 +70,10 @@ def _weighted_rows(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
     last = tf.shape(image)[0] - 1
 
     def add(tap, total):
-        rows = tf.gather(image, tf.minimum(first + tap, last))  # [size, M, C]; beyond the last row, weights are 0
+        rows = tf.gather(image, tf.minimum(first + tap, last))  # [size, M, C]; weights after the last row are 0
         return tap + 1, total + weights[tap][:, None, None] * tf.cast(rows, tf.int32)
 
-    total = tf.fill(tf.concat([[size], tf.shape(image)[1:]], 0), 1 << (_BITS - 1))  # rounds to the nearest
+    total = tf.fill(tf.concat([[size], tf.shape(image)[1:]], 0), 1 << (_BITS - 1))  # one half, to round to nearest
     taps = tf.shape(weights)[0]
     _, total = tf.while_loop(lambda tap, _: tap < taps, add, (0, total))
     total = tf.bitwise.right_shift(total, _BITS)
@@ -81,11 +81,11 @@ def _weighted_rows(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
 
 
 def _weights(old: tf.Tensor, new: tf.Tensor, function: Callable, reach: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the first row under each row of the result, `[new]`, and the weights of the rows from there on."""
+    """Return the first input row of each output row, `[new]`, and the weights of that row and the following rows."""
     scale = tf.cast(old, tf.float64) / tf.cast(new, tf.float64)
     stretch = tf.maximum(scale, 1.0)
     center = (tf.range(tf.cast(new, tf.float64), dtype=tf.float64) + 0.5) * scale  # [new]
-    # Pillow converts to integers, toward zero.
+    # Like Pillow, truncate toward zero.
     first = tf.maximum(tf.cast(center - reach * stretch + 0.5, tf.int32), 0)
     end = tf.minimum(tf.cast(center + reach * stretch + 0.5, tf.int32), old)
     taps = tf.range(tf.reduce_max(end - first))[:, None]  # [taps, 1]

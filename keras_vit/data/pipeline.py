@@ -1,10 +1,10 @@
 """Batches for training and evaluation.
 
-A training batch is a pure function of the source, the seed and the global step. Row `r` of step `s` is position
-`p = s * batch_size + r`. The position decides the example, by a permutation of its epoch that is computed and not
-stored, and the random numbers of its augmentation. A run therefore resumes at any step at once with the images that it
-would have seen. The batch does not depend on the number of workers: worker `i` of `S` takes the rows from
-`i * batch_size / S`.
+A training batch is a pure function of the source, the seed and the global step. Row `r` of step `s` has the position
+`p = s * batch_size + r`. The position determines the example and the random numbers of its augmentation. The example
+follows from a permutation per epoch, which is computed and not stored. A run can therefore resume at any step without
+delay, and with the same images as an uninterrupted run. The global batch does not depend on the number of workers:
+worker `i` of `S` reads the rows from `i * batch_size / S` on.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import Rows, Source
 
 SHUFFLE_BUFFER = 50_000
-# From a step and the size of the global batch to further entries of the global batch.
+# Maps a step and the size of the global batch to additional entries of the global batch.
 Draw = Callable[[tf.Tensor, int], dict[str, tf.Tensor]]
 
 
@@ -37,32 +37,33 @@ def train_batches(
     draw: Draw | None = None,
     as_tuples: bool = False,
 ) -> tf.data.Dataset:
-    """Make endless training batches.
+    """Return an endless dataset of training batches.
 
     Args:
         source: Result of `open_source`.
         pp: Preprocessing string. Its part for the device (see `preprocess.split`) is left to `device_function`.
         batch_size: Number of examples per step over all workers.
-        seed: Seed of order and augmentation.
+        seed: Seed of the order and the augmentation.
         start_step: Global step of the first batch.
-        shard_index: Number of this worker.
+        shard_index: Index of this worker.
         num_shards: Number of workers.
-        mixup: Alpha of the mixing that the training step does by `mix.blend`. 0 is off.
-        cutmix: Alpha of CutMix. 0 is off.
-        shuffle_buffer: Number of encoded examples to shuffle among, for sources that can only be read in order.
-        on_bad_image: For an image that cannot be read, `"error"` stops (see `image_errors`), and `"skip"` takes the
-            next one that can be read, unless more than half cannot. A `Log` skips and keeps the list.
-        draw: Function of a step and `batch_size` to further entries of the global batch.
-        as_tuples: Whether to make `(images, labels)` for `model.fit`, with images as the whole string makes them,
-            float32. It excludes mixing and `draw`.
+        mixup: Alpha of mixup, which the training step applies with `mix.blend`. 0 disables it.
+        cutmix: Alpha of CutMix, which the training step applies with `mix.blend`. 0 disables it.
+        shuffle_buffer: Size of the shuffle buffer, in encoded examples, for sources that can only be read in order.
+        on_bad_image: Policy for images that cannot be read. `"error"` stops (see `image_errors`). `"skip"` replaces the
+            image by the next readable image, and stops if more than half of the images cannot be read. A `Log` does the
+            same as `"skip"` and lists the skipped images.
+        draw: Function that maps a step and `batch_size` to additional entries of the global batch.
+        as_tuples: Whether to return `(images, labels)` for `model.fit`, with the whole preprocessing string applied, as
+            float32. Cannot be combined with `mixup`, `cutmix` or `draw`.
 
     Returns:
         Dataset of `{"image": uint8 [b, H, W, C], "label": int32 [b] or float32 [b, classes]}` with
-        `b = batch_size / num_shards`, and `"mix": float32 [b]`, the same number in each row, if mixing is on. A source
-        of masks has `"mask": int32 [b, H, W]` instead of the label.
+        `b = batch_size / num_shards`. With `mixup` or `cutmix`, there is also `"mix": float32 [b]`, the same number in
+        each row. A source of masks has `"mask": int32 [b, H, W]` instead of the label.
 
     Raises:
-        ValueError: If the preprocessing does not give images of one size, or an argument is out of range.
+        ValueError: If the preprocessing does not produce images of one size, or an argument is out of range.
 
     Example:
         >>> source = open_source("digits")
@@ -110,27 +111,28 @@ def eval_batches(
     draw: Draw | None = None,
     as_tuples: bool = False,
 ) -> tf.data.Dataset:
-    """Make batches of one pass over a source, in its order.
+    """Return the batches of one pass over a source, in its order.
 
-    All batches are full: the last one ends in images of zeros. `"valid"` is 0 for them and for images that were
-    skipped, and 1 otherwise. All workers get the same number of batches.
+    All batches have the same size: the last batch is padded with images of zeros. `"valid"` is 0 for padding and for
+    skipped images, and 1 otherwise. All workers get the same number of batches.
 
     Args:
         source: Result of `open_source`.
         pp: Preprocessing string without random operations.
         batch_size: Number of examples per batch over all workers.
-        shard_index: Number of this worker.
+        shard_index: Index of this worker.
         num_shards: Number of workers.
-        on_bad_image: As in `train_batches`; skipping marks the row of an image as not valid, however many there are.
-        draw: As in `train_batches`, with the number of the batch as the step.
-        as_tuples: As in `train_batches`. Rows that are not valid are left out, so that batches may be smaller. Their
-            number is known unless images are skipped.
+        on_bad_image: Policy for images that cannot be read, as in `train_batches`. Skipped images are marked as not
+            valid instead of being replaced, and their number is not limited.
+        draw: As in `train_batches`, with the index of the batch as the step.
+        as_tuples: As in `train_batches`. Rows that are not valid are removed, so that batches can be smaller. The
+            number of batches is known unless images are skipped.
 
     Returns:
         Dataset of `{"image", "label" or "mask", "valid": float32 [b]}`.
 
     Raises:
-        ValueError: If the preprocessing is random or does not give images of one size.
+        ValueError: If the preprocessing is random or does not produce images of one size.
 
     Example:
         >>> source = open_source("digits", "test")
@@ -153,15 +155,15 @@ def eval_batches(
     batches = _add_draws(batches, draw, 0, rows).apply(tf.data.experimental.assert_cardinality(steps))
     if not as_tuples:
         return _finish(batches)
-    # The last batch of a worker may be padding only.
+    # The last batch of a worker may consist of padding only.
     batches = batches.take(-(-(source.num_examples - rows.first) // batch_size))
     return _finish(batches, pp, may_be_empty=reporter.skips)
 
 
 def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None = None) -> Iterator[dict]:
-    """Yield images of any size, as the model takes them, and their masks as they are stored, as arrays.
+    """Yield preprocessed images of their original size, and their stored masks, as arrays.
 
-    The preprocessing is `other_pp`, or `pp` without what crops and resizes.
+    The preprocessing is `other_pp`, or by default `pp` without crops and resizing.
     """
     kept = (call.text for call in parse.parse(pp) if call.op.kind != parse.GEOMETRIC)
     pp = other_pp or "|".join(kept)
@@ -218,7 +220,7 @@ def _checked(source: Source, example: dict) -> dict:
 
 
 def _add_draws(batches: tf.data.Dataset, draw: Draw | None, start: int, rows: Rows) -> tf.data.Dataset:
-    """Add this worker's rows of what is drawn for the global batch."""
+    """Add this worker's rows of the entries that `draw` returns for the global batch."""
     if draw is None:
         return batches
 
@@ -229,7 +231,7 @@ def _add_draws(batches: tf.data.Dataset, draw: Draw | None, start: int, rows: Ro
 
 
 def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
-    """Turn batches into `(images, labels)`, without the rows of padding and with the device's part of `pp`."""
+    """Turn batches into `(images, labels)`: remove rows that are not valid, and apply the device's part of `pp`."""
     function = preprocess.device_function(pp)
 
     def apply(batch):
@@ -242,13 +244,13 @@ def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
 
 
 def _finish(batches: tf.data.Dataset, pp: str | None = None, may_be_empty: bool = False) -> tf.data.Dataset:
-    """Set the options of batches, as tuples if there is a preprocessing string, without those that are empty."""
+    """Set the options of a dataset. With `pp` return tuples, and with `may_be_empty` drop empty batches."""
     if pp is not None:
         batches = _tuples(batches, pp)
     if may_be_empty:  # the number of batches becomes unknown
         batches = batches.filter(lambda images, _: tf.shape(images)[0] > 0)
     options = tf.data.Options()
     options.deterministic = True
-    # The rows of each worker are chosen above; a second division would lose examples.
+    # The batches already contain only this worker's rows. Sharding them again would lose examples.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(tf.data.AUTOTUNE).with_options(options)

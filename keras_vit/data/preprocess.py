@@ -1,7 +1,7 @@
 """Preprocessing strings: `"decode|resize_small(256)|central_crop(224)|value_range(-1, 1)"`.
 
-A string defines everything that happens to an image between the file and the model. Training, evaluation and the
-exported model read the same string.
+A string defines the whole transformation from the image file to the input of the model. Training, evaluation and
+exported models use the same strings.
 """
 
 import functools
@@ -22,9 +22,9 @@ def onehot(
 
     Args:
         depth: Number of classes.
-        key: Name of the label. `"labels"`, as big_vision calls it, means `"label"`.
+        key: Name of the label. `"labels"`, the name in big_vision, is a synonym of `"label"`.
         key_result: Name of the result. None replaces the label.
-        on: Value of the classes of the label.
+        on: Value of the labeled classes.
         off: Value of the other classes.
 
     Example:
@@ -62,10 +62,10 @@ def _label_key(key: str) -> str:
 
 
 def split(pp: str) -> tuple[str, str]:
-    """Split a preprocessing string into the part of the host and the part of the device.
+    """Split a preprocessing string into a part for the host and a part for the device.
 
-    The value operations at the end (`value_range`, `value_norm`) run on the device, so that images are transferred as
-    uint8, a quarter of the bytes.
+    The value operations at the end (`value_range`, `value_norm`) run on the device. Images are therefore transferred as
+    uint8, which takes a quarter of the bytes of float32.
 
     Args:
         pp: Preprocessing string.
@@ -100,9 +100,9 @@ def host_function(pp: str) -> Callable[..., dict]:
 
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
-        usually "label". The numbers that random operations draw depend only on `seed`, on the place of the operation in
-        the string, and on `position`, an int64 scalar. A "mask", uint8 or int32 `[H, W]` or `[H, W, 1]` of one integer
-        per pixel of the upright image, is cropped, resized, turned and mirrored as the image is.
+        usually "label". It may have a "mask" with one integer per pixel of the upright image, uint8 or int32 `[H, W]`
+        or `[H, W, 1]`, which is cropped, resized, turned and mirrored like the image. Random operations depend only on
+        `seed`, on `position`, an int64 scalar, and on the place of the operation in the string.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
@@ -132,7 +132,7 @@ def host_function(pp: str) -> Callable[..., dict]:
 
 def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the decoded image and its mask; fail if their sizes differ."""
-    if image.dtype == tf.string:  # an operation that decodes would cut the image before it turns it upright
+    if image.dtype == tf.string:  # operations that decode crop the stored image before they turn it upright
         image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
     with tf.control_dependencies([images.check_size(image, mask)]):
         return image, tf.identity(mask)
@@ -151,14 +151,14 @@ def _array(image: tf.Tensor, call: Call) -> tf.Tensor:
 
 
 def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return the device's part of a preprocessing string, for use inside the training step of any backend.
+    """Return the device's part of a preprocessing string as a function, for the training step of any backend.
 
     Args:
         pp: Preprocessing string, whole or only the device's part.
 
     Returns:
-        Function of images `[B, H, W, C]` of any type that returns float32 in the range that the model expects. XLA can
-        compile it.
+        Function that takes images `[B, H, W, C]` of any type and returns float32 in the range that the model expects.
+        XLA can compile it.
 
     Example:
     >>> function = device_function("decode|resize(16)|value_range(-1, 1)")
@@ -177,7 +177,7 @@ def device_function(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def is_random(pp: str) -> bool:
-    """Return whether a preprocessing string has an operation that draws random numbers.
+    """Return whether a preprocessing string has a random operation.
 
     Example:
     >>> is_random("decode|flip_lr"), is_random("decode|resize(224)")
@@ -187,14 +187,14 @@ def is_random(pp: str) -> bool:
 
 
 def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return the function from the bytes of one file to the input of the model, which an exported model carries.
+    """Return the function that turns the bytes of one image file into an input of the model, as exported models do.
 
     Args:
-        pp: Preprocessing string for evaluation. "decode" is added in front where it is missing, as for sources of
-            arrays.
+        pp: Preprocessing string for evaluation. If it does not begin with "decode" (strings for sources of arrays do
+            not), "decode" is prepended.
 
     Returns:
-        Function of a scalar string that returns float32 `[H, W, C]`.
+        Function that takes a scalar string and returns float32 `[H, W, C]`.
 
     Raises:
         ValueError: If `pp` has random operations.
@@ -223,7 +223,7 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def output_size(pp: str) -> tuple[int, int]:
-    """Return height and width of the images that a preprocessing string results in.
+    """Return the height and width of the images that a preprocessing string produces.
 
     Args:
         pp: Preprocessing string, with or without random operations.
@@ -244,7 +244,7 @@ def output_size(pp: str) -> tuple[int, int]:
     return int(shape[0]), int(shape[1])
 
 
-@functools.lru_cache(64)  # tracing the decoder takes longer than all else that opening a model does with the string
+@functools.lru_cache(64)  # tracing the decoder takes most of the time of opening a model's preprocessing
 def _output_shape(pp: str) -> tf.TensorShape:
     host = host_function(pp)
     spec = tf.TensorSpec([], tf.string) if pp.startswith("decode") else tf.TensorSpec([None, None, 3], tf.uint8)
@@ -253,14 +253,15 @@ def _output_shape(pp: str) -> tf.TensorShape:
 
 
 def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -> str:
-    """Add decoding and resizing to the size of a model's input to a preprocessing string that lacks them.
+    """Add decoding and resizing to a preprocessing string that lacks them.
 
-    A recipe for images in arrays of one size has neither. On an image of the model's size the result computes the same.
+    The string of a recipe for arrays of one size has neither. The completed string gives the same result for images of
+    the model's size.
 
     Args:
         pp: Preprocessing string.
-        input_shape: `(H, W, C)` of the model's input; nothing is resized if it takes any size.
-        method: Method of the resizing, see `resize`; `"area"` averages all pixels of a larger image.
+        input_shape: `(H, W, C)` of the model's input. Images are not resized if `H` or `W` is None.
+        method: Method of resizing, see `resize`. `"area"` averages all pixels of a larger image.
 
     Example:
     >>> complete("value_range(-1, 1)", (32, 32, 3))

@@ -1,8 +1,8 @@
-"""Python functions inside input pipelines, without the risk that they keep the process from ending.
+"""Python callbacks in tf.data that never block interpreter shutdown.
 
-A pipeline runs ahead in threads of TensorFlow. At the end of the process Python gives its lock to no other thread any
-more. A thread that asks for it then waits for ever, and Python, which closes the pipeline, waits for the thread. So
-calls are counted, and at the end the pipelines are told to make no more of them, before Python shuts down.
+A pipeline prefetches in threads of TensorFlow. During shutdown, Python no longer gives the GIL to other threads. A
+callback would wait forever for the GIL, and Python would wait forever for the pipeline. To avoid this deadlock, running
+callbacks are counted. An exit handler forbids new callbacks and waits until the running callbacks have returned.
 """
 
 import atexit
@@ -17,12 +17,12 @@ _SECONDS_TO_END = 30.0
 
 
 def call_python(function: Callable[..., bytes], arguments: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Call a Python function that returns bytes; empty if it raised an error, or if the process is ending."""
+    """Call a Python function that returns bytes. The result is empty if it fails or if the process is ending."""
 
     def call(*values):
         try:
             return function(*values)
-        except Exception:  # an error would leave the call counted
+        except Exception:  # after an error, the call would remain counted as running
             logging.exception("A function of an input pipeline failed.")
             return b""
 
@@ -42,8 +42,8 @@ def _add(counter: tf.Tensor, value: int):
 
 @functools.cache
 def _gate() -> tuple[tf.Tensor, tf.Tensor]:
-    """Handles of two variables: the number of calls under way, and whether the process is ending."""
-    # Plain resources: a `tf.Variable` would become one of the strategy in whose scope the first pipeline is made.
+    """Return the handles of two variables: the number of running calls, and whether the process is ending."""
+    # Not `tf.Variable`s, which would belong to the strategy in whose scope the first pipeline is created.
     with tf.init_scope(), tf.device("CPU"):
         running = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="keras_vit_calls_running")
         closed = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name="keras_vit_calls_closed")

@@ -3,22 +3,25 @@
 `"reference"` equals the code of AutoAugment, EfficientNet and big_vision bit by bit, including its oddities.
 All 16 operations are always applied at full strength. With L = magnitude / 10:
 
-| operation | argument | what is odd |
+| operation | argument | oddity |
 |---|---|---|
 | Rotate, ShearX, ShearY | +-30 L degrees, +-0.3 L | |
 | TranslateX, TranslateY | +-100 L pixels | independent of the image size |
-| Color, Contrast, Brightness, Sharpness | factor 1.8 L + 0.1 | 0.1 at magnitude 0 is nearly black, or gray |
-| Contrast | | it is relative to the gray value pixels / 256, not to the mean |
-| Posterize | int(4 L) bits | the stronger, the less changes |
-| Solarize | threshold int(256 L) | taken modulo 256: at magnitudes 10 and 20 it inverts everything |
+| Color, Contrast, Brightness, Sharpness | factor 1.8 L + 0.1 | magnitude 0 gives 0.1: nearly black, or gray |
+| Contrast | | relative to the gray value (number of pixels) / 256, not to the mean |
+| Posterize | int(4 L) bits | larger magnitudes change less |
+| Solarize | threshold int(256 L) | taken modulo 256: magnitudes 10 and 20 invert everything |
 | SolarizeAdd | 110 L | |
-| Cutout | square of twice 40 L pixels | independent of the image size |
+| Cutout | square with sides of 2 * 40 L pixels | independent of the image size |
 | AutoContrast, Equalize, Invert | | |
 
-`"corrected"` has the same operations. Except for the three without an argument, each does nothing at magnitude 0 and
-more at a larger one: factors are 1 +- 0.9 L, Contrast is relative to the mean, Posterize keeps
-8 - int(4 L) bits, Solarize has the threshold 256 (1 - L), lengths are those above at 224 pixels and in proportion to
-the image, and moved images are interpolated.
+`"corrected"` has the same operations. Except for the three operations without an argument, they do nothing at magnitude
+0, and their effect grows with the magnitude. Differences from `"reference"`:
+
+- Factors are 1 +- 0.9 L, and Contrast is relative to the mean.
+- Posterize keeps 8 - int(4 L) bits, and Solarize has the threshold 256 (1 - L).
+- The lengths in the table are for images of 224 pixels, and are scaled with the size of the image.
+- Moved images are interpolated.
 """
 
 import functools
@@ -33,7 +36,7 @@ from keras_vit.data.augment import cover
 from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
 
 REFERENCE, CORRECTED = "reference", "corrected"
-GRAY = 128  # of pixels that become empty
+GRAY = 128  # value of empty pixels
 MOVES = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 
@@ -43,7 +46,7 @@ def _of_masks(factory: Callable, arguments: dict) -> Callable:
 
 @operation(GEOMETRIC, random=True, mask=_of_masks)
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
-    """Apply randomly chosen augmentations one after the other, of a `magnitude` that is designed for at most 10."""
+    """Apply `num_layers` randomly chosen augmentations in sequence. `magnitude` is meant to be at most 10."""
     _checks.positive_int("num_layers", num_layers, minimum=0)
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:
@@ -62,7 +65,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
 
 
 def _layers(num_layers: int, operations: dict[str, Callable]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the function of an image or mask and a seed that applies randomly chosen operations."""
+    """Return a function of an image or mask and a seed, which applies randomly chosen operations."""
 
     def apply(image, seed):
         chosen = tf.random.stateless_uniform([num_layers], seed, 0, len(operations), tf.int32)
@@ -80,9 +83,9 @@ def _layers(num_layers: int, operations: dict[str, Callable]) -> Callable[[tf.Te
 def operations_of(
     magnitude: float, mode: str, masks: bool = False
 ) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two numbers in [0, 1).
+    """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two random numbers in [0, 1).
 
-    With `masks` they are functions of a mask `[H, W, 1]`. Those that do not move pixels return it as it is.
+    With `masks=True` they are functions of a mask `[H, W, 1]`. Operations that do not move pixels return it unchanged.
     """
     level = float(magnitude) / 10
     reference = mode == REFERENCE
@@ -91,7 +94,7 @@ def operations_of(
     def factor(draws):
         return level * 1.8 + 0.1 if reference else 1.0 + _sign(draws[0]) * 0.9 * level
 
-    def length(pixels, side):  # the numbers of pixels were chosen for a size of 224
+    def length(pixels, side):  # `pixels` is for images of 224 pixels
         return pixels * level if reference else pixels * level / 224 * tf.cast(side, tf.float32)
 
     def translate(image, draws, axis):
@@ -140,7 +143,7 @@ def _sign(draw: tf.Tensor) -> tf.Tensor:
 
 
 def blend(degenerate: tf.Tensor, image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """Interpolate between `degenerate` at factor 0 and `image` at factor 1, or extrapolate. Fractions are cut off."""
+    """Interpolate or extrapolate from `degenerate` (factor 0) to `image` (factor 1). Fractions are truncated."""
     if isinstance(factor, float) and factor in (0.0, 1.0):
         return image if factor else degenerate
     start = tf.cast(degenerate, tf.float32)
@@ -149,7 +152,7 @@ def blend(degenerate: tf.Tensor, image: tf.Tensor, factor: Any) -> tf.Tensor:
 
 
 def autocontrast(image: tf.Tensor) -> tf.Tensor:
-    """Stretch each channel to 0..255. A constant channel stays."""
+    """Stretch each channel to 0..255. A constant channel is not changed."""
     rows = _rows(image)
     low, high = (
         tf.cast(reduce(tf.reshape(reduce(rows, 0), [-1, image.shape[-1]]), 0), tf.float32)
@@ -164,7 +167,7 @@ def autocontrast(image: tf.Tensor) -> tf.Tensor:
 def equalize(image: tf.Tensor) -> tf.Tensor:
     """Flatten the histogram of each channel, as PIL does."""
     channels = image.shape[-1]
-    values = tf.cast(_rows(image), tf.int32) + _along_rows(image, tf.range(channels) * 256)  # each has bins of its own
+    values = tf.cast(_rows(image), tf.int32) + _along_rows(image, tf.range(channels) * 256)  # separate bins per channel
     counts = tf.reshape(tf.math.bincount(values, minlength=256 * channels), [channels, 256])
     last = 255 - tf.argmax(tf.cast(tf.reverse(counts, [1]) > 0, tf.int32), axis=1, output_type=tf.int32)
     step = (tf.reduce_sum(counts, axis=1) - tf.gather(counts, last, batch_dims=1)) // 255  # [C]
@@ -177,20 +180,20 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def posterize(image: tf.Tensor, bits: int) -> tf.Tensor:
-    """Keep the upper `bits`, at least one."""
+    """Keep the upper `bits` bits, at least one."""
     shift = min(max(8 - bits, 0), 7)
     return tf.bitwise.bitwise_and(image, tf.constant((0xFF >> shift) << shift, tf.uint8))
 
 
 def solarize(image: tf.Tensor, threshold: int) -> tf.Tensor:
-    """Invert values from `threshold`, 0..256."""
+    """Invert values of at least `threshold`, which is in 0..256."""
     if threshold > 255:
         return image
-    return tf.bitwise.bitwise_xor(image, tf.cast(image >= threshold, tf.uint8) * 255)  # faster than to select
+    return tf.bitwise.bitwise_xor(image, tf.cast(image >= threshold, tf.uint8) * 255)  # faster than `tf.where`
 
 
 def solarize_add(image: tf.Tensor, addition: int) -> tf.Tensor:
-    """Add to values below 128."""
+    """Add `addition` to values below 128."""
     return image + tf.cast(image < 128, tf.uint8) * tf.minimum(255 - image, min(addition, 255))
 
 
@@ -200,7 +203,7 @@ def color(image: tf.Tensor, factor: Any) -> tf.Tensor:
 
 
 def contrast(image: tf.Tensor, factor: Any, relative_to_mean: bool = True) -> tf.Tensor:
-    """Change the contrast, relative to the mean brightness or, as the reference does, to a 256th of the pixels."""
+    """Change the contrast relative to the mean brightness or, as in the reference, to (number of pixels) / 256."""
     if relative_to_mean:
         gray = tf.floor(tf.reduce_mean(tf.cast(tf.image.rgb_to_grayscale(image), tf.float32)) + 0.5)
     else:
@@ -209,7 +212,7 @@ def contrast(image: tf.Tensor, factor: Any, relative_to_mean: bool = True) -> tf
 
 
 def sharpness(image: tf.Tensor, factor: Any) -> tf.Tensor:
-    """Blur or sharpen. The outermost pixels stay."""
+    """Blur or sharpen. The outermost pixels are not changed."""
     height, width, channels = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     kernel = tf.reshape([1.0, 1.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0], [3, 3, 1, 1]) / 13.0
 
@@ -249,10 +252,10 @@ def _transform(image: tf.Tensor, transform: list, nearest: bool, fill: int) -> t
 
 
 def _rows(image: tf.Tensor) -> tf.Tensor:
-    """[H, W, C] -> [H, W * C]: operations on a few long rows are several times faster."""
+    """Reshape [H, W, C] to [H, W * C], because operations on a few long rows are several times faster."""
     return tf.reshape(image, [tf.shape(image)[0], tf.shape(image)[1] * image.shape[-1]])
 
 
 def _along_rows(image: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """[C] -> [W * C], to go with `_rows`."""
+    """Repeat values per channel, [C], to match `_rows`: [W * C]."""
     return tf.tile(values, [tf.shape(image)[1]])

@@ -1,7 +1,7 @@
-"""Sources that can only be read in order: record files, and how they are shuffled and resumed.
+"""Record files: sources that can only be read in order.
 
-Each epoch reads the files in another order, several at a time, and shuffles within a buffer. The order depends only on
-the seed and the epoch. To resume within an epoch, records are read and passed over without decoding them.
+Each epoch reads the files in a new order, several at a time, and shuffles within a buffer. The order depends only on
+the seed and the epoch. To resume within an epoch, the earlier records are read again but not decoded.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ CYCLE_LENGTH = 16  # files that are read at the same time
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """`take` records of the file at `path`, after the first `skip`. `take=-1` means all."""
+    """`take` records of the file at `path`, after the first `skip` records. `take=-1` means all."""
 
     path: str
     skip: int = 0
@@ -27,10 +27,10 @@ class Slice:
 
 
 class RecordSource(Source):
-    """Examples in record files, which `parse` turns from one serialized record into {"image", "label"}.
+    """Examples in record files. `parse` turns a serialized record into {"image", "label" or "mask"}.
 
-    With several workers and `shard_by="rows"` every worker reads all files and decodes only its own rows, so that the
-    global batch does not depend on their number. With `"files"` every worker reads files of its own.
+    With `shard_by="rows"`, every worker reads all files but decodes only its own rows, so that the global batch does
+    not depend on the number of workers. With `shard_by="files"`, every worker reads different files.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RecordSource(Source):
         return self.parse(item["record"])
 
     def labels(self) -> np.ndarray:
-        """Return all labels. The records are read and the images are not decoded."""
+        """Return all labels. This reads all records but does not decode the images."""
         if self.label_kind == "mask":
             return super().labels()
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
@@ -71,7 +71,7 @@ class RecordSource(Source):
     keys = ("file", "number")
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace one whose image cannot be read: the others of its file, cyclically."""
+        """Return the items that may replace an item whose image cannot be read: the rest of its file, cyclically."""
         file, number = item["file"], item["number"]
         behind = self.read(file).filter(lambda record: record["number"] > number)
         before = self.read(file).take_while(lambda record: record["number"] < number)
@@ -103,7 +103,7 @@ class RecordSource(Source):
 
         @tf.autograph.experimental.do_not_convert
         def of_epoch(epoch):
-            # `tf.random.set_seed` elsewhere must not change the order.
+            # `tf.random.set_seed` in other code must not change the order.
             tf.compat.v1.get_default_graph().seed = 1
             order = seeds.permute(tf.range(count, dtype=tf.int64), tf.fill([count], epoch), stream, count)
             dataset = tf.data.Dataset.from_tensor_slices(tf.gather(files, order))
@@ -128,25 +128,25 @@ class RecordSource(Source):
         return items.map(own_rows)
 
     def _files_of(self, rows: Rows) -> tuple[tf.Tensor, int, int]:
-        """Return the files that a worker reads, the examples in them, and those that it reads per step."""
+        """Return a worker's files, the number of examples in them, and the number of examples it reads per step."""
         files = tf.range(len(self.slices), dtype=tf.int64)
         worker, workers = rows.first // rows.count, rows.batch_size // rows.count
         if self.shard_by == "rows" or workers == 1:
             return files, self.num_examples, rows.batch_size
         if len(self.slices) < workers:
             raise ValueError(
-                f"With shard_by='files' there must be a file for each worker. Received: {len(self.slices)} files of "
+                f"With shard_by='files', there must be a file for each worker. Received: {len(self.slices)} files of "
                 f"{self.name!r} for {workers} workers."
             )
         counts = [item.take for item in self.slices[worker::workers]]
         if min(counts) < 0:
-            raise ValueError("shard_by='files' needs to know how many records each file has, not `num_examples` only.")
+            raise ValueError("shard_by='files' needs the number of records of each file; `num_examples` is not enough.")
         return files[worker::workers], sum(counts), rows.count
 
     def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
         size, batch_size = self.num_examples, rows.batch_size
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
-        # A file that holds more or less than is known would shift all that follows, so it is an error.
+        # A wrong number of records in a file would shift all following examples, so it is an error.
         items = items.apply(tf.data.experimental.assert_cardinality(size))
         filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
         items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
@@ -161,12 +161,12 @@ class RecordSource(Source):
 
 
 def several_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Return the numbers of any classes `[m]` as a vector of zeros and ones, float32 `[num_classes]`."""
+    """Turn the class numbers of an example, `[m]`, into a vector of zeros and ones, float32 `[num_classes]`."""
     return tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
 
 
 def finite(values: tf.Tensor) -> tf.Tensor:
-    """Return the values of an example; fail if one is not finite."""
+    """Return the values of an example. Fails if a value is not finite."""
     text = "value out of range, expected finite numbers:"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(values)), [text, values])]):
         return tf.identity(values)

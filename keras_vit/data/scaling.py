@@ -1,6 +1,6 @@
-"""Operations of preprocessing strings that resize images, and those that scale their values.
+"""Operations of preprocessing strings that resize images or scale their values.
 
-Those on values run on the device, in any backend of Keras.
+Operations on values run on the device, on any backend of Keras.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ def resize(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize to `size`, a side or (height, width), without keeping the aspect ratio.
 
-    `cast` returns the type of the input, with fractions cut off, as big_vision does; False keeps the float values.
-    `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` give the pixels of Pillow, bit for bit; they are
-    antialiased, and for images of 8 bits.
+    `cast=True` returns the type of the input and truncates fractions, as big_vision does. `cast=False` keeps the float
+    values. `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` reproduce the pixels of Pillow bit for bit.
+    They require uint8 images and always use antialiasing.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)
@@ -40,7 +40,7 @@ def resize_small(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`.
 
-    The other side is rounded; with the methods of Pillow it is rounded down, as torchvision does.
+    The other side is rounded to the nearest pixel. Pillow's methods round it down, as torchvision does.
     """
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
@@ -61,9 +61,10 @@ def scaled_crop(
     method: str = "bilinear",
     value: int = 0,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Resize so that the smaller side is that of `crop_size` times a random ratio, and cut out `crop_size` at random.
+    """Resize by a random ratio, then cut out `crop_size` at a random place.
 
-    An image that is smaller than the crop is filled up with `value`.
+    A ratio of 1 resizes the smaller side of the image to the smaller side of `crop_size`. An image that is smaller than
+    the crop is padded with `value`.
     """
     size = _checks.size_pair("crop_size", crop_size)
     _checks.choice("method", method, METHODS)
@@ -95,7 +96,7 @@ def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast
             return _resize(image, tf.maximum(tf.cast(sides, tf.int32), 1), method, antialias, cast)
         factor = tf.cast(target, tf.float32) / tf.cast(side(height, width), tf.float32)
         sides = tf.round(tf.cast(tf.stack([height, width]), tf.float32) * factor)
-        # A strip of 1 x 1000 pixels would lose its short side entirely.
+        # The short side of a strip of 1 x 1000 pixels would become 0.
         return _resize(image, tf.maximum(tf.cast(sides, tf.int32), 1), method, antialias, cast)
 
     return apply
@@ -106,17 +107,17 @@ def _resize(image: tf.Tensor, size, method: str, antialias: bool, cast: bool) ->
     if method in pillow.FILTERS:
         return pillow.resize(image, size, method)
     if method == "bilinear" and dtype == tf.uint8:
-        image = tf.cast(image, tf.float32)  # equal values, and faster: only floats are vectorized
+        image = tf.cast(image, tf.float32)  # same result but faster: TensorFlow only vectorizes floats
     image = tf.image.resize(image, size, method=method, antialias=antialias)
     if not cast or image.dtype == dtype:
         return image
-    if method not in ("bilinear", "area", "nearest"):  # these stay between the values of the input
+    if method not in ("bilinear", "area", "nearest"):  # only these methods never leave the range of the input
         image = tf.clip_by_value(image, dtype.min, dtype.max)
     return tf.cast(image, dtype)
 
 
 def as_float32(image: Any) -> Any:
-    """Return an image as float32: a tensor of Keras' backend in the training step, of TensorFlow elsewhere."""
+    """Cast an image to float32, with Keras' backend for its tensors and with TensorFlow for all other values."""
     return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
 
 
@@ -140,7 +141,7 @@ def value_range(
 def value_norm(
     mean: Sequence[float] = (0.485, 0.456, 0.406), std: Sequence[float] = (0.229, 0.224, 0.225)
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Map 0..255 to 0..1, subtract `mean` and divide by `std`, as float32. The defaults are those of ImageNet."""
+    """Map 0..255 to 0..1, subtract `mean` and divide by `std`, as float32. The defaults are ImageNet's statistics."""
     center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     return lambda image: (as_float32(image) / 255.0 - center) / scale
 
@@ -150,6 +151,6 @@ def vgg_value_range(
     mean: Sequence[float] = (0.485 * 255, 0.456 * 255, 0.406 * 255),
     std: Sequence[float] = (0.229 * 255, 0.224 * 255, 0.225 * 255),
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Subtract `mean` and divide by `std`, both in 0..255, as float32. This is `value_norm` as big_vision writes it."""
+    """Subtract `mean` and divide by `std`, both in 0..255, as float32: big_vision's notation for `value_norm`."""
     center, scale = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     return lambda image: (as_float32(image) - center) / scale

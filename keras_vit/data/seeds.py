@@ -6,25 +6,25 @@ import tensorflow as tf
 
 
 def key(seed: int, *path: str | int) -> int:
-    """Return the number below 2**63 of one stream of random numbers, named by `path`; equal on every machine."""
+    """Return a number below 2**63 for the stream of random numbers that `path` names. It is equal on every machine."""
     text = "/".join(str(part) for part in (int(seed), *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def pair(stream: int, position: tf.Tensor) -> tf.Tensor:
-    """Return the seed of `tf.random.stateless_*`, int64 `[2]`, for a stream and a position."""
+    """Return the seed for `tf.random.stateless_*`, int64 `[2]`, of a stream and a position."""
     return tf.stack([tf.constant(stream, tf.int64), tf.cast(position, tf.int64)])
 
 
 def permute(index: tf.Tensor, epoch: tf.Tensor, stream: int, size: int) -> tf.Tensor:
-    """Permute `index`, int64 `[b]` in [0, size), with another permutation for each `epoch`, int64 `[b]`.
+    """Permute `index`, int64 `[b]` in [0, size), with a different permutation for each `epoch`, int64 `[b]`.
 
-    Nothing is stored and any element can be computed alone, so that a run resumes at any step at once.
+    Every element is computed independently and nothing is stored, so that a run can resume at any step without delay.
     """
     if size == 1:
         return tf.zeros_like(index)
-    # The op takes three words of seed for each row, and needs them well mixed: given the epoch as it is, it knows only
-    # 256 permutations. (Its Python wrapper rejects a seed for each row.)
+    # The op takes a seed of three words for each row. Mix them well: with the plain epoch as the seed, it only produces
+    # 256 permutations. (The Python wrapper of the op does not support a seed for each row.)
     base = tf.cast(epoch, tf.uint64) * _uint64(0x9E3779B97F4A7C15) + _uint64(stream)
     words = [_mix(base + _uint64(word * 0x632BE59BD9B4E019)) for word in range(3)]
     seed = tf.stack([tf.cast(word, tf.int64) for word in words], axis=1)

@@ -1,4 +1,4 @@
-"""Sources of labeled images: base classes, and the checks that all readers share."""
+"""Sources of labeled images: base classes and shared checks."""
 
 import concurrent.futures
 import dataclasses
@@ -19,18 +19,18 @@ LABEL_KINDS = ("class", "classes", "values", "mask")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a worker: `count` of the `batch_size` examples of each step over all workers, from row `first` on."""
+    """A worker's rows of each global batch: rows `first` to `first + count - 1` of `batch_size`."""
 
     batch_size: int
     first: int
     count: int
 
     def positions(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the positions of the rows in the stream of examples, int64 `[count]`."""
+        """Return the positions of the worker's rows in the stream of examples, int64 `[count]`."""
         return step * self.batch_size + self.first + tf.range(self.count, dtype=tf.int64)
 
     def of(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the rows of the global batch."""
+        """Return the worker's rows of the global batch."""
         return {key: value[self.first : self.first + self.count] for key, value in batch.items()}
 
 
@@ -41,15 +41,15 @@ class Source:
         name: Name of the source, e.g. `"folder:/images"`.
         split: Part of the source, e.g. `"train[:98%]"`.
         num_examples: Number of examples in the split.
-        label_kind: `"class"`: a label is the number of a class, int32. `"classes"`: any number of classes, a float32
-            vector of zeros and ones. `"values"`: one or several numbers, a float32 vector. `"mask"`: the number of a
-            class for each pixel of the upright image, int32 `[H, W]`, in "mask" instead of "label". Ignored pixels are
-            255, or 65,535 if there are more than 255 classes.
-        class_names: Names of the classes, in the order of the labels. Empty for values.
+        label_kind: `"class"` if a label is one class number, int32. `"classes"` if a label is any number of classes, a
+            float32 vector of zeros and ones. `"values"` if a label is one or several numbers, a float32 vector.
+            `"mask"` if examples have a "mask" instead of a "label": a class number for each pixel of the upright image,
+            int32 `[H, W]`. Ignored pixels are 255, or 65,535 if there are more than 255 classes.
+        class_names: Names of the classes, in the order of the class numbers. Empty for values.
         value_names: Names of the values. Empty for classes.
-        encoded: Whether images are encoded files, which need a "decode" operation. Otherwise they are arrays.
+        encoded: Whether images are encoded files, which need a "decode" operation. Otherwise images are arrays.
         keys: Entries of an item that identify its example.
-        notes: Files that were not read, and the like.
+        notes: Remarks about the data, for example about files that are not used.
 
     Example:
     >>> source = open_source("digits", split="test")
@@ -64,7 +64,7 @@ class Source:
     notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, split: str, num_examples: int, names: Sequence[str], label_kind: str = "class"):
-        """`names` are those of the classes or values."""
+        """`names` are the names of the classes or values."""
         self.name = name
         self.split = split
         self.num_examples = int(num_examples)
@@ -85,14 +85,14 @@ class Source:
         return len(self.class_names or self.value_names)
 
     def labels(self) -> np.ndarray:
-        """Return all labels in order: int32 `[n]`, or float32 `[n, num_outputs]` of several classes and of values.
+        """Return all labels in order: int32 `[n]` for one class, float32 `[n, num_outputs]` for classes and values.
 
-        Masks of files are not collected; read them from `examples`.
+        Masks in files are not collected. Read them from `examples`.
         """
         raise ValueError(f"Labels of the kind {self.label_kind!r} are read by examples(). Received: {self}.")
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yield the name of each example, for messages, and its item, in order."""
+        """Yield the items of all examples in order, each with the name of the example for messages."""
         raise NotImplementedError
 
     def examples(self) -> Iterator[dict[str, tf.Tensor]]:
@@ -100,23 +100,26 @@ class Source:
         return (self.load(item) for _, item in self.items())
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
-        """Make endless steps of items, vectors of the worker's rows with their "position" in the stream."""
+        """Return an endless dataset whose elements are the items of one step.
+
+        The entries of an element are vectors over the worker's rows. "position" is the position in the stream.
+        """
         raise NotImplementedError
 
     def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
-        """Make the steps of one pass in order. The position of a row that only fills up a batch is -1."""
+        """Return the steps of one pass in order, as in `train_items`. Rows of padding have the position -1."""
         raise NotImplementedError
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the example of an item as {"image", "label" or "mask"}, in TensorFlow operations."""
+        """Return the example of an item as {"image", "label" or "mask"}, with TensorFlow operations only."""
         raise NotImplementedError
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace one whose image cannot be read."""
+        """Return the items that may replace an item whose image cannot be read."""
         raise NotImplementedError
 
     def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        """Return the name of an example and its item, from the values of its `keys`."""
+        """Return the name and the item of the example that the values of `keys` identify."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -125,7 +128,7 @@ class Source:
 
 
 class IndexedSource(Source):
-    """A source whose examples can be fetched in any order: arrays in memory, or files of one image each.
+    """A source whose examples can be fetched in any order: arrays in memory, or one file per image.
 
     Example:
     >>> source = open_source("digits")
@@ -136,7 +139,7 @@ class IndexedSource(Source):
     keys = ("index",)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return example number `index` (int64 scalar) as {"image", "label" or "mask"}, in TensorFlow operations."""
+        """Return example `index` (int64 scalar) as {"image", "label" or "mask"}, with TensorFlow operations only."""
         raise NotImplementedError
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
@@ -165,7 +168,7 @@ class IndexedSource(Source):
         return (self.named_item({"index": index}) for index in range(self.num_examples))
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace one whose image cannot be read: the next half of the source."""
+        """Return the items that may replace an item whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
 
@@ -173,23 +176,23 @@ class IndexedSource(Source):
         return self.origin(identity["index"]), {"index": tf.constant(identity["index"], tf.int64)}
 
     def origin(self, index: int) -> str:
-        """Return the path of example number `index`, or another name of it, for messages."""
+        """Return the path or another name of example number `index`, for messages."""
         raise NotImplementedError
 
 
 class StoredSource(IndexedSource):
-    """A source with one item per image, its array or path, and the labels in memory."""
+    """A source with all images (arrays or paths) and labels in memory."""
 
     def __init__(
         self, name: str, split: str, items: Any, labels: np.ndarray, names: Sequence[str], label_kind: str = ""
     ):
-        """By default, the rank of the labels decides between `"class"` and `"classes"`."""
+        """`label_kind` defaults to `"class"` for labels of rank 1 and to `"classes"` for labels of rank 2."""
         super().__init__(name, split, len(items), names, label_kind or ("class", "classes")[labels.ndim - 1])
         self._items, self._labels = items, labels
 
     @functools.cached_property
     def _tables(self) -> tuple[tf.Tensor, tf.Tensor]:
-        # In host memory. Constants made inside of a function would be copied into its graph.
+        # Constants created inside a `tf.function` would be copied into its graph.
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(self._items), tf.constant(self._labels)
 
@@ -217,7 +220,7 @@ class ArraySource(StoredSource):
 
 
 class FileSource(StoredSource):
-    """Images in files of their own, local or remote, one path per image."""
+    """Images in local or remote files, one file per image."""
 
     @property
     def paths(self) -> Sequence[str]:
@@ -233,7 +236,7 @@ class FileSource(StoredSource):
 
 
 class MaskFileSource(FileSource):
-    """Images and masks in files of their own, a path of each per example. `offset` is added to the masks' indices."""
+    """Images and masks in files, one file each per example. `offset` is added to the indices in the masks."""
 
     def __init__(
         self,
@@ -254,7 +257,7 @@ class MaskFileSource(FileSource):
         path = example["mask"]
         try:
             return {**example, "mask": masks.decode(tf.io.read_file(path), self.num_classes, self._offset, path)}
-        except tf.errors.OpError as error:  # raised outside of graphs, where messages are made
+        except tf.errors.OpError as error:  # only raised eagerly, where error messages are created
             reason, name = errors.describe(error), path.numpy().decode()
             if name in reason:
                 raise
@@ -265,7 +268,7 @@ class MaskFileSource(FileSource):
 
 
 def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: int = 0) -> Iterator[Any]:
-    """Yield the results of a function in order, computed by `threads` (0: one per core), 256 ahead at most."""
+    """Map a function over items in `threads` threads (0: one per core), at most 256 items ahead, and keep the order."""
     items = iter(items)
     with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         while chunk := list(itertools.islice(items, 256)):
@@ -273,9 +276,9 @@ def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: i
 
 
 def check_expansion(path: str, packed: int, unpacked: int) -> None:
-    """Refuse a compressed file that claims to unpack to far more bytes than data do."""
+    """Refuse a compressed file whose compression ratio indicates a decompression bomb."""
     if unpacked > 2**28 + 200 * packed:
         raise ValueError(
-            f"{path} would unpack {packed:,} bytes to {unpacked:,}. Is it what it should be? Write large data without "
-            "compression."
+            f"{path} would unpack {packed:,} bytes to {unpacked:,}, like a decompression bomb. If the file is correct, "
+            "write it without compression."
         )

@@ -1,4 +1,4 @@
-"""Splits as TensorFlow Datasets writes them: `train`, `train[:98%]`, `train[100:200]`, `train[:10%]+test[90%:]`."""
+"""Splits in the notation of TensorFlow Datasets: `train`, `train[:98%]`, `train[100:200]`, `train[:10%]+test[90%:]`."""
 
 import dataclasses
 import re
@@ -22,10 +22,10 @@ class Part:
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:
-    """Resolve a split, one or several parts joined by `+`, against the sizes of the splits that exist.
+    """Parse a split, one or several parts joined by `+`. `sizes` has the number of examples of each existing split.
 
-    Percentages are rounded to the nearest example, as in TensorFlow Datasets, so that `train[:30%]` and `train[30%:]`
-    share no example and together are `train`. No part is empty.
+    As in TensorFlow Datasets, percentages are rounded to the nearest example. `train[:30%]` and `train[30%:]` therefore
+    share no example, and together they are `train`. An empty part is an error.
     """
     parts = []
     for text in str(split).split("+"):
@@ -49,7 +49,7 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
         if start >= stop:
             raise ValueError(
                 f"Split {text.strip()!r} of {what} selects no example: {name!r} has {sizes[name]:,}, "
-                f"and this asks for {start:,} <= i < {stop:,}."
+                f"but {start:,} <= i < {stop:,} was requested."
             )
         parts.append(Part(name, start, stop))
     return tuple(parts)

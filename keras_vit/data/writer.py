@@ -1,4 +1,4 @@
-"""Conversion of any source to TFRecord files, in the usual layout of ImageNet."""
+"""Conversion of any source to TFRecord files, in the layout that is usual for ImageNet."""
 
 import collections
 import itertools
@@ -26,11 +26,11 @@ def write_tfrecords(
     on_progress: Callable[[int], None] = lambda done: None,
     on_bad_image: str | Log = "error",
 ) -> list[str]:
-    """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`; return the paths of the shards.
+    """Write a source to `folder/SPLIT-00000-of-00010` etc. and `dataset_info.json`. Returns the paths of the shards.
 
-    Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are written
-    as they are, arrays and masks as PNG. A repeated call keeps the files that an earlier one completed. `on_progress`
-    receives the number of examples that are done; `on_bad_image` is `"error"`, `"skip"` or a `Log`.
+    Sources that can be read in any order are shuffled, so that each file is a fair sample. Encoded images are copied
+    unchanged; arrays and masks are written as PNG. A repeated call keeps the files that an earlier call completed.
+    `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
     skip = on_bad_image != "error"
@@ -49,7 +49,7 @@ def write_tfrecords(
     for i, path in enumerate(paths):
         part = itertools.islice(items, bounds[i + 1] - bounds[i])
         if os.path.exists(path) and os.path.basename(path) in info["records"]:
-            collections.deque(part, maxlen=0)  # passed over, without loading
+            collections.deque(part, maxlen=0)  # skip the items without loading them
         else:
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log if skip else None)
@@ -60,7 +60,7 @@ def write_tfrecords(
 
 
 def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-    """Return the names and items of all examples, in random order where the source allows it."""
+    """Return the names and items of all examples, in random order if the source allows it."""
     if not isinstance(source, IndexedSource):
         return source.items()
     order = np.random.default_rng(seed).permutation(source.num_examples).tolist()
@@ -68,7 +68,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
-    """Return the content of `dataset_info.json`, after comparing it with that of an existing file."""
+    """Return the content of `dataset_info.json`. Raises an error if it contradicts an existing file."""
     info: dict[str, Any] = {"label_kind": source.label_kind, "class_names": list(source.class_names)}
     info |= {"num_classes": source.num_classes, "value_names": list(source.value_names)}
     written = {"source": source.name, "split": source.split, "examples": source.num_examples}
@@ -77,13 +77,13 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
     for key, value in info.items():
         if before and before.get(key) != value:
             raise ValueError(
-                f"{folder} holds a data set with other classes or values: {key} is {before.get(key)!r} there "
-                f"and {value!r} in {source.name}. Choose another folder."
+                f"{folder} contains a data set with other classes or values: {key} is {before.get(key)!r}, but "
+                f"{value!r} in {source.name}. Choose another folder."
             )
     others = before.get("written", {})
     if others.get(split, written) != written:
         raise ValueError(
-            f"{folder} already holds a split {split!r} of other data. Expected: {others[split]}. "
+            f"{folder} already contains a split {split!r} of other data. Expected: {others[split]}. "
             f"Received: {written}. Remove its files or choose another folder."
         )
     return {**info, "records": before.get("records", {}), "written": {**others, split: written}}
@@ -92,7 +92,7 @@ def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -
 def _write_file(
     path: str, items: Iterator[tuple[str, dict]], source: Source, on_progress: Callable[[int], None], log: Log | None
 ) -> int:
-    """Write one file and return its number of records. Without a log an image that cannot be decoded is an error."""
+    """Write a file and return its number of records. Without a log, an image that cannot be decoded is an error."""
     count = 0
     with _io.atomic_file(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
         records = in_parallel(lambda named: _record(source, *named), items)
@@ -109,7 +109,7 @@ def _write_file(
 
 
 def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[str, bytes, str]:
-    """Return the name of an example, its record, and the reason why its image cannot be read, if so."""
+    """Return the name of an example, its record, and the reason if its image cannot be read (else an empty string)."""
     try:
         example = source.load(item)
         images.decode_example(example)

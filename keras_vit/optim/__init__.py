@@ -1,4 +1,4 @@
-"""Losses, schedules, optimizers and the update of the weights, as pure functions of tensors on every backend."""
+"""Losses, schedules, optimizers and weight updates, as pure functions of tensors on every backend."""
 
 from keras_vit.optim.config import Optim, Schedule
 from keras_vit.optim.groups import layer_multipliers

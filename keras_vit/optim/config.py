@@ -1,20 +1,20 @@
-"""The configuration of an update, as the recipe of a run holds it."""
+"""Configuration of the optimizer and its schedule, a part of the recipe."""
 
 import dataclasses
 
 
 @dataclasses.dataclass
 class Schedule:
-    """The course of the learning rate over the steps; see `keras_vit.optim.schedules`.
+    """Learning-rate schedule; see `keras_vit.optim.schedules`.
 
     Attributes:
         name: `"constant"`, `"cosine"`, `"linear"`, `"rsqrt"` or `"steps"`.
-        warmup_steps: Steps of linear growth from 0.
-        end: Absolute rate at which `"cosine"` and `"linear"` end.
-        timescale: Steps over which `"rsqrt"` first decays.
-        cooldown_steps: Steps of linear decay to 0 at the end.
+        warmup_steps: Number of steps with a linear increase from 0.
+        end: Learning rate at the end of `"cosine"` and `"linear"`.
+        timescale: Time scale of `"rsqrt"`, in steps.
+        cooldown_steps: Number of steps with a linear decay to 0 at the end.
         boundaries: Steps at which `"steps"` multiplies the rate by `factor`.
-        factor: Factor of each boundary.
+        factor: Factor at each boundary.
 
     Example:
     >>> Schedule("cosine", warmup_steps=100).warmup_steps
@@ -32,25 +32,26 @@ class Schedule:
 
 @dataclasses.dataclass
 class Optim:
-    """The update of the weights; see `keras_vit.optim` for the formulas.
+    """Optimizer and weight updates; see `keras_vit.optim` for the formulas.
 
     Attributes:
-        name: `"sgd"`, `"lars"`, `"adamw"` or `"muon"`. `"muon"` is for the kernels of blocks, and AdamW at the same
-            rate for all other weights.
-        learning_rate: Peak rate.
-        schedule: Course of the rate over the steps.
-        momentum: Momentum of `"sgd"`, `"lars"` and `"muon"`; 0 is off.
-        nesterov: Whether `"sgd"` or `"muon"` uses Nesterov's form.
-        beta1: Memory of the first moment of `"adamw"`.
-        beta2: Memory of the second moment of `"adamw"`.
+        name: `"sgd"`, `"lars"`, `"adamw"` or `"muon"`. `"muon"` updates the kernels of blocks with Muon, and all other
+            weights with AdamW at the same rate.
+        learning_rate: Peak learning rate.
+        schedule: Learning-rate schedule.
+        momentum: Momentum of `"sgd"`, `"lars"` and `"muon"`. 0 disables it.
+        nesterov: Whether `"sgd"` or `"muon"` uses Nesterov momentum.
+        beta1: Exponential decay rate of the first moment of `"adamw"`.
+        beta2: Exponential decay rate of the second moment of `"adamw"`.
         epsilon: Added to the square root of the second moment of `"adamw"`.
         momentum_dtype: Dtype of the stored first moment, `"float32"` or `"bfloat16"`.
         weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
-        weight_decay_mask: Regular expression for the paths of the weights that decay; None for the kernels.
-        clip_norm: Largest global norm of the gradient; 0 is off.
+        weight_decay_mask: Regular expression for the paths of the weights that decay. None stands for the kernels.
+        clip_norm: Largest global norm of the gradients. 0 disables clipping.
         accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
-        layer_decay: Factor on the rate per layer from the head down; 1 is off.
-        ema: Momentum of the moving average of the weights that is evaluated and exported; 0 is off.
+        layer_decay: Factor on the learning rate for each layer below the head. 1 disables layer-wise decay.
+        ema: Momentum of the weights' moving average, which is evaluated and exported instead of the weights. 0 disables
+            the average.
 
     Example:
     >>> optim = Optim("sgd", learning_rate=0.03, schedule=Schedule("cosine", warmup_steps=100), clip_norm=1.0)

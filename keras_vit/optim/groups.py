@@ -1,7 +1,8 @@
-"""Groups of the trained weights: those that decay, and the learning rate of each layer.
+"""Groups of trainable weights: weight decay, and the learning rate of each layer.
 
-Layers declare what they are: `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches,
-tokens, positions). Weights named `kernel` and the factors of LoRA decay; biases, norms, tokens and positions do not.
+Layers declare their role with `is_block` (a block of an encoder, a unit of a ResNet) and `is_embedding` (patches,
+tokens, positions). Weights named `kernel` and the factors of LoRA decay. Biases, norms, tokens and positions do not
+decay.
 """
 
 import re
@@ -16,7 +17,7 @@ _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
 def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
     """Return the paths of the weights that decay.
 
-    `mask` is a regular expression for their paths; None stands for the kernels and the factors of LoRA.
+    `mask` is a regular expression for these paths. None stands for the kernels and the factors of LoRA.
     """
     weights = model.trainable_weights
     if mask is not None:
@@ -25,14 +26,14 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
 
 
 def block_matrices(model: keras.Model) -> dict[str, int]:
-    """Return the paths of the trainable kernels of all blocks, with the number of their leading axes that are inputs.
+    """Return the paths of the kernels that `Muon` updates, each with its number of leading axes that are inputs.
 
-    These are the matrices that `Muon` updates. Embeddings, the root of a ResNet and the head are not in blocks. The
-    factors of LoRA are left to the other optimizer.
+    These are the trainable kernels of all blocks. Embeddings, the root of a ResNet and the head are not in blocks. The
+    factors of LoRA are updated by AdamW.
     """
     found: dict[str, int] = {}
     for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):
-        for layer in block._flatten_layers():  # a layer follows those that it is within
+        for layer in block._flatten_layers():  # a layer comes after the layers that contain it
             kernels = [weight for weight in layer.trainable_weights if weight.name == "kernel"]
             found |= {kernel.path: _input_axes(layer, kernel) for kernel in kernels}
     return found
@@ -46,14 +47,14 @@ def _input_axes(layer: keras.layers.Layer, kernel: keras.Variable) -> int:
 
 
 def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
-    """Return a factor on the learning rate of each weight by its path, smaller the further it is from the head.
+    """Return a factor on the learning rate of each weight. It decreases with the distance from the head.
 
     Args:
         model: The model.
-        decay: Factor per layer; 1 leaves every rate as it is.
+        decay: Factor per layer. 1 does not change the rates.
 
     Returns:
-        `decay ** (largest depth - depth)` for each path; see `keras_vit.models.depth`.
+        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see `keras_vit.models.depth`.
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning

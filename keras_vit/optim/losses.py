@@ -1,4 +1,4 @@
-"""Losses for one label, several labels or soft labels, each computed in float32."""
+"""Losses for one-hot, multi-hot and soft labels, computed in float32."""
 
 from typing import Any
 
@@ -6,11 +6,14 @@ from keras import ops
 
 
 def smooth_labels(labels: Any, smoothing: float) -> Any:
-    """Spread a fraction of each label evenly over all classes, in labels of the same shape.
+    """Spread a fraction of each label evenly over all classes.
 
     Args:
         labels: `[..., classes]`, one-hot, multi-hot or soft.
         smoothing: The fraction, in [0, 1).
+
+    Returns:
+        Smoothed labels `[..., classes]`.
 
     References:
         - [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567), section 7
@@ -29,14 +32,14 @@ def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
 
     Args:
         logits: `[..., classes]`, of any float dtype.
-        labels: `[..., classes]`: probabilities for `"softmax"`, a value in [0, 1] per class for `"sigmoid"`.
-        kind: `"softmax"`, or `"sigmoid"` for the sum over classes of the binary cross-entropy.
+        labels: `[..., classes]`. Probabilities for `"softmax"`; a value in [0, 1] per class for `"sigmoid"`.
+        kind: `"softmax"`, or `"sigmoid"` for the binary cross-entropy, summed over the classes.
 
     Returns:
         `[...]`, float32, in nats.
 
     Raises:
-        ValueError: If `kind` is another.
+        ValueError: If `kind` is unknown.
 
     Example:
     >>> losses = cross_entropy(ops.array([[0.0, 0.0]]), ops.array([[1.0, 0.0]]))
@@ -47,17 +50,20 @@ def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
     if kind == "softmax":
         return -ops.sum(labels * ops.log_softmax(logits, axis=-1), axis=-1)
     if kind == "sigmoid":
-        # -y log(sigmoid(x)) - (1 - y) log(sigmoid(-x)), in the form that cannot overflow.
+        # -y log(sigmoid(x)) - (1 - y) log(sigmoid(-x)), in a form that cannot overflow.
         return ops.sum(ops.relu(logits) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits))), axis=-1)
     raise ValueError(f'The loss must be "softmax" or "sigmoid". Received: {kind!r}')
 
 
 def is_correct(logits: Any, labels: Any) -> Any:
-    """Return for each example, as 0 or 1 in float32 `[...]`, whether the largest logit is that of a true class.
+    """Return 1 for each example whose largest logit belongs to a true class, and 0 otherwise.
 
     Args:
         logits: `[..., classes]`.
-        labels: `[..., classes]`; of soft labels, the classes with the largest value are the true ones.
+        labels: `[..., classes]`. In soft labels, the classes with the largest value are the true classes.
+
+    Returns:
+        `[...]`, float32.
 
     Example:
     >>> [float(value) for value in is_correct(ops.array([[0.1, 0.9], [0.8, 0.2]]), ops.array([[0, 1], [0, 1]]))]

@@ -1,8 +1,8 @@
-"""Optimizers of the reference, as pure functions of one weight and its slots.
+"""The optimizers of the reference implementations, as pure functions of one weight and its slots.
 
-`keras.optimizers` has other formulas under the same names: its SGD keeps the learning rate inside the momentum, its
-Adam adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. A
-changing rate, a small gradient or a long run shows the difference.
+`keras.optimizers` uses different formulas under the same names. Its SGD applies the learning rate inside the momentum,
+its Adam adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. The
+results differ if the learning rate changes, if gradients are small, or in long runs.
 """
 
 import math
@@ -16,11 +16,11 @@ from keras_vit.optim.config import Optim
 from keras_vit.optim.orthogonal import orthogonalize
 
 Slots = Sequence[Any]  # the tensors that an optimizer keeps for one weight
-_RMS = 0.2  # size of an entry of a direction of Muon, about that of AdamW
+_RMS = 0.2  # RMS of the entries of a direction of Muon, about the same as for AdamW
 
 
 class Slot(NamedTuple):
-    """A tensor that an optimizer keeps for each weight, of the weight's shape and zero at the start."""
+    """A tensor that an optimizer keeps for each weight. It has the weight's shape and is initialized with zeros."""
 
     name: str
     dtype: str
@@ -35,14 +35,14 @@ class _Formula:
 
 
 class Momentum(_Formula):
-    """Gradient descent with heavy-ball momentum, and the learning rate outside of it.
+    """Gradient descent with heavy-ball momentum. The learning rate is applied outside the momentum.
 
     `m <- g + momentum * m`, then `w <- w - rate * (m + weight_decay * w)`.
 
     Args:
-        momentum: Fraction of the old direction that is kept; 0 is plain gradient descent.
+        momentum: Fraction of the old direction that is kept. 0 is plain gradient descent.
         nesterov: Whether to step along `g + momentum * m` instead of `m`.
-        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
+        momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
 
     References:
         - [On the importance of initialization and momentum](https://proceedings.mlr.press/v28/sutskever13.html)
@@ -69,16 +69,16 @@ class Momentum(_Formula):
 
 
 class LARS(Momentum):
-    """Momentum of gradients that are scaled, per weight, to a fraction of the norm of the weight.
+    """Momentum with gradients that are scaled, for each weight, to a fraction of the norm of the weight.
 
-    `m <- trust * |w| / |g| * g + momentum * m`, then `w <- w - rate * m`. The gradients of vectors and scalars, and of
-    weights that are zero, are not scaled. Weight decay is decoupled here, as with the other optimizers; the paper adds
-    it to the gradient before.
+    `m <- trust * |w| / |g| * g + momentum * m`, then `w <- w - rate * m`. Gradients of vectors, of scalars and of
+    weights that are zero are not scaled. Weight decay is decoupled, as in the other optimizers. The paper instead adds
+    the weight decay to the gradient before scaling.
 
     Args:
-        momentum: Fraction of the old direction that is kept; 0 is plain gradient descent.
+        momentum: Fraction of the old direction that is kept. 0 disables momentum.
         trust: Norm of the scaled gradient, relative to the norm of the weight.
-        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
+        momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
 
     References:
         - [Large Batch Training of Convolutional Networks](https://arxiv.org/abs/1708.03888)
@@ -106,22 +106,22 @@ class LARS(Momentum):
 
 
 class Muon(Momentum):
-    """Momentum whose direction has singular values of about 1, so that all directions of a matrix learn at one speed.
+    """Momentum with orthogonalized updates, so that all singular directions of a matrix learn at the same speed.
 
     `m <- g + momentum * m`, then `w <- w - rate * (0.2 sqrt(max(rows, columns)) * O(m) + weight_decay * w)`. `O` keeps
-    the singular vectors and brings the singular values to between about 0.7 and 1.2 by a Newton-Schulz iteration. The
-    factor gives the direction the size of an AdamW step, so that rates and weight decays of AdamW apply.
+    the singular vectors. A Newton-Schulz iteration brings the singular values into the range of about 0.7 to 1.2. The
+    factor gives the update the size of an AdamW step, so that learning rates and weight decays of AdamW can be used.
 
     Args:
         momentum: Fraction of the old direction that is kept.
         nesterov: Whether to orthogonalize `g + momentum * m` instead of `m`.
-        momentum_dtype: Dtype of the stored `m`; the step that computes it uses it in float32.
-        input_axes: Number of leading axes of a weight that are inputs. They are the rows of the matrix, the other axes
-            its columns. None for all axes but the last, as in a dense or convolutional layer.
+        momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
+        input_axes: Number of leading axes of a weight that are inputs. They form the rows of the matrix, and the other
+            axes form its columns. None stands for all axes except the last, as in a dense or convolutional layer.
 
     References:
         - [Muon](https://kellerjordan.github.io/posts/muon/)
-        - [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), the factor of the rate
+        - [Muon is Scalable for LLM Training](https://arxiv.org/abs/2502.16982), for the factor on the update
 
     Example:
     >>> optimizer = Muon(momentum=0.95)
@@ -152,16 +152,16 @@ class Muon(Momentum):
 
 
 class AdamW(_Formula):
-    """Adam, with epsilon outside of the square root and decoupled weight decay.
+    """Adam with epsilon outside the square root and with decoupled weight decay.
 
-    `m <- beta1 m + (1 - beta1) g`, `v <- beta2 v + (1 - beta2) g^2`, both corrected for their start at 0, then
+    `m <- beta1 m + (1 - beta1) g` and `v <- beta2 v + (1 - beta2) g^2`, both with bias correction, then
     `w <- w - rate * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
 
     Args:
-        beta1: Memory of the first moment.
-        beta2: Memory of the second moment.
+        beta1: Exponential decay rate of the first moment.
+        beta2: Exponential decay rate of the second moment.
         epsilon: Added to the square root of the second moment.
-        momentum_dtype: Dtype of the stored first moment; the step that computes it uses it in float32.
+        momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
 
     References:
         - [Adam](https://arxiv.org/abs/1412.6980)
@@ -187,10 +187,10 @@ class AdamW(_Formula):
             gradient: Gradient of one weight, float32.
             slots: Slots of the weight, in the order of `self.slots`.
             step: Number of updates before this one, an integer scalar.
-            weight: The weight, which `LARS` needs.
+            weight: The weight. Only `LARS` needs it.
 
         Returns:
-            `(direction, new slots)`; `apply_direction` turns it into the new weight.
+            `(direction, new slots)`. `apply_direction` computes the new weight from the direction.
         """
         first = (1.0 - self.beta1) * gradient + _scaled(slots[0], self.beta1)
         second = (1.0 - self.beta2) * ops.square(gradient) + self.beta2 * slots[1]
@@ -202,7 +202,7 @@ class AdamW(_Formula):
 
 
 def apply_direction(weight: Any, direction: Any, rate: Any, weight_decay: float = 0.0) -> Any:
-    """Return `weight - rate * (direction + weight_decay * weight)`, computed in float32, in the weight's dtype."""
+    """Return `weight - rate * (direction + weight_decay * weight)` in the weight's dtype, computed in float32."""
     value = ops.cast(weight, "float32")
     if weight_decay:
         direction = direction + weight_decay * value
@@ -220,15 +220,15 @@ def global_norm(gradients: Iterable[Any]) -> Any:
 
 
 def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> Sequence[Any]:
-    """Scale gradients to a global norm of `largest` if theirs is not below it.
+    """Scale gradients to the global norm `largest`, unless their norm is already smaller.
 
     Args:
         gradients: List of tensors.
-        norm: Their `global_norm`.
-        largest: The bound; 0 leaves the gradients as they are.
+        norm: Global norm of the gradients; see `global_norm`.
+        largest: Largest allowed norm. 0 disables clipping.
 
     Returns:
-        List of tensors. A norm below the bound changes no bit of them.
+        List of tensors. If `norm` is below `largest`, they are equal to the gradients bit by bit.
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
@@ -245,7 +245,7 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
     return [ops.where(below, gradient, gradient / norm * largest) for gradient in gradients]
 
 
-# Optimizers by the name that `recipe.Optim.name` may have.
+# Optimizers by `recipe.Optim.name`.
 OPTIMIZERS: dict[str, Callable[[Optim], Momentum | AdamW]] = {
     "sgd": lambda optim: Momentum(optim.momentum, optim.nesterov, optim.momentum_dtype),
     "lars": lambda optim: LARS(optim.momentum, momentum_dtype=optim.momentum_dtype),
@@ -255,7 +255,7 @@ OPTIMIZERS: dict[str, Callable[[Optim], Momentum | AdamW]] = {
 
 
 def create_optimizer(optim: Optim) -> Momentum | AdamW:
-    """Return the optimizer that a recipe names.
+    """Return the optimizer of a recipe.
 
     Raises:
         ValueError: If the name is unknown.
@@ -273,10 +273,10 @@ def create_optimizer(optim: Optim) -> Momentum | AdamW:
 
 
 def _scaled(slot, factor: float):
-    """Return `factor * slot` in float32; a slot in bfloat16 is multiplied and rounded in bfloat16, as in the reference.
+    """Return `factor * slot` in float32. As in the reference, a bfloat16 slot is multiplied and rounded in bfloat16.
 
-    XLA may leave out a rounding between two operations that compute in float32. On JAX, where the whole step is one
-    program, the rounding is therefore an operation of its own.
+    XLA may omit a rounding between two operations in float32. On JAX, where the whole step is one program, a separate
+    operation therefore does the rounding.
     """
     result = ops.cast(factor, slot.dtype) * slot
     if keras.backend.backend() == "jax" and keras.backend.standardize_dtype(slot.dtype) == "bfloat16":

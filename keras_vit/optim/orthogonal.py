@@ -1,11 +1,11 @@
-"""Orthogonalization of a matrix by products of matrices alone."""
+"""Orthogonalization of a matrix that only uses matrix products."""
 
 from typing import Any
 
 from keras import ops
 
-# Coefficients and number of the quintic steps of the reference implementation of Muon. They bring singular values from
-# 0.01 to the neighborhood of 1, and do not converge any further.
+# Coefficients and number of the quintic steps in the reference implementation of Muon. They bring singular values of at
+# least 0.01 close to 1, but do not converge any further.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
@@ -14,7 +14,7 @@ def orthogonalize(matrix: Any) -> Any:
     """Return a matrix with the same singular vectors and singular values of about 1.
 
     Args:
-        matrix: Float32 tensor `[rows, columns]`. A matrix of zeros stays one.
+        matrix: Float32 tensor `[rows, columns]`. The result for a matrix of zeros is zeros.
 
     Example:
     >>> result = orthogonalize(ops.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))
@@ -22,7 +22,7 @@ def orthogonalize(matrix: Any) -> Any:
     [1.1, 0.7]
     """
     tall = matrix.shape[0] > matrix.shape[1]
-    x = ops.transpose(matrix) if tall else matrix  # the products below have the size of the shorter side
+    x = ops.transpose(matrix) if tall else matrix  # `square` has the size of the shorter side
     x = x / (ops.sqrt(ops.sum(ops.square(x))) + 1e-7)  # no singular value exceeds 1
     a, b, c = COEFFICIENTS
     for _ in range(STEPS):

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: functions from the step, counted from 0, to the rate of that step.
+"""Learning-rate schedules: functions that map a step, counted from 0, to its learning rate.
 
-Warm-up multiplies a decay that begins at its end, as in the reference implementations: with `warmup_steps > 0` the
-rate of step 0 is 0.
+As in the reference implementations, the decay begins at the end of the warm-up, and the warm-up multiplies its value.
+With `warmup_steps > 0`, the rate of step 0 is 0.
 """
 
 import math
@@ -13,15 +13,15 @@ from keras_vit.optim.config import Schedule
 
 
 def create_schedule(schedule: Schedule, base: float, total_steps: int) -> Callable:
-    """Return the function from a step (a tensor or a number) to its learning rate (a float32 scalar).
+    """Return a function that maps a step (a tensor or a number) to its learning rate (a float32 scalar).
 
     Args:
-        schedule: Name and numbers of the schedule.
-        base: Peak rate.
+        schedule: Configuration of the schedule.
+        base: Peak learning rate.
         total_steps: Number of steps of the run.
 
     Raises:
-        ValueError: If the name is unknown, or the boundaries do not grow.
+        ValueError: If the name is unknown, or the boundaries do not increase.
 
     References:
         - [SGDR](https://arxiv.org/abs/1608.03983): `"cosine"`
@@ -39,7 +39,7 @@ def create_schedule(schedule: Schedule, base: float, total_steps: int) -> Callab
             f"`schedule` must be a keras_vit.optim.Schedule with one of the names {names}. Received: {schedule!r}"
         )
     if list(schedule.boundaries) != sorted(schedule.boundaries):
-        raise ValueError(f"schedule.boundaries must grow. Received: {schedule.boundaries}")
+        raise ValueError(f"schedule.boundaries must increase. Received: {schedule.boundaries}")
     decay = DECAYS[schedule.name]
     decay_steps = max(1, total_steps - schedule.warmup_steps)
 
@@ -56,7 +56,7 @@ def create_schedule(schedule: Schedule, base: float, total_steps: int) -> Callab
     return rate
 
 
-# Each decay maps (schedule, peak rate, steps since the warm-up, fraction of the steps after the warm-up) to a rate.
+# Each decay maps (schedule, peak rate, steps since the warm-up, fraction of all steps after the warm-up) to a rate.
 
 
 def _constant(schedule, base, since_warmup, progress):
@@ -77,7 +77,7 @@ def _rsqrt(schedule, base, since_warmup, progress):
 
 def _steps(schedule, base, since_warmup, progress):
     value = base * ops.ones_like(progress)
-    for boundary in schedule.boundaries:  # the step `boundary` is the first one at the lower rate
+    for boundary in schedule.boundaries:  # the step `boundary` is the first step with the lower rate
         passed = since_warmup + schedule.warmup_steps >= boundary
         value = value * ops.where(passed, schedule.factor, 1.0)
     return value

@@ -1,4 +1,4 @@
-"""The update of a weight and of its average at the end of a training step, as pure functions for every backend."""
+"""Update of a weight and its moving average at the end of a training step, as pure functions for every backend."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,12 +25,13 @@ from keras_vit.optim.schedules import create_schedule
 def update_average(average: Any, weight: Any, momentum: float) -> Any:
     """Return `momentum * average + (1 - momentum) * weight`.
 
-    The average, which is evaluated and exported, starts at the initial weights, without a correction for the start.
+    The average is evaluated and exported instead of the weights. It starts at the initial weights, without bias
+    correction.
 
     Args:
         average: Average before this step, in float32.
-        weight: Weight after this step, of the same shape.
-        momentum: Close to 1; 0.9999 averages over about 10,000 steps.
+        weight: Weight after this step, with the same shape.
+        momentum: Momentum of the average, close to 1. 0.9999 averages over about 10,000 steps.
 
     References:
         - [Acceleration of stochastic approximation by averaging](https://doi.org/10.1137/0330046) (Polyak and Juditsky)
@@ -43,19 +44,19 @@ def update_average(average: Any, weight: Any, momentum: float) -> Any:
 
 
 class UpdateRule:
-    """Clipping, optimizer, learning rate per layer, weight decay and moving average.
+    """Gradient clipping, optimizer, learning rate per layer, weight decay and moving average.
 
     Args:
-        optim: Their configuration.
+        optim: Configuration of the update.
         total_steps: Number of steps of the run.
         model: The model whose weights are updated.
 
     Attributes:
-        optimizers: The optimizer of each weight that changes, by its path. See `create_optimizer`; `"muon"` is for the
-            matrices in blocks, and AdamW for everything else.
-        rate: Function from a step to the learning rate.
-        trained: Paths of the weights that change, which are the trainable weights of the model.
-        ema: Momentum of the moving average; 0 keeps none.
+        optimizers: Dictionary from the path of each trainable weight to its optimizer; see `create_optimizer`. With
+            `"muon"`, Muon updates the matrices in blocks, and AdamW updates all other weights.
+        rate: Function that maps a step to the learning rate.
+        trained: Paths of the trainable weights of the model.
+        ema: Momentum of the moving average. 0 disables it.
 
     Example:
     >>> keras_vit.adapt(model, "head")
@@ -73,16 +74,16 @@ class UpdateRule:
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
 
     def slots(self, path: str) -> tuple[Slot, ...]:
-        """Return the slots that the optimizer keeps for a weight."""
+        """Return the slots that the optimizer keeps for the weight at `path`."""
         return self.optimizers[path].slots
 
     def __call__(
         self, path: str, weight: Any, gradient: Any, norm: Any, rate: Any, step: Any, slots: Sequence[Any], average: Any
     ) -> tuple[Any, Slots, Any]:
-        """Return a weight, its slots and its average after a step; an average of None stays None.
+        """Return a weight, its slots and its average after a step. An average of None stays None.
 
-        The gradient is that of the global batch, float32, and `norm` the global norm of all gradients. `step` is the
-        number of updates made before.
+        `gradient` is the float32 gradient over the global batch, and `norm` is the global norm of all gradients. `step`
+        is the number of previous updates.
         """
         (gradient,) = clip_by_global_norm([gradient], norm, self.clip_norm)
         direction, new_slots = self.optimizers[path].direction(gradient, slots, step, weight)

@@ -1,4 +1,4 @@
-"""Recipes: everything that decides the result of a training run, as nested dataclasses."""
+"""Recipes: everything that determines the result of a training run, as nested dataclasses."""
 
 from keras_vit.optim.config import Optim, Schedule
 from keras_vit.recipe.choices import named_checkpoint, pretrained, with_image_size, with_variant, with_weights

@@ -1,4 +1,4 @@
-"""Choices of a user that decide several fields of a recipe: variant, weights, size of the images."""
+"""User choices that affect several fields of a recipe: variant, weights, image size."""
 
 import dataclasses
 import os
@@ -22,10 +22,10 @@ _PRETRAINED = ("imagenet21k", "augreg-imagenet21k", "bit-m", "dinov2")
 
 
 def pretrained(variant: str, *preferred: str) -> str:
-    """Return the name of the weights that a variant is fine-tuned from, trained on ImageNet-21k or as DINOv2.
+    """Return the name of the default weights for fine-tuning a variant, trained on ImageNet-21k or by DINOv2.
 
-    It is one of `keras_vit.list_weights(variant)`, one of the `preferred` where they exist; the name of a file for a
-    variant without published weights.
+    The result is the first of `preferred` that `keras_vit.list_weights(variant)` contains, or another of these weights.
+    For a variant without published weights it is the name of a file.
 
     Example:
     >>> pretrained("ViT-S/16")
@@ -37,12 +37,12 @@ def pretrained(variant: str, *preferred: str) -> str:
 
 
 def with_variant(recipe: Recipe, variant: str) -> Recipe:
-    """Return the recipe for another variant, with weights that are published for it if the recipe has such weights.
+    """Return the recipe for another variant. Published weights are replaced by published weights of the new variant.
 
     The variant is the name of a model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
 
     Raises:
-        ValueError: If there is no such variant.
+        ValueError: If the variant does not exist.
 
     Example:
     >>> with_variant(Recipe(), "ViT_S16").model.variant
@@ -61,11 +61,12 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
 
 
 def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any]:
-    """Return `model` (the variant), `weights` and `image_size` of a checkpoint that is named in place of a variant.
+    """Return `model` (the variant), `weights` and `image_size` for a checkpoint that is given instead of a variant.
 
-    It is a model of the Hugging Face hub, whose files are downloaded, a file or a directory, or published weights with
-    their variant (`"ViT_S16:augreg"`). For the name of a variant the result is empty. A model of no known variant gets
-    the variant of the nearest width: the recipe takes its arguments from the checkpoint.
+    The checkpoint is a model of the Hugging Face hub, whose files are downloaded, a file or directory, or published
+    weights with their variant (`"ViT_S16:augreg"`). If the model does not match a variant, the variant with the nearest
+    width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant the
+    result is empty.
 
     Example:
     >>> named_checkpoint("ViT_S16:augreg", image_size=224)
@@ -75,7 +76,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
         return {}
     entry = zoo.parse(model).entry
-    if entry is not None and not hub.address_of(entry.path):  # whose directory states another size for evaluation
+    if entry is not None and not hub.address_of(entry.path):  # hub directories can state another evaluation size
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     kind, found = architecture_of(model)
     sizes_of = models.VIT if kind == "vit" else models.BIT
@@ -91,10 +92,10 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
 def with_weights(recipe: Recipe, weights: str) -> Recipe:
     """Return the recipe with other initial weights.
 
-    They are the name of published weights, a file or directory, an address, or `"none"` to train from scratch.
+    `weights` is the name of published weights, a file or directory, an address, or `"none"` to train from scratch.
 
     Raises:
-        ValueError: If there are no such weights.
+        ValueError: If the weights do not exist.
 
     Example:
     >>> with_weights(Recipe(), "none").model.checkpoint is None
@@ -110,7 +111,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
 
 
 def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
-    """Return the recipe for images of another size, in pixels; its preprocessing strings change in proportion.
+    """Return the recipe for another image size in pixels, with the sizes in its preprocessing strings in proportion.
 
     Example:
     >>> with_image_size(Recipe(), 448).data.pp_train
@@ -132,5 +133,5 @@ def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
 
 
 def with_scaled_sizes(pp: str, factor: float) -> str:
-    """Return a preprocessing string with the sizes of images multiplied by a factor."""
+    """Multiply the image sizes in a preprocessing string by a factor."""
     return _SIZE.sub(lambda found: f"{found[1]}({round(int(found[2]) * factor)}", pp)

@@ -1,6 +1,6 @@
-"""Recipes from dictionaries and from the command line, with every type and range checked.
+"""Conversion of recipes from and to dictionaries, and changes from the command line, with all types and ranges checked.
 
-The conversion is written out because its messages name the field as users write it, with the nearest name.
+The conversion does not use a library, so that its messages name a field as users write it, and suggest similar names.
 """
 
 import ast
@@ -21,7 +21,7 @@ _ARGUMENTS = "model.arguments"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain dictionaries, ready for JSON.
+    """Return the recipe as plain dictionaries that can be written as JSON.
 
     Example:
     >>> to_dict(Recipe(total_steps=500))["total_steps"]
@@ -31,9 +31,9 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:
-    """Build a recipe from plain dictionaries, such as `config.json` holds, and check it.
+    """Build a recipe from plain dictionaries, such as the content of `config.json`, and check it.
 
-    A missing field keeps its default.
+    Missing fields keep their defaults.
 
     Raises:
         ValueError: If a field is unknown, of the wrong type or out of range.
@@ -43,16 +43,16 @@ def from_dict(values: dict[str, Any]) -> Recipe:
     'digits'
     """
     optim = values.get("optim")
-    if isinstance(optim, dict) and optim.get("frozen") == "":  # a field of earlier runs, which is now `adapt`
+    if isinstance(optim, dict) and optim.get("frozen") == "":  # the former field `frozen` is now `adapt`
         values = {**values, "optim": {name: value for name, value in optim.items() if name != "frozen"}}
     return check(_build(Recipe, values, prefix=""))
 
 
 def check(recipe: Recipe) -> Recipe:
-    """Return the recipe if the type and range of every field are right.
+    """Check the type and range of every field, and return the recipe.
 
     Raises:
-        ValueError: If they are not; names the field.
+        ValueError: If a field is wrong. The message names the field.
 
     Example:
     >>> check(Recipe(loss="hinge"))
@@ -81,10 +81,10 @@ def check(recipe: Recipe) -> Recipe:
 
 
 def get(recipe: Recipe, path: str) -> Any:
-    """Return the field at a dotted path, a task as text; None for one of `model.arguments` that is not set.
+    """Return the field at a dotted path. A task is returned as text, an unset entry of `model.arguments` as None.
 
     Raises:
-        ValueError: If there is no such field; names the nearest one.
+        ValueError: If the field does not exist. The message suggests a similar name.
 
     Example:
     >>> get(Recipe(), "optim.schedule.name")
@@ -105,13 +105,13 @@ def get(recipe: Recipe, path: str) -> Any:
 
 
 def override(recipe: Recipe, path: str, text: str) -> Recipe:
-    """Return a recipe with the field at a dotted path set from the command line.
+    """Return a recipe with the field at a dotted path set to a value from the command line.
 
-    `text` is the value as Python writes it, a string without quotes. An empty text or `None` means None where a field
-    may be None.
+    `text` is a Python literal, or a string without quotes. For a field that can be None, an empty text or `None` means
+    None.
 
     Raises:
-        ValueError: If there is no such field, or the value is of the wrong type.
+        ValueError: If the field does not exist, or the value has the wrong type.
 
     Example:
     >>> recipe = override(Recipe(), "optim.learning_rate", "1e-2")
@@ -125,18 +125,18 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
 
 
 def replace(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other values for some fields, given by their dotted paths.
+    """Return a recipe with new values for some fields, which are given by their dotted paths.
 
     Raises:
-        ValueError: If there is no such field, or a value is of the wrong type.
+        ValueError: If a field does not exist, or a value has the wrong type.
 
     Example:
     >>> replace(Recipe(), {"seed": 1, "optim.learning_rate": 1e-2}).optim.learning_rate
     0.01
     """
     recipe = copy.deepcopy(recipe)
-    for path, value in values.items():  # one after the other: a variant decides which arguments there are
-        get(recipe, path)  # refuses an unknown name
+    for path, value in values.items():  # in order, because the variant determines the names of the arguments
+        get(recipe, path)  # raises an error for an unknown name
         parent, _, name = path.rpartition(".")
         group = get(recipe, parent) if parent else recipe
         if isinstance(group, dict):
@@ -156,7 +156,7 @@ def nearest_multiple(number: int, divisor: int) -> int:
 
 
 def _check_model(recipe: Recipe) -> None:
-    """Check the variant, and the arguments of its model."""
+    """Check the variant and the arguments of its model."""
     variant = recipe.model.variant
     if variant not in models.list_models():
         hint = _checks.nearest(variant, models.list_models())
@@ -166,7 +166,7 @@ def _check_model(recipe: Recipe) -> None:
     if recipe.task.config is not None:
         masked_config(recipe)
         return
-    if recipe.model.checkpoint:  # whose architecture may be another one than the variant's
+    if recipe.model.checkpoint:  # its architecture may differ from the variant
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
     given = {name: value for name, value in model_arguments(recipe).items() if name in config.names()}
@@ -178,7 +178,7 @@ def _check_argument(variant: str, name: str) -> None:
     if name in names:
         return
     if name in FIELDS:
-        raise ValueError(f"{name} is a field of its own: set model.{name} instead of {_ARGUMENTS}.{name}.")
+        raise ValueError(f"{name} is a separate field: set model.{name} instead of {_ARGUMENTS}.{name}.")
     if name in DERIVED:
         raise ValueError(f"{_ARGUMENTS}.{name} cannot be set: it follows from the data and the other fields.")
     raise ValueError(
@@ -194,7 +194,7 @@ def _unknown(path: str, names: list[str]) -> str:
     if not names:
         return f"The recipe has no field {path}. {parent} has no fields of its own."
     known = [f"{parent}.{field}" if parent else field for field in names]
-    return f"The recipe has no field {path}.{_checks.nearest(path, known)} Known fields there: {', '.join(known)}."
+    return f"The recipe has no field {path}.{_checks.nearest(path, known)} Known fields: {', '.join(known)}."
 
 
 def _annotations(kind: Any) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _annotations(kind: Any) -> dict[str, Any]:
 
 
 def _build(kind: Any, values: Any, prefix: str) -> Any:
-    """Build dataclass `kind` from a dictionary, recursively, checking each type."""
+    """Build the dataclass `kind` from a dictionary, recursively, and check each type."""
     if not isinstance(values, dict):
         raise ValueError(f"{prefix.rstrip('.') or 'A recipe'} must be a dictionary of fields. Received: {values!r}")
     fields = _annotations(kind)
@@ -237,7 +237,7 @@ def _convert(value: Any, expected: Any, path: str) -> Any:
 
 
 def _parse(text: str, expected: Any) -> Any:
-    """Return the value that a text on the command line means for a field of type `expected`."""
+    """Parse a text from the command line as a value of type `expected`."""
     if isinstance(expected, types.UnionType):  # X | None
         return None if text in ("", "None") else _parse(text, typing.get_args(expected)[0])
     if expected in (str, TaskField):

@@ -1,8 +1,7 @@
 """The fields of a recipe, as nested dataclasses.
 
-A recipe file returns a `Recipe` from `get_config()`. The command line overrides single fields
-(`--config.optim.learning_rate=0.01`). `config.json` of a run holds the recipe that was used. The training program reads
-every field: an unknown one is an error.
+A recipe file returns a `Recipe` from `get_config()`. Flags such as `--config.optim.learning_rate=0.01` override single
+fields. The `config.json` of a run contains the recipe that was used. Unknown fields are errors.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from keras_vit.recipe.tasks import Classification, parse_task
 
 
 class TaskField:
-    """Field of a dataclass that holds a task, and parses a text that is assigned to it."""
+    """Descriptor for a dataclass field that stores a task. A text that is assigned to the field is parsed."""
 
     def __get__(self, recipe: Any, owner: type) -> Task:
         return Classification() if recipe is None else recipe.__dict__["task"]
@@ -34,11 +33,12 @@ class Model:
         image_size: Height and width of the square training images, in pixels.
         checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
             (`"hf:OWNER/NAME"`), or a file or directory that `keras_vit.load_checkpoint` reads. The model then has the
-            architecture of the file, where `arguments` do not say otherwise. None trains from scratch.
-        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`; `"auto"` keeps a head of as many classes as the
-            data have, unless it has one of their names at another place.
-        remat: `"blocks"` to recompute each encoder block in the backward pass, to save memory; `"none"` or None not to.
-        attention_chunk_size: Number of queries whose attention weights are computed at a time, see `SelfAttention`.
+            architecture of the checkpoint, except for `arguments`. None trains from scratch.
+        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if it has as many
+            classes as the data, unless it has a class name of the data at another index.
+        remat: `"blocks"` recomputes each encoder block in the backward pass, to save memory. `"none"` or None disables
+            rematerialization.
+        attention_chunk_size: Number of queries whose attention weights are computed at a time; see `SelfAttention`.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
             `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
 
@@ -66,12 +66,12 @@ class Data:
         eval_split: Evaluation split.
         pp_train: Preprocessing of training images, such as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
         pp_eval: Preprocessing of images in evaluation. It is stored with the model.
-        batch_size: Examples per step, over all devices.
-        eval_batch_size: Examples per batch of an evaluation, over all devices; None for `batch_size`.
-        mixup: `alpha` of the Beta distribution of mixup; 0 is off.
-        cutmix: `alpha` of the Beta distribution of CutMix; 0 is off.
-        shuffle_buffer: Number of examples to shuffle among where a source cannot be shuffled as a whole.
-        on_bad_image: What to do with images that cannot be read: `"error"`, or `"skip"` to count and list them.
+        batch_size: Number of examples per step, over all devices.
+        eval_batch_size: Number of examples per evaluation batch, over all devices. None stands for `batch_size`.
+        mixup: `alpha` of the Beta distribution of mixup. 0 disables it.
+        cutmix: `alpha` of the Beta distribution of CutMix. 0 disables it.
+        shuffle_buffer: Size of the shuffle buffer, in examples, for sources that cannot be shuffled as a whole.
+        on_bad_image: Policy for images that cannot be read: `"error"`, or `"skip"` to count and list them.
 
     Example:
     >>> Data("digits", pp_train="flip_lr|value_range(-1, 1)", pp_eval="value_range(-1, 1)").source
@@ -96,33 +96,36 @@ class Recipe:
     """A training run.
 
     Attributes:
-        seed: Seed of initial weights, order of the data, augmentation and dropout.
+        seed: Seed of the initial weights, the order of the data, augmentation and dropout.
         total_steps: Number of steps.
-        time: Seconds that the training may take: a new run measures a few steps, and sets `total_steps` to as many as
-            fit. 0 leaves `total_steps` as it is.
+        time: Time budget for training, in seconds. A new run measures a few steps and sets `total_steps` to the number
+            of steps that fit. 0 does not change `total_steps`.
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
-        deterministic: Whether every run gives the same bits; slower on some accelerators.
+        deterministic: Whether every run computes the same bits. This is slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task: `Classification()`, `Distillation(...)`, `Regression(...)` or `Segmentation(...)`, or
-            without labels `MaskedPatch(...)` or `MAE(...)`, of `keras_vit.recipe`. It may be given as text:
-            `"mae(mask_ratio=0.5)"`.
-        loss: `"softmax"` or `"sigmoid"` cross-entropy of the classification.
+        task: Learning task from `keras_vit.recipe`: `Classification()`, `Distillation(...)`, `Regression(...)` or
+            `Segmentation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`. A text such as
+            `"mae(mask_ratio=0.5)"` is parsed.
+        loss: Cross-entropy for classification, `"softmax"` or `"sigmoid"`.
         label_smoothing: Fraction of the label that is spread evenly over all classes.
-        adapt: Weights that are trained: `"all"`, `"head"`, `"last(4)"`, `"bias"`, `"lora(rank=8, alpha=16,
+        adapt: Weights to train: `"all"`, `"head"`, `"last(4)"`, `"bias"`, `"lora(rank=8, alpha=16,
             layers='query|value')"` or `"weights('norm|head')"`; see `keras_vit.adapt`.
-        class_balance: Exponent of the weights of classes in the loss: 0 is off, 1 weights them in inverse proportion to
-            their number of training images, so that all count alike, 0.5 takes the square root.
+        class_balance: Exponent of the class weights in the loss. 1 weights each class in inverse proportion to its
+            number of training images, so that all classes count equally. 0.5 uses the square root of these weights, and
+            0 disables them.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
-        log_every: Steps between two lines of metrics; 0 logs at the end only.
-        eval_every: Steps between two evaluations; 0 evaluates at the end only.
-        stop_after: Number of evaluations in a row without a better score that end the training; 0 for never.
-        checkpoint_every: Steps between two checkpoints; 0 saves at the end only.
-        keep_checkpoints: Number of newest checkpoints that are kept, beside the best.
-        evaluators: Evaluations beside the accuracy on `data.eval_split`, every `eval_every` steps or as they say:
-            `"knn"`, `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`; see `keras_vit.evaluators.Suite`.
+        log_every: Number of steps between two lines of metrics. 0 logs only at the end.
+        eval_every: Number of steps between two evaluations. 0 evaluates only at the end.
+        stop_after: Number of consecutive evaluations without a better score after which training stops. 0 disables
+            early stopping.
+        checkpoint_every: Number of steps between two checkpoints. 0 saves only at the end.
+        keep_checkpoints: Number of newest checkpoints to keep, in addition to the best checkpoint.
+        evaluators: Evaluators to run in addition to the accuracy on `data.eval_split`, such as `"knn"` or
+            `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`. They run every `every` steps, by default
+            `eval_every`; see `keras_vit.evaluators.Suite`.
         model: The model.
-        data: The images.
-        optim: The update of the weights.
+        data: The images and their preprocessing.
+        optim: Optimizer and weight updates.
 
     Example:
     >>> recipe = Recipe(
@@ -158,7 +161,7 @@ class Recipe:
     optim: Optim = dataclasses.field(default_factory=Optim)
 
 
-# Values that fields may have, and their smallest values, by path.
+# Allowed values and smallest values of fields, by path.
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),
     "jit": ("auto", "on", "off"),

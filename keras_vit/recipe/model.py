@@ -1,4 +1,4 @@
-"""The model that a recipe describes."""
+"""Creation of the model of a recipe."""
 
 import dataclasses
 import os
@@ -15,31 +15,31 @@ from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
 from keras_vit.zoo import hub
 
-# Arguments with a field of their own in `recipe.Model`, and those that follow from the data and the other fields.
+# Arguments that are separate fields of `recipe.Model`, and arguments that follow from the data and the other fields.
 FIELDS = ("image_size", "remat", "attention_chunk_size")
 DERIVED = ("classes", "channels", "include_top", "head", "classifier_activation", "name", "dtype")
-# Arguments that say how a model is trained, not what it computes: a checkpoint's own do not matter.
+# Arguments that only affect training. Their values in a checkpoint are ignored.
 _OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
 
 
 def argument_names(variant: str) -> list[str]:
-    """Return the names that `model.arguments` may hold for a variant, or for any if there is no such variant."""
+    """Return the allowed names in `model.arguments` for a variant, or for all variants if the variant is unknown."""
     configs = [config for config, known in ((ViTConfig, models.VIT), (BiTConfig, models.BIT)) if variant in known]
     names = [name for config in configs or (ViTConfig, BiTConfig) for name in config.names()]
     return [name for name in dict.fromkeys(names) if name not in (*FIELDS, *DERIVED)]
 
 
 def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments of the model's constructor that a recipe sets."""
+    """Return the arguments that a recipe sets for the constructor of its model."""
     fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
     return {**fields, **recipe.model.arguments}
 
 
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
-    """Return the recipe with the architecture of its checkpoint among `model.arguments`.
+    """Return the recipe with the architecture of its checkpoint in `model.arguments`.
 
-    Models of the hub are downloaded. A recipe of other weights that are not on this machine stays as it is.
-    `architecture` has `variant` and `arguments` of an earlier `resolve`, so that the checkpoint is not needed again.
+    Models on the hub are downloaded. If other weights are not on this machine, the recipe is not changed.
+    `architecture` contains the `variant` and `arguments` of an earlier call. With it, the checkpoint is not read again.
     """
     model = recipe.model
     if architecture is not None:
@@ -70,17 +70,17 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
 
 
 def weights_path(recipe: Recipe) -> str | None:
-    """Return the path of the initial weights, downloaded if they are published and not here yet; None without any."""
+    """Return the path of the initial weights, or None. Published weights are downloaded if necessary."""
     return zoo.resolve(recipe.model.checkpoint, recipe.model.variant) if recipe.model.checkpoint else None
 
 
 def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe, with initial weights that depend only on its seed.
+    """Build the model of a recipe. The initial weights depend only on the recipe's seed.
 
-    The architecture of the recipe's checkpoint is not looked up; see `resolve`.
+    The checkpoint of the recipe is not read; see `resolve`.
 
     Raises:
-        ValueError: If an argument is wrong or the variant has no such argument.
+        ValueError: If an argument is wrong or unknown.
 
     Example:
     >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
@@ -99,7 +99,7 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 
 
 def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict[str, Any]:
-    """Return the arguments of the model of a recipe with a head for a number of classes."""
+    """Return the arguments of a recipe's model with a head for `classes` classes."""
     arguments = {"classes": classes, "channels": channels, **model_arguments(recipe)}
     head = recipe.task.create_head(classes, recipe.precision)
     if head is None:
@@ -109,7 +109,7 @@ def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict
 
 
 def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
-    """Return the arguments of the model of a recipe that trains without labels."""
+    """Return the arguments of the pre-training model of a recipe without labels."""
     _need_vit(recipe)
     sizes = dataclasses.asdict(models.VIT[recipe.model.variant])
     return {**sizes, **model_arguments(recipe), **recipe.task.arguments(), "channels": channels}
@@ -122,22 +122,22 @@ def _need_vit(recipe):
 
 
 def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
-    """Return the configuration of the model of a recipe that trains without labels."""
+    """Return the configuration of the pre-training model of a recipe without labels."""
     arguments = masked_arguments(recipe, channels)
     return cast(Any, recipe.task).config(**arguments)
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe without values, whatever its size, in no time and memory.
+    """Build the model of a recipe without initializing its variables. This takes almost no time and memory.
 
-    It can be called within a `keras.StatelessScope` that gives its variables values.
+    The model can be called within a `keras.StatelessScope` that provides the values of its variables.
     """
 
     def build():
         with keras.StatelessScope(initialize_variables=False):
             return create_model(recipe, classes, channels)
 
-    # Keras lists variables to initialize later, per thread: the list of this one ends with it.
+    # Keras keeps a list of uninitialized variables per thread. Use a new thread to discard the list with the thread.
     with futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(build).result()
 

@@ -1,4 +1,4 @@
-"""Base class of the tasks of a recipe."""
+"""Base class of the learning tasks of a recipe."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -9,19 +9,19 @@ from keras_vit._metrics import Metric
 
 
 class Task:
-    """Base class of the tasks: their arguments, and what the program has to know before it creates anything.
+    """Base class of the tasks: their arguments, and facts that programs need before they create a model.
 
-    `keras_vit.training.tasks` has their targets and losses. `str` returns the text that `parse_task` reads, without
+    Targets and losses are in `keras_vit.training.tasks`. `str(task)` returns the text that `parse_task` reads, without
     arguments at their defaults.
 
     Attributes:
         name: Name of the task.
-        labels: Labels that it reads: `"classes"`, `"values"`, `"masks"` or None.
-        metrics: Metrics of an evaluation: the loss, the score and, of some tasks, others.
-        evaluator: Evaluator of `keras-vit evaluate` where none is named; empty for none.
-        model: Class of its model, and
-        config: of the model's configuration; None for the variant of the recipe with a head.
-        teacher: Directory of the run that it learns from, or None.
+        labels: Kind of labels that the task reads: `"classes"`, `"values"`, `"masks"` or None.
+        metrics: Metrics of an evaluation: first the loss, then the score, then other metrics of the task.
+        evaluator: Default evaluator of `keras-vit evaluate`. Empty if there is none.
+        model: Class of the model. None for the variant of the recipe with a head.
+        config: Class of the model's configuration. None for the variant of the recipe with a head.
+        teacher: Directory of the teacher's run, or None.
 
     Example:
     >>> [metric.name for metric in parse_task("mae").metrics]
@@ -44,12 +44,12 @@ class Task:
 
     @property
     def score(self) -> Metric:
-        """The metric that decides the best checkpoint."""
+        """Metric used to choose the best checkpoint."""
         return self.metrics[1]
 
     @property
     def step_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that a training step has, too."""
+        """Metrics that are also computed in training steps."""
         return self.metrics
 
     def arguments(self) -> dict[str, Any]:
@@ -57,22 +57,22 @@ class Task:
         return dataclasses.asdict(self)  # type: ignore[call-overload]
 
     def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer | None:
-        """Return the argument `head` of the model; None for the head of the other arguments."""
+        """Return the argument `head` of the model, or None to build the head from the other arguments."""
         return None
 
     def loss_values(self, recipe: Any, outputs: int) -> int:
-        """Return how many float32 values per image the loss saves for the backward pass, where they are many."""
+        """Return the number of float32 values per image that the loss saves for the backward pass; 0 if negligible."""
         return 0
 
     def output(self, recipe: Any) -> str:
-        """Return the output that the card of the trained model states."""
+        """Return the kind of output that the model card states."""
         return "features"
 
     def check(self, recipe: Any) -> None:
-        """Refuse fields of a recipe that the task has no use for.
+        """Check that the recipe sets no fields that the task does not support.
 
         Raises:
-            ValueError: If there is one.
+            ValueError: If such a field is set.
         """
         set_fields = {
             "label_smoothing": recipe.label_smoothing,
@@ -82,8 +82,8 @@ class Task:
         for name, value in set_fields.items():
             if value and self.labels not in (None, "classes"):
                 raise ValueError(
-                    f"{name} mixes labels of classes, and those of task={str(self)!r} are {self.labels}. Received: "
-                    f"{name}={value}. Set it to 0."
+                    f"{name} mixes labels of classes, but the labels of task={str(self)!r} are {self.labels}. "
+                    f"Received: {name}={value}. Set it to 0."
                 )
         if recipe.class_balance and (self.name, recipe.loss) != ("classification", "softmax"):
             raise ValueError(

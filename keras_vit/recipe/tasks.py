@@ -1,4 +1,4 @@
-"""The tasks of a recipe, written like `"mae(mask_ratio=0.75)"` in files and on the command line."""
+"""The learning tasks of a recipe. In files and on the command line, a task is a text: `"mae(mask_ratio=0.75)"`."""
 
 import dataclasses
 import os
@@ -30,18 +30,18 @@ class Classification(Task):
     evaluator: ClassVar[str] = "classification"
 
     def output(self, recipe: Any) -> str:
-        """Return the loss of the recipe, which says how logits become probabilities."""
+        """Return the loss of the recipe, which determines how logits become probabilities."""
         return recipe.loss
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(Classification):
-    """Classification of images as a trained model, the teacher, classifies them.
+    """Classification that learns from the predictions of a trained model, the teacher.
 
-    The teacher sees the same augmented images as the model. The labels are read for the accuracy alone.
+    The teacher sees the same augmented images as the model. The labels are only used for the accuracy.
 
     Attributes:
-        teacher: Directory of a finished run with the same classes. The images are resized to its model's size.
+        teacher: Directory of a finished run with the same classes. Images are resized to the size of the teacher.
         temperature: Divisor of all logits before the softmax.
 
     Example:
@@ -60,11 +60,11 @@ class Distillation(Classification):
             raise ValueError(f"temperature must be positive. Received: temperature={self.temperature}")
 
     def check(self, recipe: Any) -> None:
-        """Refuse another loss than that of the teacher's probabilities."""
+        """Check that the loss suits the teacher's probabilities."""
         super().check(recipe)
         if recipe.loss != "softmax" or recipe.label_smoothing:
             raise ValueError(
-                "A distillation learns the probabilities of its teacher, so that it needs loss='softmax' and "
+                "Distillation learns the probabilities of the teacher, which requires loss='softmax' and "
                 f"label_smoothing=0. Received: loss={recipe.loss!r}, label_smoothing={recipe.label_smoothing}."
             )
 
@@ -73,12 +73,12 @@ class Distillation(Classification):
 class Regression(Task):
     """Prediction of one or several numbers per image.
 
-    The model learns them standardized by mean and standard deviation of the training split, and everything that it
-    predicts is in the unit of the data.
+    For training, the numbers are standardized with the mean and standard deviation of the training split. All
+    predictions are in the unit of the data.
 
     Attributes:
-        loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is squared below one
-            standard deviation and linear above.
+        loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard
+            deviation and linear above.
 
     Example:
     >>> parse_task("regression('huber')").score.name
@@ -103,19 +103,21 @@ class Regression(Task):
 class Segmentation(Task):
     """Prediction of a class for each pixel.
 
-    The score is the mean over the classes of the intersection over union, of all pixels of a data set together. A class
-    that neither the masks nor the predictions contain does not count.
+    The score is the intersection over union, computed over all pixels of the data set and averaged over the classes.
+    Classes that neither the masks nor the predictions contain do not count.
 
     Attributes:
-        classes: Number of classes, which the data must have; None for that of the data.
-        ignore: Number of a class whose pixels do not count, beside those that a mask leaves out; 255 for none.
-        head: `"linear"` or `"upsample"`, see `keras_vit.models.LinearSegmenter` and `UpsampleSegmenter`.
-        blocks: Numbers of the blocks that the head reads, negative ones from the end; None for the last block.
-        class_weights: Factor of the loss of each class; None for 1.
+        classes: Number of classes. None takes the number from the data; any other number must match the data.
+        ignore: Number of a class whose pixels are ignored, in addition to ignored pixels of the masks. 255 stands for
+            no class.
+        head: `"linear"` or `"upsample"`; see `keras_vit.models.LinearSegmenter` and `UpsampleSegmenter`.
+        blocks: Indices of the blocks that the head reads. Negative indices count from the end. None stands for the last
+            block.
+        class_weights: Factor on the loss of each class. None stands for 1.
         dropout_rate: Probability of dropping a whole channel of an image before the head.
 
     References:
-        - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4, for the head `"linear"` on frozen features
+        - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4, for `head="linear"` on frozen features
 
     Example:
     >>> str(parse_task("segmentation(head='upsample', blocks=(2, 5, 8, 11))"))
@@ -144,7 +146,7 @@ class Segmentation(Task):
 
     @property
     def step_metrics(self) -> tuple[Metric, ...]:
-        """Loss and accuracy: a mean over steps of the intersection over union would be another number."""
+        """Loss and accuracy. The mean of the intersection over union over steps would be misleading."""
         return (self.metrics[0], self.metrics[2])
 
     def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer:
@@ -153,7 +155,7 @@ class Segmentation(Task):
         return kind(outputs, blocks=self.blocks, dropout_rate=self.dropout_rate, dtype=dtype)
 
     def loss_values(self, recipe: Any, outputs: int) -> int:
-        """Return the logits at the size of the masks, and their gradient."""
+        """Return the number of logits at the size of the masks, plus their gradients."""
         return 2 * outputs * recipe.model.image_size**2
 
     def output(self, recipe: Any) -> str:
@@ -161,18 +163,18 @@ class Segmentation(Task):
         return "mask"
 
     def check(self, recipe: Any) -> None:
-        """Refuse the loss of several classes per pixel."""
+        """Check that the loss is for one class per pixel."""
         super().check(recipe)
         if recipe.loss != "softmax":
-            raise ValueError(f"A segmentation has one class per pixel: loss='softmax'. Received: loss={recipe.loss!r}.")
+            raise ValueError(f"Segmentation has one class per pixel: loss='softmax'. Received: loss={recipe.loss!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatch(Task):
-    """Masked patch prediction, as in the ViT paper. Labels are not read.
+    """Masked patch prediction, as in the ViT paper. It does not need labels.
 
     Attributes:
-        mask_ratio: Fraction of the patches that is corrupted and predicted.
+        mask_ratio: Fraction of the patches that are corrupted and predicted.
         target: `"mean_color"`, `"colors_4x4"` or `"pixels"`.
 
     Example:
@@ -190,13 +192,13 @@ class MaskedPatch(Task):
 
 @dataclasses.dataclass(frozen=True)
 class MAE(Task):
-    """Masked autoencoder. Labels are not read.
+    """Masked autoencoder. It does not need labels.
 
     Attributes:
-        mask_ratio: Fraction of the patches that the encoder does not see.
-        normalize_pixels: Whether each patch is predicted with mean 0 and variance 1.
+        mask_ratio: Fraction of the patches that are hidden from the encoder.
+        normalize_pixels: Whether the target of each patch is normalized to mean 0 and variance 1.
         decoder_hidden_size: Width of the decoder's tokens.
-        decoder_num_layers: Number of blocks of the decoder.
+        decoder_num_layers: Number of blocks in the decoder.
         decoder_num_heads: Number of attention heads per block of the decoder.
 
     Example:
@@ -225,10 +227,10 @@ TASKS: dict[str, Any] = {
 
 
 def parse_task(text: str | Task) -> Task:
-    """Read a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is its text.
+    """Parse a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is the inverse.
 
     Raises:
-        ValueError: If there is no such task, or it has no such argument. The message points at the place.
+        ValueError: If the task or an argument does not exist. The message marks the place in the text.
 
     Example:
     >>> parse_task("mae(mask_ratio=0.5)")

@@ -487,7 +487,7 @@ def test_manifest_with_a_label_that_is_no_class(tmp_path):
     [
         ("digit", {}, ["Unknown source 'digit'", "Did you mean 'digits'?", "folder:/images"]),
         ("/home/me/pictures", {}, ["Unknown source", "write 'folder:' before"]),
-        ("folder", {}, ["needs a place", "folder:/images"]),
+        ("folder", {}, ["needs a path or name", "folder:/images"]),
         ("digits:/x", {}, ["takes no path"]),
         ("digits", {"tset_fraction": 1}, ["no option 'tset_fraction'", "It has none"]),
         ("folder:/x#tset_fraction=1", {}, ["no option 'tset_fraction'", "Did you mean 'test_fraction'?"]),

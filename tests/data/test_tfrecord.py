@@ -138,7 +138,7 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="train-00001-of-00002 ends within record 4"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match="tell of 2 files.*1"):
+    with pytest.raises(FileNotFoundError, match="Expected: 2 files.*1"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
 
 

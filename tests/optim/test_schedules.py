@@ -64,5 +64,5 @@ def test_constant_and_a_warm_up_longer_than_the_run():
 def test_wrong_names_and_orders_are_errors():
     with pytest.raises(ValueError, match="'constant', 'cosine'.*'cosin'"):
         create_schedule(recipes.Schedule(name="cosin"), 0.1, 10)
-    with pytest.raises(ValueError, match="must grow"):
+    with pytest.raises(ValueError, match="must increase"):
         create_schedule(recipes.Schedule(name="steps", boundaries=(5, 3)), 0.1, 10)

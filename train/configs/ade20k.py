@@ -1,4 +1,4 @@
-"""Semantic segmentation of ADE20K by a linear head on frozen features: the protocols of DINOv2 and DINOv3.
+"""Semantic segmentation of ADE20K with a linear head on frozen features: the protocols of DINOv2 and DINOv3.
 
 Papers: "DINOv2", https://arxiv.org/abs/2304.07193, section 7.4; "DINOv3", https://arxiv.org/abs/2508.10104, section 6.1
 
@@ -7,19 +7,21 @@ Papers: "DINOv2", https://arxiv.org/abs/2304.07193, section 7.4; "DINOv3", https
     keras-vit train --config=ade20k:dinov3,ViT_S16 --workdir=runs/ade20k_dinov3 --weights=dinov3_vits16
     keras-vit plan --config=ade20k:dinov3
 
-The data are the folder ADEChallengeData2016 of the scene parsing challenge. Its masks count from 1, and 0 is left out.
-`--weights` names other weights; those of DINOv3 need a license, and have no name here: give their folder.
+The data are in the folder ADEChallengeData2016 of the scene parsing challenge. Classes in its masks begin at 1; pixels
+of 0 are ignored. `--weights` sets other weights. The weights of DINOv3 require a license and are not in the list of
+published weights: give their folder.
 
-- Batch norm and a linear layer on the last block, after the final norm. DINOv3 drops a tenth of the channels.
-- Crops of 512 pixels after scaling by 0.5 to 2, mirrored at random. DINOv2 pads them to a whole number of patches, here
-  they have 518. It also changes colors and draws crops again of which one class is more than 75 %, which is left out.
-- AdamW for 40,000 steps of 16 images. The batch norms are those of a device, not of all.
-- The evaluator slides windows over images whose smaller side has the size of a crop. `eval_miou` in between is that of
-  whole images, resized.
+- The head is a batch norm and a linear layer on the last block, after the final norm. DINOv3 drops 10% of the channels.
+- Images are scaled by a factor of 0.5 to 2, cropped to 512 pixels and mirrored at random. DINOv2 pads the crops to a
+  whole number of patches; this recipe uses crops of 518 pixels instead. DINOv2 also changes colors, and draws a crop
+  again if one class covers more than 75% of it. This recipe does neither.
+- AdamW trains for 40,000 steps of 16 images. Batch norms use the statistics of one device, not of all devices.
+- After the last step, the evaluator slides windows over images whose smaller side has the size of a crop. During
+  training, `eval_miou` is measured on whole, resized images.
 
-Published: mIoU 44.3 % for S/14, 47.3 % for B/14, 47.7 % for L/14 of DINOv2; 47.0 % for S/16, 51.8 % for B/16 and 54.9 %
-for L/16 of DINOv3. Not run here.
-Cost: 0.37 TPUv3-core-days for B/14 by `keras-vit plan`; a third of it without the encoder's backward pass.
+Published: mIoU 44.3% for S/14, 47.3% for B/14, 47.7% for L/14 of DINOv2; 47.0% for S/16, 51.8% for B/16 and 54.9% for
+L/16 of DINOv3. Not run here.
+Cost: 0.37 TPUv3-core-days for B/14 by `keras-vit plan`; a third of this if the encoder's backward pass is omitted.
 Smaller machines: `--config.optim.accumulation_steps=4`, and `--config.total_steps=4000` for a first impression.
 """
 
@@ -32,7 +34,7 @@ NORM = "value_norm((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the protocol, `dinov2` or `dinov3`, and the variant."""
+    """Return the recipe. The arguments are the protocol, `dinov2` or `dinov3`, and the variant."""
     protocol, variant = common.arguments(arguments, "dinov2", "")
     is_newer = _checks.choice("protocol", protocol, ("dinov2", "dinov3")) == "dinov3"
     variant = common.variant(variant or ("ViT_B16" if is_newer else "ViT_B14"))

@@ -1,4 +1,4 @@
-"""Transfer of the AugReg checkpoints, as big_vision does it.
+"""Fine-tuning of the AugReg checkpoints, as in big_vision.
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270, section 3.4
 
@@ -7,19 +7,19 @@ Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270, section 3.4
     keras-vit train --config=augreg_transfer:ViT_B32,imagenet2012,inception --workdir=runs/i1k
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers.
-Crops: inception, resmall (random crop after the smaller side was resized to 448), resize (random crop after the image
-was resized to 448 x 448).
-Published, B/32 at 384 pixels: ImageNet 83.27 (rate 0.03, inception), CIFAR-10 98.55 (0.003), CIFAR-100 91.35 (0.01),
-Pets 93.78 (0.003), Flowers 99.43 % (0.003). Not run here.
+Crops: inception, resmall (resizes the smaller side to 448, then crops at random), resize (resizes the image to
+448 x 448, then crops at random).
+Published, B/32 at 384 pixels, with the learning rate: ImageNet 83.27% (0.03, inception), CIFAR-10 98.55% (0.003),
+CIFAR-100 91.35% (0.01), Pets 93.78% (0.003), Flowers 99.43% (0.003). Not run here.
 Cost: 0.25 TPUv3-core-days for B/32 on CIFAR-10 by `keras-vit plan`.
-Smaller machines: `--config.optim.accumulation_steps=64`; Pets and Flowers take 500 steps only.
+Smaller machines: `--config.optim.accumulation_steps=64`; Pets and Flowers only take 500 steps.
 """
 
 from keras_vit import models, recipe
 
 from . import common
 
-# Source, training split, evaluation split, held-out split, steps, warm-up, the published learning rate.
+# Source, training split, evaluation split, held-out split, steps, warm-up steps, published learning rate.
 DATA = {
     "imagenet2012": ("tfds:imagenet2012", "train[:99%]", "validation", "train[99%:]", 20_000, 500, 0.03),
     "cifar10": ("tfds:cifar10", "train[:98%]", "test", "train[98%:]", 10_000, 500, 0.003),
@@ -35,7 +35,7 @@ CROPS = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant, the data set and the crop."""
+    """Return the recipe. The arguments are the variant, the data set and the crop."""
     variant, dataset, crop = common.arguments(arguments, "ViT_B32", "cifar10", "resmall")
     variant = common.variant(variant, models.VIT)
     if dataset not in DATA or crop not in CROPS:

@@ -1,4 +1,4 @@
-"""Fine-tuning of a published BiT, with everything chosen from the data set: BiT-HyperRule.
+"""Fine-tuning of a published BiT with BiT-HyperRule, which chooses all settings by the data set.
 
 Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, section 3.3
 
@@ -7,19 +7,21 @@ Paper: "Big Transfer (BiT)", https://arxiv.org/abs/1912.11370, section 3.3
     keras-vit train --config=bit_hyperrule:BiT_R50x1,folder:/images --workdir=runs/images
 
 Data sets: cifar10, cifar100, imagenet2012, pets, flowers, or any source of `keras_vit.data`.
-The rule: small images are trained at 128 pixels, others at 480. The number of examples decides on 500, 10,000 or 20,000
-steps, and on mixup 0.1 from 20,000 examples on. For a source, its size and its first image decide.
-Images are mirrored at random, as in the published PyTorch code. The TensorFlow code mirrors every one.
-Published, R50x1-M: CIFAR-10 97.2, CIFAR-100 86.5, ImageNet 80.68 %. Not run here.
+The rule: small images are trained at 128 pixels, larger images at 480. Training takes 500, 10,000 or 20,000 steps,
+depending on the number of examples. Mixup of 0.1 is used from 20,000 examples on. For a source of `keras_vit.data`, the
+rule uses its number of examples and the size of its first image.
+Images are mirrored at random, as in the published PyTorch code. The published TensorFlow code mirrors every image.
+Published, R50x1-M: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
 Cost: 0.026 TPUv3-core-days for R50x1 on CIFAR-10 by `keras-vit plan`.
-Smaller machines: the authors suggest batch 128 with rate 0.001. `--config.optim.accumulation_steps=16` keeps both.
+Smaller machines: the authors suggest a batch of 128 with a learning rate of 0.001.
+`--config.optim.accumulation_steps=16` saves memory with the original batch and learning rate.
 """
 
 from keras_vit import data, models, recipe
 
 from . import common
 
-# Source, training split, evaluation split, training examples, size of an image.
+# Source, training split, evaluation split, training examples, image size.
 DATA = {
     "cifar10": ("tfds:cifar10", "train", "test", 50_000, 32),
     "cifar100": ("tfds:cifar100", "train", "test", 50_000, 32),
@@ -30,7 +32,7 @@ DATA = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the data set."""
+    """Return the recipe. The arguments are the variant and the data set."""
     variant, dataset = common.arguments(arguments, "BiT_R50x1", "cifar10")
     variant = common.variant(variant, models.BIT)
     if dataset in DATA:

@@ -1,16 +1,17 @@
-"""A small ViT on CIFAR-10 from scratch, on one GPU or a patient CPU: `fashion_mnist_hour` with a larger model.
+"""A small ViT on CIFAR-10 from scratch, on one GPU, or within days on a CPU: `fashion_mnist_hour` with a larger model.
 
-Papers: the model is ViT with patches of 4 pixels; the augmentation follows "How to train your ViT?",
-https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877. Optimizer, rate,
-weight decay, moving average and position embeddings are those of `fashion_mnist_hour:vit`. Stochastic depth suits the
-longer training: 200 epochs instead of 34.
+Papers: the model is a ViT with patches of 4 pixels; the augmentation follows "How to train your ViT?",
+https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877. The optimizer,
+learning rate, weight decay, moving average and position embeddings are the same as in `fashion_mnist_hour:vit`.
+Stochastic depth is added for the longer training of 200 epochs instead of 34.
 
     keras-vit train --config=cifar10_scratch --workdir=runs/cifar10
 
-Published: nothing for these settings. Small ViTs from scratch are usually reported between 90 and 95 %. Not run here.
-Cost: 0.016 TPUv3-core-days by `keras-vit plan`; on a CPU days.
+Published: nothing for these settings. Reported accuracies of small ViTs from scratch are usually 90 to 95%. Not run
+here.
+Cost: 0.016 TPUv3-core-days by `keras-vit plan`; days on a CPU.
 Smaller machines: `--config.total_steps=4883 --config.model.arguments.num_layers=6` takes a quarter of the 19,531 steps
-and six of the eight layers. For two cores, `fashion_mnist` or `digits` suits better.
+and six of the eight layers. On two cores, train `fashion_mnist` or `digits` instead.
 """
 
 from keras_vit import recipe

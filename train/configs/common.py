@@ -1,4 +1,4 @@
-"""Shared parts of the recipes: augmentation levels, evaluators, pre-training, arguments, published rules."""
+"""Shared parts of the recipes: augmentation levels, evaluators, pre-training, arguments, BiT-HyperRule."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -10,10 +10,10 @@ from keras_vit.data import preprocess
 from keras_vit.data.sources import Source
 from keras_vit.models.registry import constructor_name
 
-# Augmentation levels of "How to train your ViT?", figure 4: RandAugment and the alpha of mixup.
+# Augmentation levels of "How to train your ViT?", figure 4: RandAugment, and the alpha of mixup.
 AUGREG = {
     "none": ("", 0.0),
-    "light1": ("randaug(2, 0)", 0.0),  # magnitude 0 is not nothing in the reference's RandAugment
+    "light1": ("randaug(2, 0)", 0.0),  # in the reference's RandAugment, magnitude 0 changes images
     "light2": ("randaug(2, 10)", 0.2),
     "medium1": ("randaug(2, 15)", 0.2),
     "medium2": ("randaug(2, 15)", 0.5),
@@ -21,11 +21,11 @@ AUGREG = {
     "strong2": ("randaug(2, 20)", 0.8),
 }
 
-# ImageNet at 224 pixels, as big_vision prepares it.
+# ImageNet at 224 pixels, with big_vision's preprocessing.
 PP_TRAIN = "decode_jpeg_and_inception_crop(224)|flip_lr{}|value_range(-1, 1)"
 PP_EVAL = "decode|resize_small(256)|central_crop(224)|value_range(-1, 1)"
 IMAGENET = "tfds:imagenet2012"
-IMAGENET_TRAIN = 1_268_355  # images in train[:99%], on which the published runs are trained
+IMAGENET_TRAIN = 1_268_355  # images in train[:99%], the training split of the published runs
 IMAGENET_21K = "tfds:imagenet21k"
 IMAGENET_21K_TRAIN = 14_145_922  # images in full[51200:]
 
@@ -56,7 +56,7 @@ FEWSHOT_EVALUATORS = tuple(
 
 
 def fashion_mnist(folder: str) -> str:
-    """Return the source of Fashion-MNIST in a folder; the empty string stands for that of Debian's package."""
+    """Return the source of Fashion-MNIST in a folder. An empty string stands for the folder of Debian's package."""
     return f"fashion_mnist:{folder}" if folder else "fashion_mnist"
 
 
@@ -64,14 +64,14 @@ def arguments(text: str | None, *defaults: str) -> list[str]:
     """Split the text after the colon of `--config=file.py:ViT_B16,cifar10`.
 
     Args:
-        text: Values joined by commas; missing or empty ones take their default.
+        text: Values joined by commas. Missing or empty values are replaced by their defaults.
         *defaults: Default of each argument of the recipe.
 
     Returns:
-        As many values as defaults.
+        One value for each default.
 
     Raises:
-        ValueError: If there are too many.
+        ValueError: If there are too many values.
     """
     values = [value.strip() for value in (text or "").split(",")]
     if len(values) > len(defaults):
@@ -83,14 +83,14 @@ def arguments(text: str | None, *defaults: str) -> list[str]:
 
 
 def variant(text: str, among: Collection[str] | None = None) -> str:
-    """Return the name of a model, given by its name (`"ViT-B/16"`) or by its constructor (`"ViT_B16"`).
+    """Return the name of a model from its name (`"ViT-B/16"`) or from its constructor (`"ViT_B16"`).
 
     Args:
         text: Argument of the recipe.
-        among: Names of the models that the recipe is for; None for all.
+        among: Names of the models that the recipe supports. None stands for all models.
 
     Raises:
-        ValueError: If there is no such model, or the recipe is not for it; names the nearest one.
+        ValueError: If the model does not exist, or the recipe does not support it. The message suggests a similar name.
     """
     by_constructor = {constructor_name(name): name for name in models.list_models()}
     found = text if text in models.list_models() else by_constructor.get(text)
@@ -105,22 +105,22 @@ def variant(text: str, among: Collection[str] | None = None) -> str:
 
 
 def published_model(variant: str, *preferred: str, image_size: int = 224, **arguments: object) -> recipes.Model:
-    """Return the model that starts from the published weights of a variant, trained on ImageNet-21k, with a new head.
+    """Return a model with a new head and with published weights of a variant, which are trained on ImageNet-21k.
 
     Args:
         variant: Name of the model.
-        *preferred: Names of published weights, as in `keras_vit.list_weights`, to take rather than the original ones.
+        *preferred: Names in `keras_vit.list_weights` of weights to use, if they exist, instead of the original weights.
         image_size: Height and width of the images.
-        **arguments: Further arguments of the model.
+        **arguments: Additional arguments of the model.
     """
-    if variant in models.BIT:  # the published files were trained with zeros around the root's pooling
+    if variant in models.BIT:  # the published weights were trained with zero padding in the root's pooling
         arguments = {"pool_padding": "zeros", **arguments}
     checkpoint = recipes.pretrained(variant, *preferred)
     return recipes.Model(variant, image_size=image_size, checkpoint=checkpoint, head="reset", arguments=arguments)
 
 
 def augmented(level: str) -> tuple[str, float]:
-    """Return the training preprocessing at 224 pixels and the mixup of a level of `AUGREG`."""
+    """Return the training preprocessing at 224 pixels and the alpha of mixup for a level of `AUGREG`."""
     _checks.choice("level", level, tuple(AUGREG))
     randaug, mixup = AUGREG[level]
     return PP_TRAIN.format(f"|{randaug}" if randaug else ""), mixup
@@ -137,17 +137,17 @@ def pretraining(
     mixup: float = 0.0,
     **fields: Any,
 ) -> recipes.Recipe:
-    """Return a pre-training at 224 pixels with the splits, evaluators and intervals of big_vision.
+    """Return the recipe of a pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
 
     Args:
         dataset: `"imagenet2012"` or `"imagenet21k"`.
         model: The model.
-        optim: The update of the weights.
-        epochs: Passes over the training images.
-        batch_size: Examples per step.
+        optim: Optimizer and weight updates.
+        epochs: Number of passes over the training images.
+        batch_size: Number of examples per step.
         pp_train: Preprocessing of training images.
-        mixup: Its alpha; 0 is off.
-        **fields: Further fields of the recipe.
+        mixup: Alpha of mixup. 0 disables it.
+        **fields: Additional fields of the recipe.
     """
     small = dataset == "imagenet2012"
     examples = IMAGENET_TRAIN if small else IMAGENET_21K_TRAIN
@@ -174,44 +174,44 @@ def pretraining(
 
 
 def augreg_adam() -> recipes.Optim:
-    """Return the Adam of the plain baselines and of AugReg."""
+    """Return the Adam settings of the plain ViT baselines and of AugReg."""
     return recipes.Optim(
         "adamw",
         learning_rate=1e-3,
         schedule=recipes.Schedule("cosine", warmup_steps=10_000),
         momentum_dtype="bfloat16",
-        weight_decay=0.1,  # 1e-4 per step at the peak rate
+        weight_decay=0.1,  # 1e-4 per step at the peak learning rate
         clip_norm=1.0,
     )
 
 
 def bit_momentum(rate: float, decay: float, warmup_steps: int, batch_size: int = 4_096) -> recipes.Optim:
-    """Return the momentum of BiT's pre-training, whose rate and decay are given for a batch of 256."""
+    """Return the momentum settings of BiT's pre-training. `rate` and `decay` are for a batch of 256."""
     return recipes.Optim(
         "sgd",
         learning_rate=rate / 256 * batch_size,
         schedule=recipes.Schedule("cosine", warmup_steps=warmup_steps),
         momentum=0.9,
         momentum_dtype="bfloat16",
-        weight_decay=decay / rate,  # the decay per step follows the rate
+        weight_decay=decay / rate,  # each step multiplies the weight decay by the learning rate
         clip_norm=1.0,
     )
 
 
 def steps(epochs: float, examples: int, batch_size: int) -> int:
-    """Return the number of steps nearest to a number of epochs."""
+    """Return the number of steps in a number of epochs, rounded."""
     return max(1, round(epochs * examples / batch_size))
 
 
 @dataclasses.dataclass(frozen=True)
 class HyperRule:
-    """Choices of BiT-HyperRule for a data set.
+    """Settings that BiT-HyperRule chooses for a data set.
 
     Attributes:
-        resize: Size of the resized training images.
+        resize: Size of training images before the crop.
         crop: Size of the random crop, and of images in evaluation.
-        mixup: Its alpha; 0 is off.
-        supports: Steps of the schedule: end of the warm-up, three decays by ten, end of the training.
+        mixup: Alpha of mixup. 0 disables it.
+        supports: Steps of the schedule: the end of the warm-up, three decays by a factor of ten, the end of training.
     """
 
     resize: int
@@ -220,24 +220,24 @@ class HyperRule:
     supports: Sequence[int]
 
     def schedule(self) -> recipes.Schedule:
-        """Return the course of the learning rate; its total length is `supports[-1]`."""
-        # The published code decays after the step of the boundary, not at it.
+        """Return the learning-rate schedule for `supports[-1]` steps."""
+        # The published code decays one step after the boundary.
         boundaries = tuple(step + 1 for step in self.supports[1:-1])
         return recipes.Schedule("steps", warmup_steps=self.supports[0], boundaries=boundaries, factor=0.1)
 
 
 def first_image_size(source: Source) -> tuple[int, int]:
-    """Return height and width of the first image of a source."""
+    """Return the height and width of a source's first image."""
     image = next(iter(source.examples()))["image"]
     height, width, _ = preprocess.host_function("decode")({"image": image})["image"].shape
     return height, width
 
 
 def hyperrule(num_examples: int, height: int, width: int) -> HyperRule:
-    """Choose resolution, mixup and schedule from the size of a data set and of its images.
+    """Choose the resolution, mixup and schedule by the number of examples and the size of the images.
 
     Args:
-        num_examples: Training examples.
+        num_examples: Number of training examples.
         height: Height of a typical image.
         width: Width of a typical image.
 

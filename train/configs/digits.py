@@ -1,10 +1,10 @@
-"""The demo: a small Vision Transformer on the 1,797 handwritten digits that come with the package.
+"""The demo: a small Vision Transformer on the 1,797 handwritten digits that are part of the package.
 
     keras-vit train --config=digits --workdir=runs/digits
     keras-vit train folder:images --config=digits --workdir=runs/images
 
-Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. Sizes and settings are our own.
-Published: nothing for this model. `benchmarks/demo.json` and docs/results.md have the accuracy that it reaches here.
+Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. The sizes and settings are our own.
+Published: nothing for this model. Its measured accuracy is in `benchmarks/demo.json` and docs/results.md.
 Cost: a few minutes of CPU time; 2.3e12 operations by `keras-vit plan`.
 Smaller machines: `--config.total_steps=600`, a third of the steps.
 """
@@ -13,7 +13,7 @@ from keras_vit import recipe
 
 
 def get_config(*, data: str | None = None) -> recipe.Recipe:
-    """Return the recipe; of another data set, image files are read."""
+    """Return the recipe. `data` is another source, of image files."""
     read = "decode(channels=1)|resize(8)|" if data else ""
     return recipe.Recipe(
         total_steps=1_800,

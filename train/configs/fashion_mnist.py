@@ -1,13 +1,12 @@
-"""Fashion-MNIST from scratch: a small hybrid, a ResNet stem and stage under a Vision Transformer.
+"""Fashion-MNIST from scratch with a small hybrid: a ResNet stem and stage, followed by a Vision Transformer.
 
-Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.1 on hybrids; the sizes are ours
+Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.1 on hybrids; the sizes are our own
 
     apt-get install dataset-fashion-mnist
     keras-vit train --config=fashion_mnist --workdir=runs/fashion_mnist
 
-The images are read as published (IDX files); `--config=fashion_mnist:/my/folder` reads them from
-elsewhere.
-Published: nothing of this size. docs/results.md has its accuracy, beside other models.
+The images are read from the published IDX files. `--config=fashion_mnist:/my/folder` reads them from another folder.
+Published: nothing of this size. Its measured accuracy is in docs/results.md, next to other models.
 Cost: see docs/results.md; 8.8e13 operations by `keras-vit plan`.
 Smaller machines: `--config.total_steps=4680` (10 epochs).
 """
@@ -20,7 +19,7 @@ STEPS_PER_EPOCH = 60_000 // 128
 
 
 def get_config(folder: str = "") -> recipe.Recipe:
-    """Return the recipe; `folder` holds the four IDX files, compressed or not."""
+    """Return the recipe. `folder` contains the four IDX files, compressed or not."""
     return recipe.Recipe(
         total_steps=20 * STEPS_PER_EPOCH,
         log_every=100,

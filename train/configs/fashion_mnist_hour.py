@@ -1,32 +1,33 @@
-"""Fashion-MNIST from scratch, meant for an hour on two cores: a BiT ResNet, a hybrid, and a plain ViT.
+"""Fashion-MNIST from scratch, designed for an hour on two cores: a BiT ResNet, a hybrid, or a plain ViT.
 
 Papers: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, and "Big Transfer (BiT)",
-https://arxiv.org/abs/1912.11370; the sizes are ours. The optimizer is Muon, https://kellerjordan.github.io/posts/muon/,
-and the augmentation ends with random erasing, https://arxiv.org/abs/1708.04896
+https://arxiv.org/abs/1912.11370; the sizes are our own. The optimizer is Muon,
+https://kellerjordan.github.io/posts/muon/, and the augmentation includes random erasing,
+https://arxiv.org/abs/1708.04896
 
     apt-get install dataset-fashion-mnist
     keras-vit train --config=fashion_mnist_hour:bit --workdir=runs/hour_bit
     keras-vit train --config=fashion_mnist_hour:hybrid --workdir=runs/hour_hybrid
     keras-vit train --config=fashion_mnist_hour:vit --workdir=runs/hour_vit
 
-A folder with the four IDX files may follow: `:bit,/my/folder`. A ResNet root reduces an image to a quarter of its edge,
-so that BiT and hybrid see images enlarged to 56 pixels. Choose settings on images that are held back:
+A folder with the four IDX files can follow: `:bit,/my/folder`. A ResNet root reduces height and width to a quarter, so
+images are enlarged to 56 pixels for the BiT and the hybrid. Choose settings on held-out images:
 
     keras-vit sweep --config=fashion_mnist_hour:vit --workdir=runs/hour_sweep --seeds=2 \
         --config.data.train_split='train[:90%]' --config.data.eval_split='train[90%:]' \
         --grid=model.arguments.drop_path_rate=0,0.1 --grid=optim.learning_rate=2e-3,5e-3
 
-`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and replaces their row
-of docs/results.md.
-A ViT may learn from the BiT instead of from the labels: `:vit`, `--config.task="distillation('runs/hour_bit')"` and
-`--config.label_smoothing=0`; docs/results.md has a short run.
-Published, with far more compute: ViT-Lite 95.2 and CVT 95.3 % ("Escaping the Big Data Paradigm with Compact
-Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here, with three seeds: bit 94.20 +- 0.06 %, vit 93.62
-+- 0.23 %; with one seed: hybrid 93.37 %. docs/results.md has the figures and the settings that were tried.
-Cost on two cores: bit takes 33 minutes of an AMD EPYC with `avx512_bf16`, and vit 53 of an Intel Xeon with `amx_bf16`;
-2.7e14, 1.5e14 and 3.0e14 operations for bit, hybrid and vit by `keras-vit plan`. On processors without bfloat16
-instructions, add `--config.precision=float32`: steps of bit are twice as fast there.
-Smaller machines: `--config.total_steps=936` (2 epochs), for bit and hybrid 1874.
+`python -m benchmarks.results --only=hour_bit --workdir=runs/results` trains three seeds and replaces their row in
+docs/results.md.
+A ViT can learn from the BiT instead of the labels: `:vit`, `--config.task="distillation('runs/hour_bit')"` and
+`--config.label_smoothing=0`. The result of a short run is in docs/results.md.
+Published, with far more compute: ViT-Lite 95.2% and CVT 95.3% ("Escaping the Big Data Paradigm with Compact
+Transformers", https://arxiv.org/abs/2104.05704). Test accuracy here, with three seeds: bit 94.20 +- 0.06%, vit 93.62
++- 0.23%; with one seed: hybrid 93.37%. See docs/results.md for all figures and for other settings.
+Cost on two cores: bit takes 33 minutes on an AMD EPYC with `avx512_bf16`, and vit takes 53 minutes on an Intel Xeon
+with `amx_bf16`; 2.7e14, 1.5e14 and 3.0e14 operations for bit, hybrid and vit by `keras-vit plan`. On processors without
+bfloat16 instructions, add `--config.precision=float32`, which makes the steps of bit twice as fast.
+Smaller machines: `--config.total_steps=936` for vit, and 1874 for bit and hybrid (2 epochs).
 """
 
 from keras_vit import recipe
@@ -37,7 +38,7 @@ EPOCHS = {"bit": 11, "hybrid": 11, "vit": 34}
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are "bit", "hybrid" or "vit", and the folder of the files."""
+    """Return the recipe. The arguments are "bit", "hybrid" or "vit", and the folder of the files."""
     kind, folder = common.arguments(arguments, "vit", "")
     if kind not in EPOCHS:
         raise ValueError(f'The model must be "bit", "hybrid" or "vit". Received: {kind!r}')
@@ -72,11 +73,11 @@ def get_config(arguments: str = "") -> recipe.Recipe:
 
 
 def model(kind: str) -> recipe.Model:
-    """Return one of the three models."""
+    """Return the model "bit", "hybrid" or "vit"."""
     if kind == "bit":
         return recipe.Model("BiT-R50x1", image_size=56, arguments={"block_sizes": (1, 3)})
     encoder = {"num_heads": 4, "pooling": "gap", "position_embedding": "sincos2d"}
-    if kind == "hybrid":  # 7 by 7 patches of 2 by 2 cells of the ResNet's map
+    if kind == "hybrid":  # 7 x 7 patches of 2 x 2 cells of the ResNet's feature map
         resnet = {"patch_size": 2, "resnet_blocks": (2,), "hidden_size": 64, "num_layers": 2, "mlp_dim": 128}
         return recipe.Model("R+ViT-Ti/16", image_size=56, arguments={**resnet, **encoder})
     plain = {"patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192}

@@ -1,15 +1,15 @@
-"""Fashion-MNIST from scratch by a plain ViT and by a BiT ResNet, of the cost of the hybrid in `fashion_mnist`.
+"""Fashion-MNIST from scratch with a plain ViT or a BiT ResNet, at the same cost as the hybrid in `fashion_mnist`.
 
 Papers: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, and "Big Transfer (BiT)",
-https://arxiv.org/abs/1912.11370; the sizes are ours
+https://arxiv.org/abs/1912.11370; the sizes are our own
 
     apt-get install dataset-fashion-mnist
     keras-vit train --config=fashion_mnist_models:vit --workdir=runs/fashion_vit
     keras-vit train --config=fashion_mnist_models:bit --workdir=runs/fashion_bit
 
-Both take 11 to 12 million multiply-adds per image, as the hybrid does, and learn for 20 epochs. A folder with the four
-IDX files may follow: `:vit,/my/folder`.
-Published: nothing of this size. docs/results.md has the results of `bit`; `vit` was not measured.
+Like the hybrid, both models take 11 to 12 million multiply-adds per image and train for 20 epochs. A folder with the
+four IDX files can follow: `:vit,/my/folder`.
+Published: nothing of this size. The results of `bit` are in docs/results.md; `vit` was not measured.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=1404` (3 epochs).
 """
@@ -23,7 +23,7 @@ EPOCH = 60_000 // BATCH
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are "vit" or "bit", and the folder of the files."""
+    """Return the recipe. The arguments are "vit" or "bit", and the folder of the files."""
     kind, folder = common.arguments(arguments, "vit", "")
     if kind not in ("vit", "bit"):
         raise ValueError(f'The model must be "vit" or "bit". Received: {kind!r}')
@@ -52,7 +52,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
 
 
 def vit() -> recipe.Model:
-    """A ViT with 7 by 7 patches."""
+    """Return a ViT with 7 x 7 patches."""
     return recipe.Model(
         "ViT-Ti/16",
         image_size=28,

@@ -1,7 +1,7 @@
-"""Transfer between parts of Fashion-MNIST: learn eight classes, then tell the other two apart from few images.
+"""Transfer between parts of Fashion-MNIST: pre-train on eight classes, then fine-tune on few images of the other two.
 
-Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.2: the fine-tuning has twice the
-resolution, and the position embeddings are resized to its grid
+Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 3.2: fine-tuning uses twice the
+resolution, and the position embeddings are resized to the new grid
 
     python -m benchmarks.results --only=transfer --workdir=runs/results        # prepares the data and does all of it
     keras-vit train --config=fashion_mnist_transfer:pretrain --workdir=runs/pretrain
@@ -9,11 +9,11 @@ resolution, and the position embeddings are resized to its grid
         --config.model.checkpoint=runs/pretrain/model.keras
     keras-vit train --config=fashion_mnist_transfer:scratch --workdir=runs/scratch
 
-The two classes held back are T-shirts and shirts, the pair that is hardest to tell apart. The model learns from 500
-images of each, in 100 steps, with and without the pre-training. `scratch` has the rate of the pre-training.
-`--config.optim.learning_rate=0.0005` gives it that of the fine-tuning. A folder with the two files that
-`benchmarks.results` prepares may follow: `:scratch,/my/folder`.
-Published: nothing of this size. docs/results.md has the results measured here.
+The two held-out classes are T-shirts and shirts, the pair that is hardest to distinguish. The model is trained on 500
+images of each class for 100 steps, with pre-training (`finetune`) and without it (`scratch`). `scratch` uses the
+learning rate of `pretrain`; with `--config.optim.learning_rate=0.0005` it uses the learning rate of `finetune`. The
+folder with the two files that `benchmarks.results` prepares can follow: `:scratch,/my/folder`.
+Published: nothing of this size. The measured results are in docs/results.md.
 Cost: see docs/results.md.
 Smaller machines: `--config.total_steps=500` for the pre-training.
 """
@@ -28,7 +28,7 @@ HELD_BACK = (0, 6)  # T-shirt/top, Shirt
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
+    """Return the recipe. The arguments are "pretrain", "finetune" or "scratch", and the folder of the two files."""
     stage, folder = common.arguments(arguments, "pretrain", "runs/results/data")
     if stage not in ("pretrain", "finetune", "scratch"):
         raise ValueError(f'The stage must be "pretrain", "finetune" or "scratch". Received: {stage!r}')

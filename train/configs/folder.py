@@ -1,4 +1,4 @@
-"""Training on your own images, from published weights if there are any.
+"""Training on your own images, starting from published weights if possible.
 
     keras-vit train folder:/images
     keras-vit train folder:/images --model=hf:facebook/dinov2-base --time=20m
@@ -6,23 +6,24 @@
     keras-vit train folder:/images --weights=none
     keras-vit train --config=folder:/images,ViT_S16 --workdir=runs/images
 
-`/images` holds one folder per class, such as `/images/rose/1.jpg`. It may also hold `train/` and `test/` or `val/` with
-such folders. Without them, a fifth of the images is kept for testing.
+`/images` contains one folder per class, such as `/images/rose/1.jpg`. It can also contain `train/` and `test/` or
+`val/` with such folders. Without these splits, a fifth of the images is used for testing.
 
-The model is DINOv2's ViT-S/14 unless `--model` names another. Where its weights cannot be downloaded, a small hybrid
-learns from scratch, as with `--weights=none`.
+The default model is DINOv2's ViT-S/14; `--model` sets another model. If the weights cannot be downloaded, a small
+hybrid is trained from scratch, as with `--weights=none`.
 
-Image size, batch, steps, optimizer, rate, the weights that are trained and augmentation follow from the images, the
-model and the machine. docs/how_to/own_images.md has the rules and the measurements behind them. The program logs the
-choices in six lines and writes them into config.json. Flags take precedence: `--time=20m` plans the steps for twenty
-minutes, and `--image_size`, `--adapt` and `--config.FIELD=VALUE` set single choices.
+The program chooses the image size, batch size, number of steps, optimizer, learning rate, trained weights and
+augmentation to suit the images, the model and the machine. The rules and the measurements behind them are in
+docs/how_to/own_images.md. The choices are logged in six lines and written to config.json. Flags take precedence:
+`--time=20m` plans the number of steps for twenty minutes, and `--image_size`, `--adapt` and `--config.FIELD=VALUE` set
+single choices.
 
-With fewer than 20,000 images, three evaluations in a row without a better accuracy end the training
-(`--config.stop_after=0` does not). Where the classes have very different numbers of images, a line says so;
-`--config.class_balance=1` makes all classes count alike in the loss. An image that cannot be read stops the run.
-`--config.data.on_bad_image=skip` leaves such images out and lists them.
+With fewer than 20,000 images, training stops after three consecutive evaluations without a better accuracy.
+`--config.stop_after=0` disables this. The log reports if the classes have very different numbers of images; with
+`--config.class_balance=1`, all classes count equally in the loss. An image that cannot be read stops the run.
+`--config.data.on_bad_image=skip` skips such images and lists them.
 
-Cost: without a GPU, about half an hour at most, by the operations of the model.
+Cost: without a GPU, at most about half an hour, estimated from the operations of the model.
 Smaller machines: `--time=5m`.
 """
 
@@ -33,15 +34,18 @@ from keras_vit.models.registry import full_name
 from keras_vit.planning import fitting, rules
 
 DEFAULT_FOLDER = "images"
-fit = fitting.fit  # the program calls it with the recipe and the changes that its flags make
+fit = fitting.fit  # the program calls `fit` with the recipe and the changes from flags
 
 
 def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
-    """Return the fields that no rule chooses. Folder and variant are given in one text, or each by its name."""
+    """Return a recipe with the fields that no rule chooses.
+
+    The folder and the variant are given as one text, or as `data` and `model`.
+    """
     folder, variant = folder_and_variant(arguments)
     folder, variant = data or folder, full_name(model) if model else variant
     variant, checkpoint = (variant, recipe.pretrained(variant)) if variant else rules.DEFAULT_MODEL
-    padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # that of the published files
+    padding = {"pool_padding": "zeros"} if variant in models.BIT else {}  # as in the published files
     return recipe.Recipe(
         deterministic=False,
         log_every=10,
@@ -56,7 +60,7 @@ def get_config(arguments: str = "", *, data: str | None = None, model: str | Non
 
 
 def folder_and_variant(arguments: str) -> tuple[str, str | None]:
-    """Split the argument into a folder, whose name may hold commas, and a variant, which may be left out."""
+    """Split the argument into a folder, whose name can contain commas, and a variant, which is optional."""
     folder, comma, variant = (arguments or "").rpartition(",")
     variant = variant.strip()
     if comma and (variant in ("", *models.list_models()) or re.fullmatch(r"(ViT|BiT|R\d*)[_+-][\w/+-]+", variant)):

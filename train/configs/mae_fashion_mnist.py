@@ -1,15 +1,15 @@
-"""Masked autoencoder on the 60,000 images of Fashion-MNIST, without their labels.
+"""Masked autoencoder on the 60,000 training images of Fashion-MNIST, without labels.
 
-Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377; the sizes are ours
+Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377; the sizes are our own
 
     apt-get install dataset-fashion-mnist
     keras-vit train --config=mae_fashion_mnist --workdir=runs/mae_fashion_mnist
     keras-vit visualize --model=runs/mae_fashion_mnist --output=runs/mae_fashion_mnist/page
 
-The images are read as published (IDX files); `--config=mae_fashion_mnist:/my/folder` reads them
-from elsewhere. report.png and the page show images, what the model saw of them, and reconstructions.
-Published: nothing of this size. docs/results.md has models that were fine-tuned from it with few labels.
-Cost: 9 minutes of one core of an AMD EPYC.
+The images are read from the published IDX files. `--config=mae_fashion_mnist:/my/folder` reads them from another
+folder. report.png and the page show images, their visible patches, and reconstructions.
+Published: nothing of this size. The results of fine-tuning the encoder with few labels are in docs/results.md.
+Cost: 9 minutes on one core of an AMD EPYC.
 Smaller machines: `--config.total_steps=936` (2 epochs).
 """
 
@@ -22,7 +22,7 @@ STEPS_PER_EPOCH = 60_000 // BATCH
 
 
 def get_config(folder: str = "") -> recipe.Recipe:
-    """Return the recipe; `folder` holds the IDX files, compressed or not."""
+    """Return the recipe. `folder` contains the IDX files, compressed or not."""
     return recipe.Recipe(
         total_steps=15 * STEPS_PER_EPOCH,
         log_every=100,
@@ -39,7 +39,7 @@ def get_config(folder: str = "") -> recipe.Recipe:
                 "num_heads": 4,
                 "mlp_dim": 128,
                 "class_token": True,
-                "pooling": "gap",  # of the model that is fine-tuned
+                "pooling": "gap",  # for fine-tuning
             },
         ),
         data=recipe.Data(

@@ -7,12 +7,14 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_finetune:ViT_L16 --workdir=runs/l16 \
         --config.model.checkpoint=mae_pretrain_vit_large.safetensors
 
-The checkpoint is a run of `mae_pretrain`, or a published one that was converted to .safetensors (docs/pretraining.md).
-Mean of the patches with the norm behind it, rates that shrink by 0.65 (B/16) or 0.75 per layer, mixup, CutMix, random
-erasing. RandAugment is the one of this package, at magnitude 9, without timm's random magnitudes.
-Published: 83.6 % top-1 for B/16, 85.9 % for L/16, 86.9 % for H/14. Not run here.
+The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+(docs/pretraining.md).
+Settings: mean of the patches, followed by the final norm; layer-wise learning-rate decay of 0.65 (B/16) or 0.75; mixup,
+CutMix and random erasing. RandAugment is this package's implementation at magnitude 9, without timm's random
+magnitudes.
+Published: 83.6% top-1 for B/16, 85.9% for L/16, 86.9% for H/14. Not run here.
 Cost: 8.5 TPUv3-core-days for B/16 by `keras-vit plan`.
-Smaller machines: `--config.optim.accumulation_steps=8` computes a step in 8 parts.
+Smaller machines: `--config.optim.accumulation_steps=8` divides a step into 8 micro-batches.
 """
 
 from keras_vit import recipe
@@ -21,7 +23,7 @@ from . import common
 
 EXAMPLES = 1_281_167
 BATCH = 1_024
-# Epochs, rate for a batch of 256, factor per layer, stochastic depth, and the published file.
+# Epochs, learning rate for a batch of 256, factor per layer, stochastic depth, published file.
 SETTINGS = {
     "ViT-B/16": (100, 5e-4, 0.65, 0.1, "mae_pretrain_vit_base.safetensors"),
     "ViT-L/16": (50, 1e-3, 0.75, 0.2, "mae_pretrain_vit_large.safetensors"),
@@ -30,7 +32,7 @@ SETTINGS = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the argument is the variant."""
+    """Return the recipe. The argument is the variant."""
     (variant,) = common.arguments(arguments, "ViT_B16")
     variant = common.variant(variant, SETTINGS)
     epochs, rate, layer_decay, drop_path, file = SETTINGS[variant]

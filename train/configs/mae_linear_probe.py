@@ -1,4 +1,4 @@
-"""Linear probe of a masked autoencoder's encoder on ImageNet-1k: the encoder does not change.
+"""Linear probe of a masked autoencoder's encoder on ImageNet-1k: the encoder is frozen.
 
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 10
 
@@ -7,12 +7,14 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_linear_probe:ViT_L16 --workdir=runs/l16_probe \
         --config.model.checkpoint=mae_pretrain_vit_large.safetensors
 
-The checkpoint is a run of `mae_pretrain`, or a published one that was converted to .safetensors (docs/pretraining.md).
-A linear layer on the class token behind a batch norm without scale and offset, trained by LARS without weight decay.
-The batch norm takes the statistics of the images on a device, and the layer begins at zero instead of random weights.
-`keras-vit evaluate --evaluators=linear_probe` solves the same problem without augmentation in one pass.
-Published: 68.0 % top-1 for B/16, 75.8 % for L/16, 76.6 % for H/14, after 1,600 epochs of pre-training. Not run here.
-Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of it without the encoder's backward pass.
+The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+(docs/pretraining.md).
+The head is a batch norm without scale and offset on the class token, followed by a linear layer. LARS trains it without
+weight decay. The batch norm uses the statistics of the images on one device. The linear layer is initialized with zeros
+instead of random weights.
+`keras-vit evaluate --evaluators=linear_probe` solves the same problem in one pass, without augmentation.
+Published: 68.0% top-1 for B/16, 75.8% for L/16, 76.6% for H/14, after 1,600 epochs of pre-training. Not run here.
+Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of this if the encoder's backward pass is omitted.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
 """
 
@@ -30,7 +32,7 @@ FILES = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the argument is the variant."""
+    """Return the recipe. The argument is the variant."""
     (variant,) = common.arguments(arguments, "ViT_B16")
     variant = common.variant(variant, FILES)
     return recipe.Recipe(

@@ -1,4 +1,4 @@
-"""Masked autoencoder on ImageNet-1k without its labels, 800 or 1,600 epochs.
+"""Masked autoencoder on ImageNet-1k without labels, for 800 or 1,600 epochs.
 
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 8
 
@@ -6,14 +6,15 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_pretrain:ViT_L16,1600 --workdir=runs/mae_l16
     keras-vit plan --config=mae_pretrain
 
-The encoder sees 25 % of the patches, the decoder is 512 wide and has 8 blocks, the target is each removed patch with
-mean 0 and variance 1. `mae_finetune` continues from the result: `--config.model.checkpoint=runs/mae_b16/model.keras`.
-Published: fine-tuned 83.6 % top-1 for B/16, 85.9 % for L/16, 86.9 % for H/14, after 1,600 epochs. Not run here.
+The encoder sees 25% of the patches. The decoder has 8 blocks of width 512, and predicts the hidden patches, each
+normalized to mean 0 and variance 1. `mae_finetune` continues from the result:
+`--config.model.checkpoint=runs/mae_b16/model.keras`.
+Published, after 1,600 epochs and fine-tuning: 83.6% top-1 for B/16, 85.9% for L/16, 86.9% for H/14. Not run here.
 Cost: 38 TPUv3-core-days for 800 epochs of B/16 by `keras-vit plan`.
-On 8 chips of v5e, 4,096 images of B/16 need 21.88 GiB per chip and do not fit; with
-`--config.optim.accumulation_steps=2` they need 15.33 GiB and do, by the TPU's compiler.
+On 8 chips of v5e, a batch of 4,096 images of B/16 needs 21.88 GiB per chip and does not fit. With
+`--config.optim.accumulation_steps=2` it needs 15.33 GiB and fits, according to the TPU's compiler.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.0006` and four times as many steps;
-`--config.optim.accumulation_steps=8` computes a step in 8 parts.
+`--config.optim.accumulation_steps=8` divides a step into 8 micro-batches.
 """
 
 from keras_vit import models, recipe
@@ -25,7 +26,7 @@ BATCH = 4_096
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the number of epochs."""
+    """Return the recipe. The arguments are the variant and the number of epochs."""
     variant, epochs = common.arguments(arguments, "ViT_B16", "800")
     variant = common.variant(variant, models.VIT)
     return recipe.Recipe(

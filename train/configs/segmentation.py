@@ -1,17 +1,19 @@
-"""Segmentation of your own images: a class for each pixel, learned from masks.
+"""Segmentation of your own images: predicts a class for each pixel, learned from masks.
 
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --workdir=runs/pixels
     keras-vit train --config=segmentation --data="folder:images#masks=masks" --model=ViT_S14 --weights=dinov2 \
         --image_size=448 --adapt=head --config.optim.learning_rate=1e-3
     keras-vit train "folder:images#masks=masks"
 
-`images` and `masks` are folders of images and of PNG files with the same names, which contain the number of a class for
-each pixel (docs/data.md). Data with masks choose this recipe without `--config`, too: it is the recipe `folder` with
-another task and AdamW. The number of steps, the size of the images and the parts of a batch are chosen as there.
+`images` is a folder of images. `masks` is a folder of PNG files with the same names, which contain a class number for
+each pixel (docs/data.md). Without `--config`, this recipe is the default for data with masks. It is the recipe `folder`
+with another task and AdamW. The number of steps, the image size and the number of micro-batches are chosen as in
+`folder`.
 
-All weights are trained. The second command trains a linear head on frozen features, which needs good ones: those of
-DINOv2 or DINOv3. `--config.task="segmentation(head='upsample')"` draws finer borders by transposed convolutions. The
-score is the mean intersection over union, mIoU, of all pixels of the evaluation split together.
+By default, all weights are trained. The second command trains a linear head on frozen features, which requires good
+features, such as the features of DINOv2 or DINOv3. `--config.task="segmentation(head='upsample')"` predicts finer
+borders with transposed convolutions. The score is the mean intersection over union (mIoU) over all pixels of the
+evaluation split.
 
 Cost: 500 steps of 16 images for up to 20,000 images; B/16 at 224 pixels takes 8.5e14 operations.
 Smaller machines: `--model=ViT_Ti16`, and `--config.total_steps=100 --config.optim.schedule.warmup_steps=20`.
@@ -22,9 +24,9 @@ from keras_vit.planning import fitting
 
 from . import folder
 
-fit = fitting.fit  # the program calls it with the recipe and the changes that its flags make
+fit = fitting.fit  # the program calls `fit` with the recipe and the changes from flags
 
 
 def get_config(arguments: str = "", *, data: str | None = None, model: str | None = None) -> recipe.Recipe:
-    """Return the recipe at 224 pixels. Folder and variant are given in one text, or each by its name."""
+    """Return the recipe at 224 pixels. The folder and the variant are given as one text, or as `data` and `model`."""
     return recipe.replace(folder.get_config(arguments, data=data, model=model), {"task": "segmentation"})

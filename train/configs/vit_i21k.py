@@ -1,18 +1,18 @@
-"""ViT of any size on ImageNet-21k, 300 epochs: how the AugReg checkpoints were made.
+"""ViT of any size on ImageNet-21k for 300 epochs: the pre-training of the AugReg checkpoints.
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270
 
     keras-vit train --config=vit_i21k --workdir=runs/b16_21k
     keras-vit train --config=vit_i21k:ViT_L16,medium2 --workdir=runs/l16_21k
 
-Levels: see `vit_i1k`. Without one, that which was chosen for the size: none for Ti/16 and S/32, light1 for S/16, light2
-for B/32 and B/16, medium2 for L/16.
-Published, after fine-tuning on ImageNet-1k at 384 pixels: Ti/16 78.22, S/32 79.58, S/16 83.73, B/32 83.59, B/16 85.49,
-L/16 85.59 % top-1. Not run here.
+Levels: see `vit_i1k`. The default is the published choice for the size: none for Ti/16 and S/32, light1 for S/16,
+light2 for B/32 and B/16, medium2 for L/16.
+Published, top-1 after fine-tuning on ImageNet-1k at 384 pixels: Ti/16 78.22%, S/32 79.58%, S/16 83.73%, B/32 83.59%,
+B/16 85.49%, L/16 85.59%. Not run here.
 Cost: 280 TPUv3-core-days for B/16 by `keras-vit plan`.
-Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`, which TensorFlow Datasets does not publish:
-prepare it under that name, or give your own with `--config.data.source=tfrecord:...`.
-Smaller machines: there is no small version of this. Fine-tune the published result with `finetune` or `folder`.
+Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`. TensorFlow Datasets does not publish it:
+prepare it under this name, or use your own files with `--config.data.source=tfrecord:...`.
+Smaller machines: this recipe has no small version. Fine-tune the published checkpoints with `finetune` or `folder`.
 """
 
 from keras_vit import models, recipe
@@ -30,7 +30,7 @@ BEST = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the level of augmentation."""
+    """Return the recipe. The arguments are the variant and the level of augmentation."""
     variant, level = common.arguments(arguments, "ViT_B16", "best")
     variant = common.variant(variant, models.VIT)
     pp_train, mixup = common.augmented(BEST.get(variant, "medium2") if level == "best" else level)

@@ -7,13 +7,16 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
         --config.task="masked_patch(mask_ratio=0.15)"
     keras-vit plan --config=vit_masked_patch
 
-Half of the patch embeddings are corrupted, and their mean colors of 3 bits are predicted. The paper also tried 15 %,
-and the targets `"masked_patch(target='colors_4x4')"` and `"masked_patch(target='pixels')"`. Its dropout and weight
-decay are those of its supervised training on JFT; clipping is not mentioned. `finetune` continues from the result:
-`--config.model.checkpoint=runs/masked/model.keras`. Data sets: jft (not public), imagenet21k, imagenet2012.
-Published: 79.9 % top-1 on ImageNet for B/16, 2 % more than from scratch; most of it after 100,000 steps. Not run here.
+Half of the patch embeddings are corrupted, and the model predicts the 3-bit mean color of these patches. The paper also
+tried corrupting 15%, and the targets `"masked_patch(target='colors_4x4')"` and `"masked_patch(target='pixels')"`. The
+dropout and weight decay are the same as in the paper's supervised training on JFT; the paper does not mention gradient
+clipping. `finetune` continues from the result: `--config.model.checkpoint=runs/masked/model.keras`. Data sets: jft (not
+public), imagenet21k, imagenet2012.
+Published: 79.9% top-1 on ImageNet for B/16, 2% more than from scratch; 100,000 steps achieve most of this gain. Not run
+here.
 Cost: 272 TPUv3-core-days for B/16 by `keras-vit plan`.
-Smaller machines: `--config.total_steps=100000`, and `--config.optim.accumulation_steps=8` computes a step in 8 parts.
+Smaller machines: `--config.total_steps=100000`; `--config.optim.accumulation_steps=8` divides a step into 8
+micro-batches.
 """
 
 from keras_vit import models, recipe
@@ -28,7 +31,7 @@ DATA = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the data set."""
+    """Return the recipe. The arguments are the variant and the data set."""
     variant, dataset = common.arguments(arguments, "ViT_B16", "jft")
     variant = common.variant(variant, models.VIT)
     if dataset not in DATA:

@@ -1,4 +1,4 @@
-"""The original pre-training of ViT, hybrids and ResNets, on ImageNet-21k, ImageNet-1k or JFT-300M.
+"""The original pre-training of ViTs, hybrids and ResNets on ImageNet-21k, ImageNet-1k or JFT-300M.
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, section 4.1 and table 3
 
@@ -6,17 +6,18 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
     keras-vit train --config=vit_paper:ViT_L16,imagenet2012 --workdir=runs/l16
     keras-vit plan --config=vit_paper:ViT_H14,jft
 
-Adam with beta2 0.999, batch 4,096, 10,000 steps of warm-up; the rest by data set:
-imagenet21k: 90 epochs, rate 1e-3 falling linearly to 1e-5, decay 0.03, dropout 0.1.
-imagenet2012: 300 epochs, rate 3e-3 falling as a cosine, decay 0.3, dropout 0.1, clipping at 1.
-jft: 7 epochs (14 for H/14), rate 2e-4 to 1e-3 falling linearly, decay 0.1, no dropout.
-The last rate, 1e-5, the layer before the head and the head's bias of -10 are not in the paper but in the authors'
-answers (vision_transformer issue 2). That ImageNet-1k is trained with a softmax is an assumption.
-Published: L/16 85.30 % top-1 on ImageNet-1k after ImageNet-21k and fine-tuning at 512 pixels, H/14 88.55 % after
-JFT-300M and fine-tuning at 518. Not run here.
-Cost, as published: 230 TPUv3-core-days for L/16 on ImageNet-21k, 680 for L/16 and 2,500 for H/14 on JFT-300M;
-`keras-vit plan` prints its own count beside them. JFT-300M is not public: that recipe is for planning, and for other
-data (`--config.data.source=tfrecord:...`).
+All data sets: Adam with beta2 0.999, batches of 4,096, 10,000 warm-up steps.
+imagenet21k: 90 epochs, linear decay of the learning rate from 1e-3 to 1e-5, weight decay 0.03, dropout 0.1.
+imagenet2012: 300 epochs, cosine decay of the learning rate from 3e-3, weight decay 0.3, dropout 0.1, clipping at 1.
+jft: 7 epochs (14 for H/14), a peak learning rate of 2e-4 to 1e-3 (depending on the model) with linear decay to 1e-5,
+weight decay 0.1, no dropout.
+The final learning rate of 1e-5, the layer before the head and the head's bias of -10 are not in the paper, but in the
+authors' replies (vision_transformer issue 2). The softmax loss on ImageNet-1k is an assumption.
+Published, top-1 on ImageNet-1k: L/16 85.30% after ImageNet-21k and fine-tuning at 512 pixels, H/14 88.55% after
+JFT-300M and fine-tuning at 518 pixels. Not run here.
+Cost, as published: 230 TPUv3-core-days for L/16 on ImageNet-21k, 680 for L/16 and 2,500 for H/14 on JFT-300M.
+`keras-vit plan` prints its own estimate next to the published cost. JFT-300M is not public: use its recipe for
+planning, or with other data (`--config.data.source=tfrecord:...`).
 Smaller machines: see `vit_i21k`.
 """
 
@@ -26,7 +27,7 @@ from keras_vit import models, recipe
 
 from . import common
 
-# Rates on JFT; 8e-4 for the others, which table 3 has for B/16, B/32, R50+B/16 and R101x1.
+# Learning rates on JFT. Other models use 8e-4, the rate of B/16, B/32, R50+B/16 and R101x1 in table 3.
 JFT = {
     "ViT-L/32": 6e-4,
     "ViT-L/16": 4e-4,
@@ -38,7 +39,7 @@ JFT = {
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the data set."""
+    """Return the recipe. The arguments are the variant and the data set."""
     variant, dataset = common.arguments(arguments, "ViT_B16", "imagenet21k")
     variant = common.variant(variant)
     if dataset not in ("imagenet21k", "imagenet2012", "jft"):

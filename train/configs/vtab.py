@@ -1,4 +1,4 @@
-"""One task of VTAB-1k, fine-tuned by the benchmark's own rule.
+"""Fine-tuning on one task of VTAB-1k, by the benchmark's own rule.
 
 Paper: "A Large-scale Study of Representation Learning with the Visual Task Adaptation Benchmark",
 https://arxiv.org/abs/1910.04867
@@ -7,12 +7,14 @@ https://arxiv.org/abs/1910.04867
         --config.model.checkpoint=ViT-B_16.npz
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab     # all tasks and their means
 
-Tasks: `keras_vit.evaluators.vtab.TASKS`. 1,000 steps of batch 64 on 1,000 examples, rate 0.01 divided by ten after step
-300, 600 and 900, 80 steps of warm-up, 224 pixels, no augmentation. For model selection train on `train800` and evaluate
-on `val200`. The ViT paper fine-tunes differently: `finetune.py:ViT_B16,vtab:svhn`.
-Published: BiT-M R101x3 72.65, BiT-M R152x4 73.51 % in the mean of all tasks (with BiT-HyperRule). Not run here.
-Cost: 0.004 TPUv3-core-days a task for B/16 by `keras-vit plan`.
-Data: must be prepared by TensorFlow Datasets, some by hand: `--config.data.source="vtab:svhn#download=True"`.
+Tasks: see `keras_vit.evaluators.vtab.TASKS`.
+Settings: 1,000 steps with batches of 64 from 1,000 examples, 224 pixels, no augmentation. After 80 warm-up steps the
+learning rate is 0.01; it is divided by ten after steps 300, 600 and 900. For model selection, train on `train800` and
+evaluate on `val200`. The ViT paper uses other settings: `finetune.py:ViT_B16,vtab:svhn`.
+Published, mean of all tasks with BiT-HyperRule: BiT-M R101x3 72.65%, BiT-M R152x4 73.51%. Not run here.
+Cost: 0.004 TPUv3-core-days per task for B/16 by `keras-vit plan`.
+Data: must be prepared by TensorFlow Datasets, with `--config.data.source="vtab:svhn#download=True"`. Some data sets
+also require a manual download.
 Smaller machines: `--config.optim.accumulation_steps=8`.
 """
 
@@ -23,7 +25,7 @@ from . import common
 
 
 def get_config(arguments: str = "") -> recipe.Recipe:
-    """Return the recipe; the arguments are the variant and the task."""
+    """Return the recipe. The arguments are the variant and the task."""
     variant, task = common.arguments(arguments, "ViT_B16", "svhn")
     variant = common.variant(variant)
     vtab.check_tasks([task.partition("#")[0]])
@@ -45,7 +47,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         optim=recipe.Optim(
             "sgd",
             learning_rate=0.01,
-            # The published code decays after the step of the boundary, not at it.
+            # The published code decays one step after the boundary.
             schedule=recipe.Schedule("steps", warmup_steps=80, boundaries=(301, 601, 901), factor=0.1),
             momentum=0.9,
             weight_decay=0.0,

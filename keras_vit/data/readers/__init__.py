@@ -1,4 +1,4 @@
-"""One function that opens every kind of source."""
+"""Opening of every kind of source by name."""
 
 import ast
 import glob
@@ -19,12 +19,12 @@ from keras_vit.data.sources import Source
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
 _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
 _FOLDERS = ("root", "data_dir", "manual_dir", "masks")  # options that are paths
-_FEATURES = ("image", "label", "label_offset", "mask")  # options that a fingerprint of record files or masks lacks
+_FEATURES = ("image", "label", "label_offset", "mask")  # options that fingerprints of records and masks do not cover
 
 
 class _Reader(NamedTuple):
     read: Callable[..., DataSet]
-    usage: str  # with a colon if the kind needs a place
+    usage: str  # with a colon if the kind needs a path or name
 
 
 READERS = {
@@ -45,9 +45,9 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
     """Open a source of labeled images.
 
     Args:
-        spec: Kind and place, such as `"digits"`, `"folder:/images"`, `"tfrecord:/data/train-*"` or `"tfds:cifar10"`.
-            Options may follow, as `"folder:/images#test_fraction=0.1"`, joined by `&`.
-        split: As TensorFlow Datasets writes it: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
+        spec: Kind and path or name, such as `"digits"`, `"folder:/images"`, `"tfrecord:/data/train-*"` or
+            `"tfds:cifar10"`. Options can follow, joined by `&`, as in `"folder:/images#test_fraction=0.1"`.
+        split: Split in the notation of TensorFlow Datasets: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
         **options: Options of the kind of source, see `docs/data.md`.
 
     Returns:
@@ -66,7 +66,7 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
 
 
 def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
-    """Return the splits of a source with their numbers of examples. Arguments as for `open_source`.
+    """Return the splits of a source with their numbers of examples. The arguments are as in `open_source`.
 
     Example:
     >>> split_sizes("digits")
@@ -76,7 +76,7 @@ def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
 
 
 def absolute(spec: str) -> str:
-    """Return a source with absolute paths in the place of relative ones, which opens from any directory."""
+    """Replace relative paths in a source by absolute paths, so that it can be opened from any directory."""
     kind, location, options = _parts(spec)
     if kind not in _BY_NAME:
         location = _absolute_path(location)
@@ -87,13 +87,13 @@ def absolute(spec: str) -> str:
 
 
 def read_alike(first: str, second: str) -> bool:
-    """Return whether two sources take the same features of an example, wherever the examples are."""
+    """Return whether two sources read the same features of each example. Their paths do not matter."""
     one, other = (dict(map(_option, _parts(spec)[2])) for spec in (first, second))
     return all(one.get(name) == other.get(name) for name in _FEATURES)
 
 
 def exists(spec: str) -> bool:
-    """Return whether the file, folder or pattern of a source matches anything, if it is local."""
+    """Return whether the file or folder of a source exists, or its pattern matches a file. True if it is not local."""
     kind, location, _ = _parts(spec)
     path = _absolute_path(location)
     return kind in _BY_NAME or not _is_local(location) or os.path.exists(path) or bool(glob.glob(path))
@@ -128,7 +128,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
         raise ValueError(f"Unknown source {spec!r}.{hint} Available: {usage}.")
     reader = READERS[kind]
     if ":" in reader.usage and not location:
-        raise ValueError(f"The source {kind!r} needs a place: {reader.usage!r}. Received: {spec!r}.")
+        raise ValueError(f"The source {kind!r} needs a path or name: {reader.usage!r}. Received: {spec!r}.")
     known = list(inspect.signature(reader.read).parameters)[1:]
     for name in options:
         if name not in known:
@@ -145,7 +145,10 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
 
 
 def _readable(location: str) -> str:
-    """Return a location that TensorFlow reads: of other addresses the copy, of lists and patterns with their folder."""
+    """Return a location that TensorFlow can read. Data at other addresses are fetched.
+
+    For a list of files or a pattern, the whole folder is fetched.
+    """
     if not _storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
         return location
     folder, _, name = location.rpartition("/")

@@ -1,4 +1,4 @@
-"""Data sets before a split is chosen: the result of every reader."""
+"""Data sets before the choice of a split: the result of every reader."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from keras_vit.data.sources import ArraySource, FileSource, Source
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set: a function that returns the number of examples of each split, and one that opens a split."""
+    """A data set. `sizes` returns the number of examples of each split, and `open` opens a split."""
 
     sizes: Callable[[], dict[str, int]]
     open: Callable[[str], Source]
@@ -30,10 +30,11 @@ def of_files(
     label_kind: str = "",
     source: Callable[..., FileSource] = FileSource,
 ) -> DataSet:
-    """Return a data set of one file per image; `names` are those of the classes or values, `indices` of each split.
+    """Return a data set with one file per image.
 
-    `aliases` maps further names of splits to names in `indices`. Each of `notes` is logged once. `source` makes
-    the source of a split.
+    `names` are the names of the classes or values. `indices` has the indices of the examples of each split. `aliases`
+    maps additional names of splits to names in `indices`. Each of `notes` is logged once. `source` creates the source
+    of a split.
     """
     known = {**indices, **{alias: indices[split] for alias, split in (aliases or {}).items()}}
 
@@ -56,9 +57,10 @@ def of_arrays(
     indices: Mapping[str, np.ndarray],
     label_kind: str = "",
 ) -> DataSet:
-    """Return a data set of images in arrays, each given by its length and a function that reads it.
+    """Return a data set of images in arrays.
 
-    The labels and the indices of the splits count through all arrays.
+    Each array is given by its length and a function that reads it. `labels` and `indices` refer to the concatenation
+    of all arrays.
     """
 
     def open_split(split: str) -> ArraySource:
@@ -79,7 +81,7 @@ def of_arrays(
 
 
 def in_turn(lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return the indices of splits that follow each other."""
+    """Return the indices of consecutive splits with the given lengths."""
     stops = np.cumsum(list(lengths.values()))
     return {split: np.arange(stop - lengths[split], stop) for split, stop in zip(lengths, stops, strict=True)}
 
@@ -96,12 +98,12 @@ def _select(name: str, split: str, indices: Mapping[str, np.ndarray]) -> np.ndar
 
 @functools.lru_cache(maxsize=256)
 def _log_once(text: str) -> None:
-    """Log a warning, once for the several times that a program opens its data."""
+    """Log a warning once, however often the data are opened."""
     logging.warning("%s", text)
 
 
 def _warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
-    """Log a warning if a slice has fewer classes than the whole, as that of a file sorted by class has."""
+    """Log a warning if a slice lacks classes, as in a file sorted by class."""
     missing = np.setdiff1d(whole, labels) if labels.ndim == 1 else ()
     if len(missing):
         logging.warning(

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of this package. Their source is in `assets/README.md`."""
+"""The 1,797 handwritten digits in this package. `assets/README.md` states their source."""
 
 import pathlib
 
@@ -11,9 +11,9 @@ ASSET = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
 
 
 def load() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and whether each is for testing, bool `[1797]`."""
+    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and whether each is a test image, bool `[1797]`."""
     with np.load(ASSET, allow_pickle=False) as file:
-        # The published values count ink from 0 to 16.
+        # The published values are amounts of ink from 0 to 16.
         images = np.round(file["images"] * (255 / 16)).astype(np.uint8)
         return images, file["labels"].astype(np.int32), file["is_test"]
 

@@ -21,10 +21,11 @@ def read(
     classes: mask_folders.Classes = None,
     label_offset: int = 0,
 ) -> DataSet:
-    """Return the images of a folder with a folder per class, or with such folders in `train`, `val` and `test`.
+    """Return the images of a folder with one subfolder per class, or with `train`, `val` and `test` of that form.
 
-    Where there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
-    `masks` is a folder with a mask for each image instead, of `classes` that it may name itself.
+    If there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
+    With `masks`, a folder with a mask for each image, there are no class folders. `classes` are the classes of the
+    masks; by default, they are read from `classes.txt` in the folder of masks.
     """
     if masks is not None:
         return mask_folders.read(location, str(masks), classes, label_offset, test_fraction)
@@ -43,7 +44,7 @@ def read(
     if len(class_names) < 2:
         inner = [f"If its folders are classes or splits, give folder:{tree.root}/{name}." for name in class_names]
         raise ValueError(
-            f"Images of two or more classes are expected, each class in a folder of its own, as {tree.root}/cat/1.jpg "
+            f"Images of two or more classes are expected, one folder per class, such as {tree.root}/cat/1.jpg "
             f"and {tree.root}/dog/1.jpg. Received: {f'one class, {class_names[0]!r}' if class_names else 'no image'} "
             f"in {tree.root}. {' '.join([*inner, *notes, f'For a task without labels, use images:{tree.root}.'])}"
         )
@@ -55,8 +56,8 @@ def read(
         unknown = sorted(name for name, number in zip(by_class, numbers, strict=True) if number < 0)
         if unknown:
             raise ValueError(
-                f"Every class must have training images. {tree.root} has no training folder for {unknown}, of the "
-                f"split {split!r}."
+                f"Every class must have training images. {tree.root} has no training folder for {unknown}, which the "
+                f"split {split!r} contains."
             )
         keys = [key for some in by_class.values() for key in some]
         own = np.repeat(numbers.astype(np.int32), list(map(len, by_class.values())))
@@ -78,20 +79,20 @@ def read(
 
 
 def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
-    """Return the images of a folder, for tasks that read no labels: there are no classes, and every label is 0."""
+    """Return the images of a folder for tasks without labels. There are no classes, and every label is 0."""
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         raise FileNotFoundError(f"There is no folder {location!r}.")
     keys = sorted(path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
     if not keys:
-        raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or below it. There is none.")
+        raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or its subfolders. Found none.")
     labels = np.zeros(len(keys), np.int32)
     indices = holdout.split_indices(keys, labels, test_fraction)
     return of_files(f"images:{location}", [f"{tree.root}/{key}" for key in keys], labels, (), indices)
 
 
 def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
-    """Return the folder of each split; without folders of splits, that of the classes as "train"."""
+    """Return the folder of each split. Without folders of splits, the root is "train"."""
     folders = tree.folders(tree.root)
     named: dict[str, str] = {}
     for name in folders:
@@ -102,7 +103,7 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
         if with_classes and len(named) == len(folders):
             name = next(iter(with_classes.values()))
             raise ValueError(
-                f"Expected train/ with a folder per class beside {name}/ in {tree.root}. To use {name}/ by itself, "
+                f"Expected train/ with a folder per class next to {name}/ in {tree.root}. To use {name}/ by itself, "
                 f"give folder:{tree.root}/{name}."
             )
         return {"train": tree.root}, []
@@ -116,9 +117,9 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
     doubtful = [name for name in doubtful if _only_images(tree.below(f"{tree.root}/{name}"))]
     if doubtful:
         raise ValueError(
-            f"Beside {train}, which has folders of classes, only one folder for each other split may have images. "
-            f"Received: {listed(doubtful)}. If {with_classes['train']}/ is a class, rename it; if it is a split, give "
-            f"folder:{train}, or move the other folders away."
+            f"{train} has folders of classes, so only one folder for each other split may have images next to it. "
+            f"Received: {listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a split, give "
+            f"folder:{train} or move the other folders away."
         )
     if others:
         notes.append(f"Folders beside {with_classes['train']}/ are not used: {listed(others)}.")
@@ -135,7 +136,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     if not folders:
         example = next(iter(tree.files(tree.root)), None)
         raise ValueError(
-            f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: "
+            f"A folder with one subfolder per class is expected, as in {tree.root}/cat/1.jpg. Received: "
             f"{f'a folder without subfolders, with images such as {example!r}' if example else 'an empty folder'}."
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}

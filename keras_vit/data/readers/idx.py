@@ -19,22 +19,22 @@ FASHION_MNIST = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )
 # fmt: on
-# Where Debian's package dataset-fashion-mnist puts the files.
+# Debian's package dataset-fashion-mnist installs its files here.
 FASHION_MNIST_FOLDER = "/usr/share/datasets/fashion-mnist"
 
 
 def read(location: str, prefix: str = "", class_names: list[str] | None = None) -> DataSet:
-    """Return a folder of IDX files; `prefix` chooses among several data sets, such as `"emnist-letters-"`."""
+    """Return a folder of IDX files. `prefix`, such as `"emnist-letters-"`, chooses one of several data sets."""
     return _read(f"idx:{location}", location, prefix, class_names)
 
 
 def read_fashion_mnist(location: str = "") -> DataSet:
-    """Return Fashion-MNIST, by default from the folder of Debian's package, with the names of its classes."""
+    """Return Fashion-MNIST with its class names, by default from the folder of Debian's package."""
     location = location or FASHION_MNIST_FOLDER
     if not tf.io.gfile.isdir(location):
         raise FileNotFoundError(
             f"There is no folder {location!r}. Install the files with `sudo apt-get install dataset-fashion-mnist`, or "
-            "give the folder that holds them: 'fashion_mnist:/folder'."
+            "give the folder that contains them: 'fashion_mnist:/folder'."
         )
     return _read(f"fashion_mnist:{location}", location, "", FASHION_MNIST)
 
@@ -45,7 +45,7 @@ def _read(name: str, location: str, prefix: str, class_names: Sequence[str] | No
         kinds = f"{prefix}{part}-images?idx3-ubyte*", f"{prefix}{part}-labels?idx1-ubyte*"
         found = [tf.io.gfile.glob(f"{location.rstrip('/')}/{kind}") for kind in kinds]
         if all(found):
-            labels[split] = _array(min(found[1]), 1)  # the unpacked file before its .gz
+            labels[split] = _array(min(found[1]), 1)  # prefer the uncompressed file
             count = len(labels[split])
             images.append((count, functools.partial(_array, min(found[0]), 3, count)))
     if not labels:
@@ -54,13 +54,13 @@ def _read(name: str, location: str, prefix: str, class_names: Sequence[str] | No
             f"{prefix}train-images-idx3-ubyte and {prefix}train-labels-idx1-ubyte, with or without .gz."
         )
     joined = np.concatenate(list(labels.values()))
-    class_names = class_names or classes_up_to(int(joined.max()), name)  # all splits count, so that they agree
+    class_names = class_names or classes_up_to(int(joined.max()), name)  # the same classes for all splits
     joined = check_labels(joined, len(class_names), lambda index: f"image {index} of {name}")
     return of_arrays(name, images, joined, class_names, in_turn({split: len(part) for split, part in labels.items()}))
 
 
 def _array(path: str, dimensions: int, labels: int | None = None) -> np.ndarray:
-    """Read an array, after comparing the shape in its header with the size of the file and the number of labels."""
+    """Read an array. Its shape must match the size of the file and the number of labels."""
     size = tf.io.gfile.stat(path).length
     try:
         with tf.io.gfile.GFile(path, "rb") as raw:

@@ -1,4 +1,4 @@
-"""Lists of image files with their labels, as CSV or as JSON lines."""
+"""Lists of image files with labels, as CSV or as JSON lines."""
 
 import csv
 import io
@@ -19,17 +19,17 @@ from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
 
 _MAX_DIGITS = 18  # of a class number
-_MAX_SIZE = 2**32  # of labels as vectors
+_MAX_SIZE = 2**32  # total number of elements of labels that are vectors
 _MAX_VALUE = float(np.finfo(np.float32).max)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class _Entry(NamedTuple):
     line: int
-    fields: dict[str, Any]  # by column: a text, or of JSON a list of texts
+    fields: dict[str, Any]  # by column: a string, or in JSON also a list of strings
 
     def text(self, column: str) -> str:
-        """Return the text of a field; empty if there is none."""
+        """Return the text of a field, or an empty string if the field is missing."""
         value = self.fields.get(column)
         return value if isinstance(value, str) else ""
 
@@ -44,9 +44,9 @@ def read(
     classes: mask_folders.Classes = None,
     label_offset: int = 0,
 ) -> DataSet:
-    """Return the images of a list in CSV, whose first line names the columns, or in JSON lines; see `docs/data.md`.
+    """Return the images in a list: CSV, with the names of the columns in the first line, or JSON lines.
 
-    `classes` and `label_offset` are those of masks, whose paths are in the column `mask`.
+    `classes` and `label_offset` are for masks, whose paths are in the column `mask`. See `docs/data.md`.
     """
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
@@ -72,7 +72,7 @@ def read(
     if any(named_splits):
         if "" in named_splits:
             line = entries[named_splits.index("")].line
-            raise ValueError(f"Every entry of {location} must name its split, or none. Line {line} does not.")
+            raise ValueError(f"Every entry of {location} must name its split, or none of them. Line {line} does not.")
         order = holdout.split_indices(keys, np.zeros(len(keys)), 0.0)["all"]
         indices = {
             split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
@@ -120,14 +120,14 @@ def _json_lines(location: str, text: str) -> tuple[list[str], list[_Entry]]:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value of JSON as the text that CSV has, and a list as a list of texts."""
+    """Convert a JSON value to the string that a CSV file would contain, and a list to a list of strings."""
     if isinstance(value, list):
         return [_as_text(item) for item in value]
     return "" if value is None or isinstance(value, dict) else str(value).strip()
 
 
 def _label_columns(location: str, columns: Sequence[str], values: str | Sequence[str] | None) -> tuple[str, list[str]]:
-    """Return the kind of the labels and the columns that have them."""
+    """Return the kind of the labels and the names of their columns."""
     if values is not None:
         kind, names = "values", list(value_names(values))
     elif "label" not in columns and "labels" not in columns and "value" in columns:
@@ -139,17 +139,17 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
     missing = [name for name in ("path", *names) if name not in columns]
     if missing:
         others = " (or 'labels', 'value' or 'mask')" if kind == "class" else ""
-        advice = " Other columns of numbers are chosen by #values=NAME." if kind == "class" else ""
+        advice = " To use another column of numbers, add #values=NAME." if kind == "class" else ""
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
-            f"perhaps 'split'. Received: {', '.join(columns) or 'an empty file'}."
+            f"and optionally 'split'. Received: {', '.join(columns) or 'an empty file'}."
             f"{_checks.nearest(missing[0], columns)}{advice}"
         )
     return kind, names
 
 
 def _values(location: str, entries: Sequence[_Entry], names: Sequence[str]) -> np.ndarray:
-    """Return the numbers in some columns, float32 `[n, k]`."""
+    """Return the numbers in the columns `names`, float32 `[n, k]`."""
     values = np.empty((len(entries), len(names)), np.float32)
     for row, entry in enumerate(entries):
         for column, name in enumerate(names):
@@ -165,7 +165,7 @@ def _values(location: str, entries: Sequence[_Entry], names: Sequence[str]) -> n
 
 
 def _mask_paths(location: str, entries: Sequence[_Entry], root: str) -> np.ndarray:
-    """Return the paths in the column `mask`, texts `[n]`."""
+    """Return the paths in the column `mask`, an array of strings `[n]`."""
     empty = next((entry for entry in entries if not entry.text("mask")), None)
     if empty:
         raise ValueError(f"Line {empty.line} of {location} must have a path in the column 'mask'.")
@@ -175,9 +175,9 @@ def _mask_paths(location: str, entries: Sequence[_Entry], root: str) -> np.ndarr
 def _class_labels(
     location: str, entries: list[_Entry], class_names: list[str] | None, separator: str | None
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the labels of all entries and the names of the classes, which are numbers if all labels are.
+    """Return the labels of all entries and the names of the classes. If all labels are numbers, so are the names.
 
-    A `separator` is that of any number of labels in the column `labels`.
+    `separator` separates any number of labels in the column `labels`. None stands for one label in the column `label`.
     """
     named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
     lines = [f"line {entries[row].line} of {location}" for row, _ in named]
@@ -187,7 +187,7 @@ def _class_labels(
         if fraction:
             raise ValueError(
                 f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
-                f"values=label, as 'manifest:{location}#values=label'. Numbers of classes are whole, from 0."
+                f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
     numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
@@ -201,7 +201,7 @@ def _class_labels(
         known = {**{name: number for name, number in numbers.items() if len(name) <= _MAX_DIGITS}, **known}
     for (_, name), line in zip(named, lines, strict=True):
         if name not in known:
-            raise ValueError(f"L{line[1:]} has the label {name[:100]!r}, not one of {class_names}.")
+            raise ValueError(f"L{line[1:]} has the label {name[:100]!r}. Expected: one of {class_names}.")
     labels = np.array([known[name] for _, name in named], np.int64)
     labels = check_labels(labels, len(class_names), lines.__getitem__)
     if separator is None:

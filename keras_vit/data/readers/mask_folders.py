@@ -1,4 +1,4 @@
-"""Folders of images with a parallel folder of masks, one PNG per image under the same name."""
+"""Folders of images with a parallel folder of masks: one PNG per image, with the same name."""
 
 import collections
 import functools
@@ -21,9 +21,10 @@ Classes = int | str | Sequence[str] | None
 
 
 def read(location: str, masks: str, classes: Classes, label_offset: int, test_fraction: float) -> DataSet:
-    """Return the images of a folder whose masks have the same names in another one.
+    """Return the images of a folder, and their masks of the same names in the folder `masks`.
 
-    Both have folders of splits, such as `train` and `val`, or a hash of the file names chooses the images of "test".
+    Both folders have subfolders for the splits, such as `train` and `val`. Without these subfolders, a hash of the file
+    names chooses the images of "test".
     """
     images, drawn = trees = Tree(location), Tree(masks)
     for tree in trees:
@@ -54,7 +55,7 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
     if len(missing) == len(paths):
         example = f"{mask_paths[0]} for {paths[0]}" if paths else f"{drawn.root}/1.png for {images.root}/1.jpg"
         raise ValueError(
-            f"Images and masks of the same names are expected, as {example}. Received: {len(paths):,} images in "
+            f"Images and masks of the same names are expected, such as {example}. Received: {len(paths):,} images in "
             f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
         )
     found = {"Images without a mask cannot be read": missing, "Masks without an image are not used": unused}
@@ -65,7 +66,7 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
 
 
 def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
-    """Return the folders of images and masks by split, or without folders of splits both roots as "train"."""
+    """Return the folders of images and masks by split. Without folders of splits, the roots are "train"."""
     named, masks = (
         {SPLITS[name.lower()]: f"{tree.root}/{name}" for name in tree.folders(tree.root) if name.lower() in SPLITS}
         for tree in (images, drawn)
@@ -81,7 +82,7 @@ def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
 
 
 def class_names(classes: Classes, folder: str | None = None) -> list[str]:
-    """Return the names of the classes of masks: the option `classes` or the lines of `classes.txt` in a folder."""
+    """Return the names of the classes of masks: the option `classes`, or the lines of `classes.txt` in `folder`."""
     path = posixpath.join(folder or "", CLASSES_FILE)
     names: Sequence[str]
     if isinstance(classes, int):
@@ -94,13 +95,13 @@ def class_names(classes: Classes, folder: str | None = None) -> list[str]:
     else:
         file = f", or write them to {path}, one per line" if folder is not None else ""
         raise ValueError(
-            "The classes of masks must be known. Give their number or names, in the order of the indices, as classes=, "
+            "The classes of the masks are unknown. Give their number or names, in order of the indices, as classes=, "
             f"such as #classes=21 or #classes=sky,tree{file}."
         )
     names = [str(name).strip() for name in names]
     if not all(names) or not 0 < len(set(names)) == len(names) <= MAX_CLASSES:
         raise ValueError(
-            f"Masks need 1 to {MAX_CLASSES:,} classes, each with a name of its own. "
+            f"Masks need 1 to {MAX_CLASSES:,} classes with different names. "
             f"Received: {len(names)} names from {path if classes is None else 'classes='}, {str(names)[:200]}."
         )
     return names
@@ -115,6 +116,6 @@ def of_pairs(
     indices: dict[str, np.ndarray],
     **options: Any,
 ) -> DataSet:
-    """Return a data set of files of images and masks; further options are those of `of_files`."""
+    """Return a data set of image files and mask files. `options` are passed to `of_files`."""
     source = functools.partial(MaskFileSource, offset=label_offset)
     return of_files(name, paths, mask_paths, names, indices, label_kind="mask", source=source, **options)

@@ -1,4 +1,4 @@
-"""Arrays of images and labels in a NumPy file, under the names that such files use."""
+"""Arrays of images and labels in a NumPy file (`.npz`), under common names."""
 
 import contextlib
 import functools
@@ -41,7 +41,7 @@ def read(
     """Return an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
     Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones. Masks are integers [n, H,
-    W]. With `values`, which names them, labels are numbers [n] or [n, k].
+    W]. With `values`, the names of the values, labels are numbers [n] or [n, k].
     """
     name = f"npz:{location}"
     headers = _headers(location)
@@ -73,9 +73,9 @@ def read(
 
 
 def _headers(location: str) -> dict[str, _Header]:
-    """Return shape and type of each array, after comparing them with the size of the file.
+    """Return shape and type of each array, and check that they match the size of the file.
 
-    `numpy.load` believes the header of an array and the size that a compressed file tells.
+    `numpy.load` trusts the header of an array and the uncompressed size that a compressed file states.
     """
     if not tf.io.gfile.exists(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
@@ -91,7 +91,7 @@ def _headers(location: str) -> dict[str, _Header]:
                 expected = file.tell() + math.prod(shape) * dtype.itemsize
             name, size = member.filename.removesuffix(".npy"), member.file_size
             if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0 or expected != size:
-                raise ValueError(f"{name}.npy has {size:,} bytes, and its header tells of {dtype} {list(shape)}")
+                raise ValueError(f"{name}.npy has {size:,} bytes, but its header states {dtype} {list(shape)}")
             check_expansion(f"{name}.npy of {location}", member.compress_size, size)
             found[name] = _Header(shape, dtype)
     return found
@@ -115,7 +115,7 @@ def _archive(location: str) -> Iterator[zipfile.ZipFile]:
 
 
 def _pairs(location: str, arrays: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the names of images and labels by split."""
+    """Return the names of the arrays of images and labels by split."""
     found: dict[str, dict[str, str]] = {}
     for key in arrays:
         words = re.split(r"[_\-.]", key.lower())
@@ -126,14 +126,14 @@ def _pairs(location: str, arrays: Iterable[str]) -> dict[str, tuple[str, str]]:
     pairs = {split: (pair["images"], pair["labels"]) for split, pair in found.items() if len(pair) == 2}
     if not pairs:
         raise ValueError(
-            f"{location} holds no pair of images and labels. Expected: 'images' and 'labels', or 'x_train', 'y_train', "
+            f"{location} has no pair of images and labels. Expected: 'images' and 'labels', or 'x_train', 'y_train', "
             f"'x_test', 'y_test'. Received: {sorted(arrays)}."
         )
     return pairs if len(pairs) == 1 or "all" not in pairs else {k: v for k, v in pairs.items() if k != "all"}
 
 
 def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
-    """Refuse images or labels of a wrong shape or type."""
+    """Raise a ValueError if images or labels have a wrong shape or type."""
     shape, columns = images.shape, labels.shape[1:]
     received = f"Received: {pair} with {images.dtype} {list(shape)} and {labels.dtype} {list(labels.shape)}."
     is_image = len(shape) == 3 or (len(shape) == 4 and shape[-1] in (1, 3))
@@ -154,7 +154,7 @@ def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
 
 
 def _class_names(location: str, headers: dict[str, _Header]) -> list[str] | None:
-    """Return the array `class_names`, if there is one."""
+    """Return the array `class_names`, or None if it does not exist."""
     if "class_names" not in headers:
         return None
     shape, dtype = headers["class_names"]

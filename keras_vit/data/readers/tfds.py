@@ -29,12 +29,13 @@ def read(
 ) -> DataSet:
     """Return a data set of TensorFlow Datasets, such as `"imagenet2012:5.1.0"`.
 
-    `values` are features of numbers, scalars or vectors, to use instead of `label`. So is a `label` of floats.
-    A `label` of images in PNG is a mask, whose `classes` the feature may name itself.
+    `values` names features of numbers, scalars or vectors, to predict instead of the class in `label`. If `label` is a
+    feature of floats, its numbers are values too. If `label` is a feature of PNG images, they are masks. `classes` are
+    the classes of the masks, by default the class names of the feature.
     """
     name = f"tfds:{location}"
 
-    def sizes() -> dict[str, int]:  # which some data sets know only when they are prepared
+    def sizes() -> dict[str, int]:  # some data sets must be prepared before their sizes are known
         builder = _package().builder(location, data_dir=data_dir)
         return {split: info.num_examples for split, info in builder.info.splits.items()}
 
@@ -46,14 +47,14 @@ def read(
 
 
 def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir: str | None, download: bool) -> Any:
-    """Return the `tfds.core.DatasetBuilder` of a data set, prepared if need be."""
+    """Return the `tfds.core.DatasetBuilder` of a data set, and prepare the data set if necessary."""
     tfds = _package()
     builder = tfds.builder(location, data_dir=data_dir)
     if not builder.info.splits:
         if not download:
             raise FileNotFoundError(
-                f"{name} is not prepared in {builder.data_dir}, and download=False. Prepare it first on one machine, "
-                "with download=True, or give data_dir=."
+                f"{name} is not prepared in {builder.data_dir}, and download=False. Prepare it on one machine with "
+                "download=True, or give another data_dir=."
             )
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
     return builder
@@ -81,7 +82,7 @@ def from_builder(
             )
     if not isinstance(features[image], tfds.features.Image):
         raise ValueError(f"{name} must have an image and a class. Received: {features[image]} as image={image!r}.")
-    # Encoded images are kept: they are decoded after the shuffle buffer, by the preprocessing string.
+    # Keep images encoded. The preprocessing string decodes them after the shuffle buffer.
     decoders = {image: tfds.decode.SkipDecoding()}
     if values is None and isinstance(features[label], tfds.features.Image):
         if classes is None and getattr(features[label], "num_classes", None):
@@ -107,7 +108,7 @@ def from_builder(
 def _labels(
     name: str, features: Mapping[str, Any], keys: Sequence[str], numeric: bool
 ) -> tuple[str, list[str], Callable[[dict], tf.Tensor]]:
-    """Return kind and names of the labels in some features, and the function from an example to its label."""
+    """Return the kind of the labels, their names, and the function that maps an example to its label."""
     tfds = _package()
     feature = features[keys[0]]
     several = isinstance(feature, tfds.features.Sequence)
@@ -138,7 +139,7 @@ def _labels(
 
 
 class ArrayRecordSource(IndexedSource):
-    """A prepared data set in the ArrayRecord format: serialized examples, which can be read in any order."""
+    """A prepared data set in the ArrayRecord format, whose serialized examples can be read in any order."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""TFRecord files of encoded images, the usual layout of ImageNet."""
+"""TFRecord files of encoded images, in the layout that is usual for ImageNet."""
 
 import collections
 import json
@@ -18,7 +18,7 @@ from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 
 INFO_FILE = "dataset_info.json"
-MASK = "image/segmentation/class/encoded"  # as DeepLab's files name it
+MASK = "image/segmentation/class/encoded"  # the name in DeepLab's files
 _SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?")
 _INFO_TYPES = {"class_names": list, "value_names": list, "num_classes": int, "label_kind": str}
 _INFO_TYPES |= {"records": dict, "written": dict}
@@ -37,11 +37,11 @@ def read(
     mask: str = MASK,
     shard_by: str = "rows",
 ) -> DataSet:
-    """Return TFRecord files of `tf.train.Example`s, in a folder or of a pattern.
+    """Return TFRecord files of `tf.train.Example`s. `location` is a folder or a pattern.
 
     Files named `train-00000-of-00010` belong to the split "train". Files with other names are the split "all".
-    `label_kind` is `"class"`, `"classes"`, or `"mask"` for PNG files in the feature `mask`; `values` are the names of
-    features of one number each.
+    `label_kind` is `"class"`, `"classes"`, or `"mask"` for PNG files in the feature `mask`. `values` names features
+    with one number each.
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
@@ -72,13 +72,13 @@ def read(
 
 
 def _class_names(name: str, num_classes: int | None, class_names: list[str] | None, info: dict) -> list[str]:
-    """Return the names of the classes, which are numbers if only their number is known."""
+    """Return the names of the classes. If only their number is known, the names are `"0"`, `"1"` and so on."""
     if num_classes is None:
         num_classes = len(class_names) if class_names else info.get("num_classes")
     if num_classes is None:
         raise ValueError(
-            f"How many classes do the labels of {name} have? Give num_classes=, as '{name}#num_classes=1000'. "
-            f"(Files written by keras-vit make-tfrecords tell it in {INFO_FILE}.)"
+            f"How many classes do the labels of {name} have? Give num_classes=, as in '{name}#num_classes=1000'. "
+            f"(keras-vit make-tfrecords writes the number into {INFO_FILE}.)"
         )
     if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
@@ -89,13 +89,13 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
 
 
 def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_examples: int | None) -> list[Slice]:
-    """Return the parts of the files that make up a split; whole files if `num_examples` is known, uncounted."""
+    """Return the parts of the files that form a split. With `num_examples`, records are not counted."""
     if num_examples is not None:
         if split not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
         for path in files[split]:
             if not _io.is_remote(path):
-                count_records(path)  # refuses a damaged file
+                count_records(path)  # raises an error if the file is damaged
         return [Slice(path) for path in files[split]]
     named = [key for key in files if re.search(rf"\b{re.escape(key)}\b", split)]
     counts = {key: _counts(files[key], info) for key in named}
@@ -169,7 +169,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
     for split, count in told.items():
         if tf.io.gfile.isdir(location) and len(files[split]) != count:
             raise FileNotFoundError(
-                f"The file names of the split {split!r} in {location} tell of {count} files. "
+                f"All files of the split {split!r} in {location} must exist. Expected: {count} files. "
                 f"Received: {len(files[split])}."
             )
     info_path = f"{folder.rstrip('/')}/{INFO_FILE}" if folder else INFO_FILE
@@ -177,7 +177,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
 
 
 def read_info(path: str) -> dict:
-    """Read `dataset_info.json`; empty if there is no such file."""
+    """Read `dataset_info.json`. The result is empty if the file does not exist."""
     if not tf.io.gfile.exists(path):
         return {}
     try:
@@ -192,7 +192,7 @@ def read_info(path: str) -> dict:
 
 
 def _counts(paths: list[str], info: dict) -> list[int]:
-    """Return the number of records of each file; the headers of local files are read in any case."""
+    """Return the number of records of each file. Local files are always counted, to find damaged files."""
     known = info.get("records", {})
     described = [known.get(os.path.basename(path)) for path in paths]
     if any(_io.is_remote(path) for path in paths):
@@ -200,23 +200,23 @@ def _counts(paths: list[str], info: dict) -> list[int]:
             raise ValueError(
                 f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
                 f"{INFO_FILE} with "
-                f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} beside {paths[0]}.'
+                f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} next to {paths[0]}.'
             )
         return described
     if None in described:
-        logging.info("Counting the records of %d files, %s and on.", len(paths), paths[0])
+        logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
     counts = [count_records(path) for path in paths]
     for path, count, told in zip(paths, counts, described, strict=True):
         if told not in (None, count):
-            raise ValueError(f"{path} has {count:,} records. {INFO_FILE} beside it expects {told!r}: write them again.")
+            raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {told!r}. Write the files again.")
     return counts
 
 
 def count_records(path: str) -> int:
-    """Count the records of a local TFRecord file, reading only their lengths.
+    """Count the records of a local TFRecord file by reading only their lengths.
 
-    TensorFlow takes memory for the length that a record claims, so no file is opened there before its lengths are
-    compared with its size.
+    TensorFlow allocates memory for the length that a record claims. Therefore this function checks the lengths against
+    the size of the file before TensorFlow opens it.
     """
     path = path.removeprefix("file://")
     if not os.path.isfile(path):

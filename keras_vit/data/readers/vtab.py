@@ -1,7 +1,7 @@
-"""The nineteen tasks of VTAB-1k, made from data sets of TensorFlow Datasets.
+"""The nineteen tasks of VTAB-1k, derived from data sets of TensorFlow Datasets.
 
-Names, splits and labels are those of the benchmark's own code: "train800" and "val200" are taken at fixed places of
-what the benchmark calls train and validation set, and some labels are computed from a data set's annotations.
+Names, splits and labels follow the benchmark's own code. "train800" and "val200" are fixed slices of the benchmark's
+training and validation sets. Some labels are computed from the annotations of a data set.
 
 References:
     https://arxiv.org/abs/1910.04867, https://github.com/google-research/task_adaptation
@@ -18,44 +18,44 @@ from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.readers.tfds import prepared_builder
 from keras_vit.data.record_files import RecordSource, Slice
 
-THREE = "train, validation and test"  # how a data set comes; a number is the part of "train" to train on, in percent
+THREE = "train, validation and test"  # the splits of the data set are used as they are
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How a task is made."""
+    """Definition of a task."""
 
-    dataset: str  # in TensorFlow Datasets, with the benchmark's version or one that is still available
-    split: str | tuple[int, ...] = THREE  # or percentages of "train" for training and, without a test split, validation
+    dataset: str  # name in TensorFlow Datasets, with the benchmark's version or a version that is still available
+    split: str | tuple[int, ...] = THREE  # or percentages of "train" for training and, if `test` is None, validation
     test: str | None = "test"  # None: the rest of "train"
     label: str | Callable[[dict], tf.Tensor] = "label"  # a feature, or a function of all features
-    num_classes: int | None = None  # if the label is computed
+    num_classes: int | None = None  # set if the label is computed
 
 
 def _count(example):
-    """Number of objects, from 3 to 10, of CLEVR."""
+    """Return the label for the number of objects, 3 to 10, of an example of CLEVR."""
     return tf.size(example["objects"]["size"], tf.int64) - 3
 
 
 def _above(value, bounds):
-    """Place of the last of the rising `bounds` that `value` exceeds."""
+    """Return the index of the last of the increasing `bounds` that `value` exceeds."""
     return tf.reduce_sum(tf.cast(value > tf.constant(bounds, tf.float32), tf.int64)) - 1
 
 
 def _nearest_object(example):
-    """How far the nearest object is, in six steps, of CLEVR."""
+    """Return the distance of the nearest object of an example of CLEVR, in six steps."""
     return _above(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), [0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0])
 
 
 def _nearest_vehicle(example):
-    """Return the distance of the nearest car, van or truck of KITTI in three steps, or that there is none."""
+    """Return the distance of the nearest car, van or truck of an example of KITTI: three steps, or 3 without any."""
     depth = example["objects"]["location"][:, 2]
     vehicles = tf.boolean_mask(depth, example["objects"]["type"] < 3)
     return _above(tf.reduce_min(tf.concat([vehicles, [1000.0]], axis=0)), [-100.0, 8.0, 20.0, 999.0])
 
 
 def _sixteenth(feature: str, values: int) -> Callable[[dict], tf.Tensor]:
-    """Return the label of a feature of dSprites with `values` values, in sixteen steps."""
+    """Return the function that maps a feature of dSprites with `values` values to a label in sixteen steps."""
     return lambda example: tf.cast(tf.math.floordiv(tf.cast(example[feature], tf.float32), values / 16), tf.int64)
 
 
@@ -83,7 +83,10 @@ TASKS = {
 
 
 def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the benchmark's splits, written in those of TensorFlow Datasets, from the number of examples of each."""
+    """Return the benchmark's splits in the notation of TensorFlow Datasets.
+
+    `counts` has the number of examples of each split of the data set.
+    """
     if task.split == THREE:
         trainval, validation, test = "train+validation", "validation[:200]", task.test or "test"
     elif task.split == "halved test":
@@ -104,7 +107,10 @@ def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def read(location: str, data_dir: str | None = None, manual_dir: str | None = None, download: bool = False) -> DataSet:
-    """Return a task, such as `"clevr_count"`: "train800", "val200", "train800val200", "trainval" and "test"."""
+    """Return a task, such as `"clevr_count"`.
+
+    Its splits are "train800", "val200", "train800val200", "trainval" and "test".
+    """
     task = TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
     name = f"vtab:{location}"
 
@@ -121,7 +127,7 @@ def read(location: str, data_dir: str | None = None, manual_dir: str | None = No
 
 
 def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSource:
-    """Return the source of a task for a prepared `tfds.core.DatasetBuilder`; `split` is one of the benchmark's."""
+    """Return the source of a task from a prepared `tfds.core.DatasetBuilder`. `split` is a split of the benchmark."""
     infos, features = builder.info.splits, builder.info.features
     splits = tfds_splits(task, {key: info.num_examples for key, info in infos.items()})
     _checks.choice("split", split, tuple(splits))
@@ -135,7 +141,7 @@ def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSourc
         example = features.deserialize_example(record)
         image = example["image"]
         if name.startswith("vtab:dsprites"):
-            image = image * 255  # zeros and ones in the data set
+            image = image * 255  # the data set has pixels of 0 and 1
         label = task.label(example) if callable(task.label) else example[task.label]
         return {"image": image, "label": tf.cast(label, tf.int32)}
 

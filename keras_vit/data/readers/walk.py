@@ -16,14 +16,14 @@ SPLITS = {
     "test": "test",
     "testing": "test",
 }
-_NAMED = 5  # of each kind, in a note
+_NAMED = 5  # names per note
 
 
 class Tree(_image_files.Tree):
-    """The visible files and folders below a root, a folder or an address such as `gs://bucket/images`."""
+    """The visible files and folders below a root, which is a folder or an address such as `gs://bucket/images`."""
 
     def entries(self, folder: str) -> Iterable[tuple[str, str]]:
-        """Yield the names in a folder, each with its kind."""
+        """Yield the name and the kind of each entry of a folder."""
         if not _io.is_remote(folder):
             yield from super().entries(folder)
             return
@@ -33,6 +33,6 @@ class Tree(_image_files.Tree):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Join the first names, and append the number of the remaining names."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
