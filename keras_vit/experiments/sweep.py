@@ -99,7 +99,7 @@ def sweep(
 
 @dataclasses.dataclass
 class _Sweep:
-    """The runs of a call of `sweep`. Trials of the study have the attributes "run", "settings" and at last "outcome"."""
+    """The runs of a call of `sweep`. Trials of the study have the attributes "run", "settings" and later "outcome"."""
 
     directory: str
     recipe: recipes.Recipe
