@@ -41,7 +41,7 @@ SUBSETS: dict[str, tuple[int, ...]] = {"imagenet_a": IMAGENET_A, "imagenet_r": I
 @register
 @dataclasses.dataclass(kw_only=True)
 class Subset(SplitEvaluator):
-    """Accuracy on a test set with a subset of the classes. Only the scores of these classes are compared.
+    """Accuracy on a test set with a subset of the classes. The predicted class is the best class of the subset.
 
     Attributes:
         classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.

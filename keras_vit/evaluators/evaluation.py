@@ -114,9 +114,9 @@ class Context:
     def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
         """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
-        Classes are matched by their names. Images of classes that the model does not have do not count. If the names of
-        the data or of the model are only numbers, the data must have all classes of the model, or its classes `part`,
-        in the same order.
+        Classes are matched by their names. Images whose class the model does not have are not counted. If the classes
+        of the data or of the model have only numbers, the data must have all classes of the model, or its classes
+        `part`, in the same order.
         """
         known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))

@@ -51,7 +51,7 @@ class FeatureEvaluator(SplitEvaluator):
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
-    """Open splits, and check that each image has one class, all splits have the same classes, and all images fit."""
+    """Open splits. Check that each image has one class, all splits have the same classes, and images fit the model."""
     opened = [context.open_fitting(*split, FeatureEvaluator.label_kinds) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
         if (split.num_classes, split.class_names) != (opened[0].num_classes, opened[0].class_names):

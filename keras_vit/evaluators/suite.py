@@ -65,8 +65,8 @@ class Suite:
     def check(self, context: Context) -> None:
         """Open all data before a long training, and check that they fit the predictor.
 
-        Missing data of VTAB raise no error, nor does an evaluator that needs an output that the predictor lacks. The
-        results list them.
+        An evaluator that cannot measure this predictor raises no error, and neither do missing data of VTAB. The
+        results list both.
 
         Raises:
             ValueError: If an evaluator cannot run for another reason.

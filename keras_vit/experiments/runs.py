@@ -58,7 +58,7 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[str]) -> list[RunRecord]:
-    """Return all runs at some paths, which are runs, sweeps, or folders of runs and sweeps.
+    """Return all runs in the given paths, which may be runs, sweeps, or folders of runs and sweeps.
 
     Other paths and damaged runs are skipped with a warning, if at least one run can be read.
 

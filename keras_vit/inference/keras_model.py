@@ -97,7 +97,7 @@ def open_model(
 ) -> KerasPredictor:
     """Open a run, a `.keras` file or a checkpoint. Arguments and errors are those of `open_predictor`.
 
-    For a model that takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
+    If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
     path = _storage.fetched(path, checkpoint)
     if isinstance(labels, (str, os.PathLike)):
@@ -184,8 +184,8 @@ def card_of_model(
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
         raise UnknownPreprocessError(
-            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
-            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+            f"The preprocessing of images for {name!r} is unknown. Give preprocess, such as 'value_range(-1, 1)' for "
+            "checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
         )
     check_input(model)
     height, width, channels = model.input_shape[1:]

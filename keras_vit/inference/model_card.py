@@ -149,7 +149,7 @@ def write(artifact: str, card: ModelCard) -> ModelCard:
     files = {
         name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()
     }
-    # A shortened path cannot be opened, so that other data with the same name are not mistaken for these data.
+    # A shortened path cannot be opened, so programs cannot mistake other data with the same name for these data.
     of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
     card = dataclasses.replace(card, files=files, bytes=size_of(artifact), **of_the_run)
     _io.write_json(path_of(artifact), card.to_dict())

@@ -41,7 +41,7 @@ class OpenVinoPredictor(SingleOutputPredictor):
 
     @property
     def stored_precision(self) -> str:
-        """Precision according to the dtypes of the weights, and to the card, which sets the runtime's precision."""
+        """Precision according to the dtypes of the weights and the card, which sets the runtime's precision."""
         return "weight_only_int8" if self._has_integers else "bfloat16" if self._is_half else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:

@@ -96,7 +96,7 @@ class Predictor:
             stated = len(self.card.names) or value if name == outputs else stated  # their number, if there are any
             if stated != value:
                 raise ValueError(
-                    f"The model card of {self.path!r} must describe it. Received: {name}={stated!r} in the card, "
+                    f"The model card of {self.path!r} must match the file. Received: {name}={stated!r} in the card, "
                     f"{value!r} in the artifact. {EXPORT_AGAIN}"
                 )
 

@@ -163,7 +163,7 @@ def keep_readable(
         except tf.errors.OpError as error:
             _leave_out(images.names[index], data_errors.describe(error), on_bad_image)
     if not kept:
-        raise ValueError("Expected real images. None of those given can be read.")
+        raise ValueError("Expected real images. None of the images can be read.")
     labels = None if images.labels is None else images.labels[np.asarray(kept)]
     return SampleImages([images.contents[i] for i in kept], labels, [images.names[i] for i in kept])
 
@@ -185,7 +185,7 @@ def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
     """Log an image that cannot be read, or raise `UnreadableImageError`."""
     if on_bad_image == "error":
         raise data.UnreadableImageError(name, reason, "Repair or remove it, or pass --on_bad_image=skip") from None
-    logging.warning("Left out the image %s: %s", name, reason)
+    logging.warning("The image %s is skipped: %s", name, reason)
 
 
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:

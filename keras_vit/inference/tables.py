@@ -18,7 +18,7 @@ from keras_vit.inference.predictor import Prediction
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
-_WRITE_EVERY = 30.0  # seconds; at least 20 times the duration of a write
+_WRITE_EVERY = 30.0  # seconds, or 20 times the duration of a write if that is longer
 
 
 class PredictionTable:
@@ -92,7 +92,7 @@ class PredictionTable:
 def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
     """Open a table for this process only, and write it at the end, even after an error.
 
-    `flag` is the flag for another path, for the message if another process has opened the table.
+    If another process has opened the table, the error names `flag`, which sets another path.
     """
     lock = f"{path}.lock"
     with _lock.locked(lock, flag):

@@ -133,7 +133,7 @@ def test_several_labels_per_image_are_of_all_classes():
     suite = evaluators.Suite(["classification"])
     for names in (("ape", "bee"), ("ape", "bee", "dog")):
         with pytest.raises(
-            ValueError, match="of several labels must have all of the model's 3 classes: ape, bee, cat. Received: ape"
+            ValueError, match="with several labels must have all of the model's 3 classes: ape, bee, cat. Received: ape"
         ):
             suite.check(context(Named(*names, label_kind="classes"), class_names=KNOWN, output="sigmoid"))
 
