@@ -1,4 +1,4 @@
-"""SavedModels as predictors, loaded and run like in TF Serving."""
+"""SavedModels as predictors, loaded and run as in TF Serving."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ FEATURES_TENSOR = "features_tensor"  # signature from preprocessed images to fea
 
 
 class SavedModelPredictor(Predictor):
-    """SavedModel that runs in a TF1 session, like in TF Serving."""
+    """SavedModel with the tag `serve`, which runs in a TF1 session and addresses tensors by name, like TF Serving."""
 
     kind = "saved_model"
 
