@@ -1,7 +1,7 @@
-"""Evaluators: accuracy of a predictor, errors of a regression, and accuracy of predictors on features.
+"""Evaluators: accuracy of a classifier, errors of a regression, mIoU of a segmentation, and quality of features.
 
-An evaluator measures a `Context`: a predictor, see `keras_vit.inference.open_predictor`, and its data. Programs and
-recipes create evaluators by name in a `Suite`. The functions behind them take arrays.
+An evaluator measures a `Context`, which is a predictor (see `keras_vit.inference.open_predictor`) with its data.
+Programs and recipes create evaluators by name in a `Suite`. The underlying functions take arrays.
 """
 
 from keras_vit._metrics import Metric

@@ -1,4 +1,4 @@
-"""Test sets that hold only some of a model's classes, such as ImageNet-A and ImageNet-R."""
+"""Test sets with a subset of a model's classes, such as ImageNet-A and ImageNet-R."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.evaluators import classification
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 
-# Classes of the two test sets, as numbers of ILSVRC-2012's classes from 0 on, in the order of their WordNet numbers.
+# Classes of both test sets, as class numbers of ILSVRC-2012 from 0, in the order of their WordNet numbers.
 # ImageNet-A: https://arxiv.org/abs/1907.07174, ImageNet-R: https://arxiv.org/abs/2006.16241
 # fmt: off
 IMAGENET_A = (
@@ -41,19 +41,19 @@ SUBSETS: dict[str, tuple[int, ...]] = {"imagenet_a": IMAGENET_A, "imagenet_r": I
 @register
 @dataclasses.dataclass(kw_only=True)
 class Subset(SplitEvaluator):
-    """Accuracy on a test set that holds only some of the classes; the model chooses among them.
+    """Accuracy on a test set with a subset of the classes. The predicted class is the best class of the subset.
 
     Attributes:
         classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.
-        source: The test set. Its classes have the names of the model's. Without names, they are those of the subset in
-            their order, or all classes of the model.
+        source: The test set. Its class names must be names of the model's classes. Without names, its classes must be
+            the classes of the subset, in their order, or all classes of the model.
         split: Split of the source.
     """
 
     name: ClassVar = "subset"
     outputs: ClassVar = classification.Classification.outputs
     classes: str | Sequence[int]
-    source: str = dataclasses.field()  # without a default: it must be given
+    source: str = dataclasses.field()  # required
     split: str = "test"
 
     def __post_init__(self):
@@ -79,7 +79,7 @@ class Subset(SplitEvaluator):
 
 
 def restrict(predict: Callable, classes: np.ndarray) -> Callable:
-    """Return a function that predicts only the given `c` classes, `[B, c]`, in their order, of scores `[B, C]`."""
+    """Restrict the scores of a function, `[B, C]`, to the `c` given classes, `[B, c]`, in their order."""
 
     def predict_some(images: np.ndarray) -> np.ndarray:
         scores = np.asarray(predict(images))
@@ -90,7 +90,7 @@ def restrict(predict: Callable, classes: np.ndarray) -> Callable:
 
 
 def relabel(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Convert class numbers of the model, `[N]`, to indices of `classes`; refuse labels of other classes."""
+    """Convert class numbers `[N]` to indices of `classes`. Raise an error for any other class."""
     same = labels[:, None] == classes  # [N, c]
     wrong = labels[~same.any(axis=1)]
     if len(wrong):
@@ -99,7 +99,7 @@ def relabel(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def check_classes(classes: Sequence[int] | np.ndarray | str) -> np.ndarray:
-    """Return the class numbers of a subset, given by its name or as numbers, int64 `[c]`."""
+    """Return the class numbers of a subset, int64 `[c]`, from its name or from numbers."""
     if isinstance(classes, str):
         if classes not in SUBSETS:
             raise ValueError(f"The subset must be one of {', '.join(SUBSETS)}, or numbers. Received: {classes!r}.")
@@ -112,6 +112,6 @@ def check_classes(classes: Sequence[int] | np.ndarray | str) -> np.ndarray:
 
 
 def check_largest(classes: np.ndarray, num_classes: int) -> None:
-    """Refuse a subset with a class that a model of `num_classes` classes does not have."""
+    """Raise an error if a class is not in a model of `num_classes` classes."""
     if num_classes <= classes.max():
-        raise ValueError(f"A model of {num_classes} classes has no class {classes.max()}, which is one of the subset.")
+        raise ValueError(f"A model of {num_classes} classes has no class {classes.max()}, which the subset contains.")

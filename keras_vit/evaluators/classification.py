@@ -1,4 +1,4 @@
-"""Accuracy, loss, calibration and confusion of scores against labels."""
+"""Accuracy, loss, calibration and confusion matrix of a classifier."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from keras_vit._metrics import Metric
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 
 CALIBRATION_BINS = 15
-# Probabilities are float32: a 0 stands for less than the first number, a 1 for less than the second number below 1.
+# Bounds for logarithms of float32 probabilities: 0 counts as `_TINY`, and 1 counts as 1 - `_EPSILON`.
 _TINY = np.finfo(np.float32).tiny
 _EPSILON = np.finfo(np.float32).epsneg
 
@@ -20,7 +20,7 @@ _EPSILON = np.finfo(np.float32).epsneg
 @register
 @dataclasses.dataclass(kw_only=True)
 class Classification(SplitEvaluator):
-    """Accuracy and what to compare it with, top-5 accuracy, loss and calibration."""
+    """Accuracy with baselines, top-5 accuracy, loss and calibration."""
 
     name: ClassVar = "classification"
     outputs: ClassVar = ("softmax", "sigmoid")
@@ -34,7 +34,7 @@ class Classification(SplitEvaluator):
     def check(self, context: Context) -> None:
         opened = context.in_model_classes(self.open(context))
         if opened.label_kind == "classes" and context.output != "sigmoid":
-            raise ValueError("Labels of several classes need a model that was trained with the sigmoid loss.")
+            raise ValueError("Several labels per image need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
         opened, predictor = context.in_model_classes(self.open(context)), context.predictor
@@ -43,17 +43,17 @@ class Classification(SplitEvaluator):
 
 
 class ClassificationMetrics:
-    """Accuracy, loss, calibration and confusion over any number of batches.
+    """Accuracy, loss, calibration and confusion matrix over any number of batches.
 
-    Sums are float64, and ties go to the lowest class, so the result does not depend on the batch size.
+    Sums are float64, and the lowest class wins a tie, so the result does not depend on the batch size.
 
     Args:
         num_classes: Number of classes `C`.
-        output: `"softmax"` (one class per image) or `"sigmoid"` (any number), as the model was trained.
-        scores_are: `"logits"` or `"probabilities"`: what `update` receives.
+        output: `"softmax"` (one class per image) or `"sigmoid"` (any number of classes), as in the model's training.
+        scores_are: `"logits"` or `"probabilities"`, the scores that `update` receives.
 
     References:
-        Guo et al. 2017, "On Calibration of Modern Neural Networks", for the expected calibration error, of 15 bins.
+        Guo et al. 2017, "On Calibration of Modern Neural Networks": the expected calibration error, here with 15 bins.
 
     Example:
     >>> metrics = ClassificationMetrics(num_classes=3)
@@ -67,7 +67,7 @@ class ClassificationMetrics:
         self.output = _checks.choice("output", output, ("softmax", "sigmoid"))
         self.scores_are = _checks.choice("scores_are", scores_are, ("logits", "probabilities"))
         self._multi_label: bool | None = None
-        self._batches: list[dict[str, np.ndarray]] = []  # what `result` needs of each example
+        self._batches: list[dict[str, np.ndarray]] = []  # the values of each example that `result` needs
 
     def update(self, scores: np.ndarray, labels: np.ndarray, valid: np.ndarray | None = None) -> None:
         """Add one batch.
@@ -75,7 +75,7 @@ class ClassificationMetrics:
         Args:
             scores: Logits or probabilities, `[B, C]`.
             labels: Class numbers, int `[B]`, or multi-hot rows `[B, C]`.
-            valid: `[B]`, 0 where a row is padding; None counts every row.
+            valid: `[B]`, 0 for rows of padding. By default every row counts.
 
         Raises:
             ValueError: If shapes disagree or a label is out of range.
@@ -89,7 +89,7 @@ class ClassificationMetrics:
             return
         targets = (labels > 0) if self._multi_label else np.eye(self.num_classes, dtype=bool)[labels]  # [B, C]
         finite = np.isfinite(scores).all(axis=-1)
-        # A row of NaN wins no comparison and so would rank its own class first: it must count as wrong.
+        # NaN loses every comparison, so a row of NaN would rank the true class first. It must count as wrong.
         best = np.argsort(-np.where(finite[:, None], scores, 0.0), axis=-1, kind="stable")[:, :5]  # ties: lowest class
         probabilities, losses = self._probabilities_and_losses(scores, targets)
         self._batches.append(
@@ -109,18 +109,18 @@ class ClassificationMetrics:
 
         Returns:
             `examples` (number of rows), `non_finite` (rows with NaN or infinity, which count as wrong),
-            `accuracy`, its 95 % confidence interval `accuracy_low` and `accuracy_high`, `chance` (accuracy of a random
-            class), `largest_class` (accuracy of the most frequent class for all images), `balanced_accuracy` and
+            `accuracy`, its 95% confidence interval `accuracy_low` and `accuracy_high`, `chance` (accuracy of random
+            guesses), `largest_class` (accuracy of always predicting the most frequent class), `balanced_accuracy` and
             `macro_f1` (None for multi-label data), `remark` (a sentence if the accuracy is not significantly above
             `largest_class`, else None), `top5`, `loss` (mean over examples; sigmoid losses are summed over classes),
             `ece`,
-            `per_class` (accuracy, or recall at 0.5 of multi-label data; NaN for classes without examples),
+            `per_class` (accuracy, or recall at 0.5 for multi-label data; NaN for classes without examples),
             `class_examples` (number of examples per class),
-            `confusion` (`[C, C]`, rows are the true class; None for multi-label data) and `mean_average_precision`
-            (multi-label data only, else None).
+            `confusion` (`[C, C]`, rows are true classes; None for multi-label data) and `mean_average_precision`
+            (only for multi-label data, else None).
         """
         if not self._batches:
-            raise ValueError("Nothing to measure: no batch held an example with valid 1.")
+            raise ValueError("Nothing to measure: no batch had an example with valid 1.")
         rows = {name: np.concatenate([batch[name] for batch in self._batches]) for name in self._batches[0]}
         labels, finite, probabilities = rows["labels"], rows["finite"], rows["probabilities"]
         correct = rows["hits"][:, 0]
@@ -177,7 +177,7 @@ class ClassificationMetrics:
 
     def _probabilities_and_losses(self, scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return probabilities `[B, C]` and the loss of each row `[B]`."""
-        log_no: float | np.ndarray = 0.0  # of softmax, only the true class counts
+        log_no: float | np.ndarray = 0.0  # only the true class contributes to the softmax loss
         if self.scores_are == "probabilities":
             probabilities, log_yes = scores, np.log(np.maximum(scores, _TINY))
             if self.output == "sigmoid":
@@ -196,13 +196,13 @@ class ClassificationMetrics:
 def _calibration_error(confidences: np.ndarray, correct: np.ndarray) -> float:
     if not len(confidences):
         return float("nan")
-    # Bins are (0, 1/n], (1/n, 2/n], ...: the right edge belongs to the bin, as in the paper.
+    # Bins are (0, 1/n], (1/n, 2/n], ..., as in the paper: a bin includes its right edge.
     bins = np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(int) - 1, 0, CALIBRATION_BINS - 1)
     return float(np.abs(np.bincount(bins, correct - confidences)).sum() / len(confidences))
 
 
 def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean over the classes that have examples; probabilities and targets are `[N, C]`."""
+    """Return the mean of the average precisions of classes with examples. The arguments are `[N, C]`."""
     precisions = []
     for column in np.flatnonzero(targets.any(axis=0)):
         relevant = targets[np.argsort(-probabilities[:, column], kind="stable"), column]
@@ -212,7 +212,7 @@ def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> f
 
 
 def to_result(found: dict[str, Any]) -> Result:
-    """Return the result of `ClassificationMetrics` with its single numbers apart from the details."""
+    """Convert the result of `ClassificationMetrics` to a `Result`, with single numbers as metrics."""
     names = ["accuracy", "accuracy_low", "accuracy_high", "chance", "largest_class", "balanced_accuracy", "macro_f1"]
     names += ["top5", "loss", "ece", "examples", "mean_average_precision"]
     names += ["non_finite"] if found["non_finite"] else []
@@ -229,14 +229,14 @@ def evaluate(
     output: str = "softmax",
     scores_are: str = "logits",
 ) -> dict[str, Any]:
-    """Measure a predictor on one pass over the data.
+    """Measure a predictor in one pass over the data.
 
     Args:
-        predict: Function from images (float32 `[B, H, W, C]`, preprocessed) to scores `[B, num_classes]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
+        predict: Function from preprocessed images, float32 `[B, H, W, C]`, to scores `[B, num_classes]`.
+        batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
         num_classes: Number of classes.
-        output: `"softmax"` or `"sigmoid"`, as the model was trained.
-        scores_are: `"logits"` or `"probabilities"`: what `predict` returns.
+        output: `"softmax"` or `"sigmoid"`, as in the training of the model.
+        scores_are: `"logits"` or `"probabilities"`, the scores that `predict` returns.
 
     Returns:
         The result of `ClassificationMetrics`.

@@ -1,4 +1,4 @@
-"""Splits of data sets as batches of arrays that a predictor takes."""
+"""Splits of data sets as batches of arrays for predictors."""
 
 import dataclasses
 import functools
@@ -14,18 +14,19 @@ Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 
 @dataclasses.dataclass
 class Split:
-    """A split of a data set, to be iterated over any number of times.
+    """A split of a data set, which can be iterated over any number of times.
 
     Attributes:
-        batches: Yields dictionaries of arrays: "image" (float32, preprocessed), "label" or "mask", and "valid".
+        batches: Iterable of dictionaries of arrays: "image" (float32, preprocessed), "label" or "mask", and "valid".
         num_classes: Number of classes of the data set.
-        label_kind: `"class"`, `"classes"` (labels are multi-hot rows), `"values"` or `"mask"`, as of the source.
-        names: Path of each image in the order of the batches, or None if there are none.
+        label_kind: Kind of the labels: `"class"`, `"classes"` (multi-hot rows), `"values"` or `"mask"`.
+        names: Path of each image in the order of the batches, or None if the images have no paths.
         class_names: Names of the classes, or None if they are unknown.
         value_names: Names of the values.
         image_shape: `(H, W, C)` of the images, with None for unknown sizes.
-        originals: Of masks, function of a preprocessing string, or None for that of the split without what crops and
-            resizes, to dictionaries of an "image" of its own size and its "mask" as it is stored.
+        originals: Only for masks: function that returns dictionaries of an "image" of any size and its "mask" in the
+            stored size. The argument is a preprocessing string, or None for the string of the split without its
+            operations that crop or resize.
 
     Example:
     >>> split = keras_vit.evaluators.opener(batch_size=100)("digits", "test", "value_range(-1, 1)")
@@ -46,14 +47,15 @@ class Split:
 def opener(
     batch_size: int, on_bad_image: str = "error", opened_source: Callable[[str, Any], None] | None = None
 ) -> Callable[[str, str, str], Split]:
-    """Return the function of source, split and preprocessing string that `Context.open_split` needs.
+    """Return a function for `Context.open_split`, which opens a split, given source, split and preprocessing string.
 
-    It opens each split once: evaluating again during training costs the reading of the data only.
+    The function opens each split once. Evaluating it again during training only reads the images.
 
     Args:
         batch_size: Images per batch.
-        on_bad_image: `"error"` raises `UnreadableImageError` at an image that cannot be read, `"skip"` leaves it out.
-        opened_source: Called with the name of a source and the opened source, the first time that a split is used.
+        on_bad_image: Whether an image that cannot be read raises `UnreadableImageError` (`"error"`) or is skipped
+            (`"skip"`).
+        opened_source: Function that is called with the name of a source and the opened source when a split is opened.
 
     Example:
     >>> open_split = opener(batch_size=100)
@@ -64,7 +66,7 @@ def opener(
 
     @functools.cache
     def open_split(source: str, split: str, pp: str) -> Split:
-        from keras_vit import data  # imports TensorFlow, which the evaluators do not need
+        from keras_vit import data  # imports TensorFlow, which evaluators do not need
 
         opened = data.open_source(source, split=split)
         if opened_source is not None:
@@ -89,7 +91,7 @@ def opener(
 
 
 class _Batches:
-    """A dataset as arrays in the range of the model, to be iterated over any number of times with progress."""
+    """Batches of arrays in the value range of the model, with a progress bar for each iteration."""
 
     def __init__(self, dataset: Any, to_model_range: Callable, what: str, num_examples: int):
         self.dataset, self.to_model_range, self.what, self.num_examples = dataset, to_model_range, what, num_examples
@@ -110,9 +112,9 @@ class _Batches:
 
 
 def renumber(numbers: np.ndarray, batch: dict) -> dict:
-    """Replace labels by the `numbers` of a model's classes; rows of a class that has the number -1 are not valid.
+    """Replace labels with class numbers of a model. `numbers` has the number of each class, or -1 for no class.
 
-    In a mask, such pixels and those that do not count become -1.
+    Rows whose class has the number -1 are not valid. In a mask, pixels of such a class and ignored pixels become -1.
     """
     if "mask" in batch:
         mask = np.asarray(batch["mask"])
@@ -125,14 +127,14 @@ def renumber(numbers: np.ndarray, batch: dict) -> dict:
 
 
 def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
-    """Run a function over one pass of batches, and drop the rows that are padding.
+    """Apply a function to all batches, and drop rows of padding.
 
     Args:
-        function: Function from images (float32 `[B, H, W, C]`, preprocessed) to `[B, D]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
+        function: Function from preprocessed images, float32 `[B, H, W, C]`, to `[B, D]`.
+        batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
 
     Returns:
-        Outputs float32 `[N, D]`, and labels `[N]`, or `[N, k]` of several classes or values per image.
+        Outputs, float32 `[N, D]`, and labels, `[N]` or, for several classes or values per image, `[N, k]`.
 
     Example:
     >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
@@ -144,10 +146,10 @@ def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict
     for batch in batches:
         values, truth = np.asarray(function(batch["image"])), np.asarray(batch["label"])
         if values.ndim != 2 or len(values) != len(truth):
-            raise ValueError(f"One vector per image is expected, [{len(truth)}, D]. Received: shape {values.shape}.")
+            raise ValueError(f"Expected one vector per image, [{len(truth)}, D]. Received: shape {values.shape}.")
         kept = np.asarray(batch["valid"]) > 0 if "valid" in batch else np.ones(len(truth), bool)
         outputs.append(values[kept].astype(np.float32))
         labels.append(truth[kept])
     if not sum(map(len, labels)):
-        raise ValueError("There is nothing to evaluate: no batch held an example with valid 1.")
+        raise ValueError("There is nothing to evaluate: no batch had an example with valid 1.")
     return np.concatenate(outputs), np.concatenate(labels)

@@ -1,4 +1,4 @@
-"""Evaluators, the predictor and data that they measure, and their results."""
+"""Base classes of evaluators, their context (a predictor and its data) and their results."""
 
 import abc
 import dataclasses
@@ -21,19 +21,19 @@ COUNTS = {name: Metric(name) for name in ("examples", "non_finite")}
 
 
 class NotMeasurable(ValueError):
-    """The predictor lacks what an evaluator needs. Other evaluators may still run on it."""
+    """The predictor lacks an output that an evaluator needs. Other evaluators may still measure the predictor."""
 
 
 @dataclasses.dataclass
 class Context:
-    """A predictor with its data. Features of a split are computed once for all evaluators.
+    """A predictor with its data. The features of a split are computed once for all evaluators.
 
     Attributes:
         predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
-        open_split: Function of a source, a split and a preprocessing string to a `Split`, see `opener`.
-        source: Data of evaluators that name none.
-        train_split: Its split to learn from.
-        eval_split: Its split to test on.
+        open_split: Function from a source, a split and a preprocessing string to a `Split`, see `opener`.
+        source: Source for evaluators without a source of their own.
+        train_split: Split for training classifiers on features.
+        eval_split: Split for testing.
 
     Example:
     >>> predictor = keras_vit.inference.open_predictor("runs/digits")
@@ -51,7 +51,7 @@ class Context:
 
     @property
     def output(self) -> str:
-        """`"softmax"`, `"sigmoid"` or `"values"`, as the predictor was trained; see `ModelCard`."""
+        """Output of the predictor, such as `"softmax"`, `"sigmoid"` or `"values"`, see `ModelCard`."""
         return self.predictor.card.output
 
     @property
@@ -61,17 +61,17 @@ class Context:
 
     @property
     def image_shape(self) -> tuple[int | None, ...]:
-        """`(H, W, C)` that the predictor takes; a size is None if it takes any."""
+        """`(H, W, C)` of the predictor's input, with None for sides of any size."""
         model = getattr(self.predictor, "model", None)
         return tuple(self.predictor.card.image_shape if model is None else model.input_shape[1:])
 
     def require_features(self) -> None:
-        """Refuse a predictor that returns only scores, with `NotMeasurable`."""
+        """Raise `NotMeasurable` if the predictor does not return features."""
         if self.predictor.features_unavailable:
             raise NotMeasurable(f"{self.predictor.features_unavailable}.")
 
     def features(self, source: str, split: str, pp: str) -> tuple[Labeled, int]:
-        """Return features `[N, D]` and labels `[N]` of a split, and the number of classes."""
+        """Return the features `[N, D]` and labels `[N]` of a split, and the number of classes."""
         self.require_features()
         key = (source, split, pp)
         if key not in self._features:
@@ -80,13 +80,18 @@ class Context:
         return self._features[key]
 
     def forget_features(self) -> None:
-        """Forget the features that were computed: the weights of the predictor have changed."""
+        """Discard the computed features, after a change of the predictor's weights."""
         self._features.clear()
 
     def open_fitting(
         self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
     ) -> Split:
-        """Open a split. Refuse images that do not fit the predictor, other labels, and other outputs unless empty."""
+        """Open a split.
+
+        Raises:
+            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or the
+                output of the predictor is not in `outputs` (empty for any output).
+        """
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
             model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
@@ -102,20 +107,21 @@ class Context:
         if len(opened.image_shape) != len(expected) or any(None not in (a, b) and a != b for a, b in pairs):
             raise ValueError(
                 f"The model takes images of the shape {expected}. Received: {source!r} with "
-                f"{tuple(opened.image_shape)} after {pp!r}: give another pp."
+                f"{tuple(opened.image_shape)} after {pp!r}. Give another pp."
             )
         return opened
 
     def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
-        """Return data whose labels are numbers of the model's classes, for one pass.
+        """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
-        Names decide, and images of classes that the model does not have do not count. Where data or model have numbers
-        for names, the classes must be those of the model, or its classes `part`, in their order.
+        Classes are matched by their names. Images whose class the model does not have are not counted. If the classes
+        of the data or of the model have only numbers, the data must have all classes of the model, or its classes
+        `part`, in the same order.
         """
         known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
         in_order = tuple(range(len(known or names)) if part is None or len(part) != len(names) else part.tolist())
-        of_the_data = tuple(card.data.get("class_names", ()))  # that it was trained on, if it got other names
+        of_the_data = tuple(card.data.get("class_names", ()))  # names during training, if the model has other names now
         imagenet = imagenet_classes(len(known)) if len(known) in (1000, 21_843) else ()
         identifiers = tuple(identifier for identifier, _ in imagenet) if known == tuple(n for _, n in imagenet) else ()
         numbers = np.asarray(_class_numbers(names, (known, of_the_data, identifiers), in_order) if known else in_order)
@@ -124,7 +130,7 @@ class Context:
             return opened
         if opened.label_kind == "classes" and sorted(numbers) != whole:
             shown = f"{_some(known)}. Received: {_some(names)}"
-            raise ValueError(f"Data of several labels must have all of the model's {len(known)} classes: {shown}.")
+            raise ValueError(f"Data with several labels must have all of the model's {len(known)} classes: {shown}.")
         batches, originals = map(functools.partial(renumber, numbers), opened.batches), opened.originals
         count = len(known) or int(numbers.max()) + 1
         if originals is not None:
@@ -134,13 +140,16 @@ class Context:
         return dataclasses.replace(opened, batches=batches, num_classes=count, class_names=known or None)
 
 
-@functools.lru_cache  # warnings are logged once
+@functools.lru_cache  # logs its warnings once
 def _class_numbers(
     names: tuple[str, ...], known: tuple[tuple[str, ...], ...], in_order: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the number of the model's class for each class of the data, -1 for none; `known` are names of its classes.
+    """Return the model's class number for each class of the data, or -1 if the model does not have the class.
 
-    `in_order` are the numbers of classes without names.
+    Args:
+        names: Names of the classes of the data.
+        known: Alternative names of the model's classes.
+        in_order: Class numbers for data or models without names.
     """
     shown = f"{_some(known[0])}. Received: {_some(names)}"
     for some in known:
@@ -148,7 +157,7 @@ def _class_numbers(
         unknown = [name for name, number in zip(names, numbers, strict=True) if number < 0]
         moved = any(number not in (-1, place) for place, number in enumerate(numbers))
         if moved and names == tuple(map(str, range(len(names)))):  # data without names, or numbers as names
-            raise ValueError(f"Names of classes are expected where those of the model are other numbers: {shown}.")
+            raise ValueError(f"The model's classes have other numbers, so the data must have class names: {shown}.")
         if len(unknown) < len(names):
             if unknown:
                 shown = _some(unknown)
@@ -156,8 +165,8 @@ def _class_numbers(
             return numbers
     if not any(all(name.removeprefix("LABEL_").isdecimal() for name in some) for some in (names, known[0])):
         raise ValueError(
-            f"The data must have classes of the model: {shown}. Rename the classes of the data, or name the model's "
-            "as they are named in the data: --labels=FILE, unless it is an artifact."
+            f"The data must have classes of the model: {shown}. Rename the classes of the data, or give the model's "
+            "classes the same names: --labels=FILE (not for an artifact)."
         )
     if len(names) != len(in_order):
         raise ValueError(f"The data must have the model's {len(known[0])} classes, not {len(names)}: {shown}.")
@@ -174,12 +183,12 @@ class Result:
     """Result of an evaluator.
 
     Attributes:
-        metrics: Numbers by name; None where a number is not available.
-        missing: Data sets that are not available, with the reason.
-        details: Arrays by name, such as a confusion matrix, which are too large for tables and curves.
+        metrics: Numbers by name, with None for numbers that are not available.
+        missing: Data sets that are not available, with the reasons.
+        details: Arrays by name that are too large for tables and curves, such as a confusion matrix.
         name: Name of the evaluator in its suite.
-        not_measured: Why the evaluator could not run on this predictor; None if it ran.
-        meanings: Direction and unit of each number by its name. `Suite` fills them in.
+        not_measured: Reason why the evaluator could not measure this predictor; None if it did.
+        meanings: Direction and unit of each number, by name. `Suite` fills them in.
 
     Example:
     >>> Result({"accuracy": 0.75}).metrics["accuracy"]
@@ -199,19 +208,18 @@ class Result:
         return any(value is not None for value in self.metrics.values())
 
     def text(self, key: str) -> str:
-        """Return a number with its unit."""
+        """Format a number with its unit."""
         return self.meanings.get(key, Metric(key)).text(self.metrics[key])
 
 
 class Evaluator(abc.ABC):
-    """A measurement of a predictor.
+    """Base class of evaluators, which measure a predictor.
 
-    Evaluators are dataclasses: their fields are the arguments that `Suite` accepts, and they check them when they are
-    created.
+    Evaluators are dataclasses. Their fields are the arguments that `Suite` accepts, and their constructors check them.
 
     Attributes:
         name: Name in a `Suite`.
-        metrics: Meanings of the numbers that are not fractions of which larger ones are better.
+        metrics: Meanings of the numbers in the results. Other numbers are fractions, and larger values are better.
 
     Example:
     >>> @dataclasses.dataclass(kw_only=True)
@@ -231,13 +239,18 @@ class Evaluator(abc.ABC):
         return self.metrics.get(key) or Metric(key, unit="%")
 
     def describe(self, result: Result, name: str = "") -> Result:
-        """Return a result with the meaning of each number, and with the name `name` or that of the evaluator."""
+        """Add the meaning of each number to a result, and the name, by default that of the evaluator."""
         meanings = {key: self.metric(key) for key in result.metrics}
         return dataclasses.replace(result, name=name or self.name, meanings=meanings)
 
     @abc.abstractmethod
     def check(self, context: Context) -> None:
-        """Open the data and refuse a predictor that does not fit them, or, by `NotMeasurable`, that lacks features."""
+        """Open the data and check that the predictor fits.
+
+        Raises:
+            ValueError: If the predictor does not fit the data.
+            NotMeasurable: If the predictor lacks an output that the evaluator needs, such as features.
+        """
 
     @abc.abstractmethod
     def measure(self, context: Context) -> Result:
@@ -246,12 +259,12 @@ class Evaluator(abc.ABC):
 
 @dataclasses.dataclass(kw_only=True)
 class SplitEvaluator(Evaluator):
-    """Evaluator that tests on a split.
+    """Base class of evaluators that test on a split.
 
     Attributes:
-        outputs: Outputs of the models that it measures, see `ModelCard`; empty for all.
-        label_kinds: Kinds of labels that it takes, see `Split`.
-        source, split, pp: Data to test on and their preprocessing string; None for those of the context.
+        outputs: Supported outputs of models, see `ModelCard`; empty for all.
+        label_kinds: Supported kinds of labels, see `Split`.
+        source, split, pp: Test data and their preprocessing string. By default those of the context.
 
     Example:
     >>> issubclass(keras_vit.evaluators.classification.Classification, SplitEvaluator)
@@ -273,7 +286,7 @@ class SplitEvaluator(Evaluator):
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
     def open(self, context: Context) -> Split:
-        """Open the data, and refuse those that do not fit the predictor or the evaluator."""
+        """Open the data. Raise an error if they do not fit the predictor or the evaluator."""
         return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
 
 
@@ -282,7 +295,7 @@ EVALUATORS: dict[str, type[Evaluator]] = {}
 
 
 def register(kind: Kind) -> Kind:
-    """Make an evaluator available to `Suite` by its name: a decorator of the class.
+    """Register an evaluator class, so that `Suite` finds it by its name. To be used as a decorator.
 
     Example:
     >>> EVALUATORS["knn"]

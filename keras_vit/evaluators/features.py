@@ -1,4 +1,4 @@
-"""Evaluators of features, which learn on one split and test on another."""
+"""Evaluators of features, which train a classifier on one split and test it on another."""
 
 import abc
 import dataclasses
@@ -13,10 +13,10 @@ from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator
 
 @dataclasses.dataclass(kw_only=True)
 class FeatureEvaluator(SplitEvaluator):
-    """Evaluator of features, whose data may have any classes.
+    """Base class of evaluators of features. The classes of the data need not be classes of the model.
 
     Attributes:
-        train_split: Split to learn from; None for that of the context.
+        train_split: Split for training. By default that of the context.
 
     Example:
     >>> class MostFrequent(FeatureEvaluator):
@@ -33,7 +33,7 @@ class FeatureEvaluator(SplitEvaluator):
         _checks.optional_text("train_split", self.train_split)
 
     def splits(self, context: Context) -> list[tuple[str, str, str]]:
-        """Return source, split and preprocessing string to learn from and to test on."""
+        """Return source, split and preprocessing string of the training data and of the test data."""
         source, split, pp = self.place(context)
         return [(source, self.train_split or context.train_split, pp), (source, split, pp)]
 
@@ -47,11 +47,11 @@ class FeatureEvaluator(SplitEvaluator):
 
     @abc.abstractmethod
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        """Return the metrics of a predictor that learns on features `[N, D]` and labels `[N]`, measured on others."""
+        """Train a classifier on features `[N, D]` and labels `[N]` of `train`, and return its metrics on `test`."""
 
 
 def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> None:
-    """Open splits; refuse other labels than a class per image, different classes, and images that do not fit."""
+    """Open splits. Check that each image has one class, all splits have the same classes, and images fit the model."""
     opened = [context.open_fitting(*split, FeatureEvaluator.label_kinds) for split in splits]
     for (source, name, _), split in zip(splits, opened, strict=True):
         if (split.num_classes, split.class_names) != (opened[0].num_classes, opened[0].class_names):
@@ -62,7 +62,7 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
 
 
 def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
-    """Return labels as int64 `[N]`; refuse several classes per example and class numbers out of range."""
+    """Return labels as int64 `[N]`. Raise an error for several classes per example or class numbers out of range."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")
@@ -73,6 +73,6 @@ def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
 
 
 def standardization(features: np.ndarray, epsilon: float = 1e-5) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean, and standard deviation plus `epsilon`, of each feature, float64 `[1, D]`."""
+    """Return the mean of each feature, and its standard deviation plus `epsilon`, both float64 `[1, D]`."""
     features = features.astype(np.float64)
     return features.mean(axis=0, keepdims=True), features.std(axis=0, keepdims=True) + epsilon

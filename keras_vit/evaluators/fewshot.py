@@ -1,4 +1,4 @@
-"""Few-shot accuracy: regularized least squares on frozen features, in closed form."""
+"""Few-shot accuracy of regularized least squares on frozen features, in closed form."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
 
-BIAS = 100.0  # a constant feature so large that its weight, the bias, is hardly regularized
+BIAS = 100.0  # constant feature, so large that its weight (the bias) is hardly regularized
 
 
 class RidgeClassifier:
-    """Least squares from features `[N, D]` to targets -1 and 1, solved at once for any strength of the regularization.
+    """Regularized least squares from features `[N, D]` to targets -1 and 1.
 
-    Features are standardized with the mean and deviation of the training set, and a constant is added to them.
+    Features are standardized by the mean and standard deviation of the training set, and a constant feature is added.
+    A single decomposition gives the solution for any strength of the regularization.
 
     References:
         Appendix B.1.1 of "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929
@@ -30,7 +31,7 @@ class RidgeClassifier:
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D + 1]
         y = 2.0 * np.eye(num_classes)[labels] - 1.0  # [N, C]
-        # (X'X + l2)^-1 X'y, or the equal X'(XX' + l2)^-1 y: the smaller of both symmetric matrices is used.
+        # (X'X + l2)^-1 X'y equals X'(XX' + l2)^-1 y. The smaller of both symmetric matrices is decomposed.
         if len(x) >= x.shape[1]:
             self.eigenvalues, vectors = np.linalg.eigh(x.T @ x)  # [D + 1], [D + 1, D + 1]
             self.left, self.right = vectors, vectors.T @ (x.T @ y)
@@ -43,7 +44,7 @@ class RidgeClassifier:
         return np.pad(standardized, ((0, 0), (0, 1)), constant_values=BIAS)
 
     def predict(self, features: np.ndarray, l2: float) -> np.ndarray:
-        """Return class numbers `[N]` of features `[N, D]`, with the regularization `l2` > 0."""
+        """Return the predicted classes `[N]` of features `[N, D]`, with the regularization `l2` > 0."""
         if l2 <= 0:
             raise ValueError(f"l2 must be positive. Received: l2={l2}.")
         weights = (self.left / (self.eigenvalues + l2)) @ self.right  # [D + 1, C]
@@ -55,10 +56,11 @@ class RidgeClassifier:
 class FewShot(FeatureEvaluator):
     """Accuracy of `RidgeClassifier` after training on a few examples per class.
 
-    For ten shots, the mean over the draws is `"10shot"` and their standard deviation `"10shot_std"`.
+    For ten shots, `"10shot"` is the mean accuracy over several draws of the examples, and `"10shot_std"` the standard
+    deviation.
 
     Attributes:
-        shots: Number of examples per class, or several. A class that has fewer gives all it has.
+        shots: Number of examples per class, or several numbers. From a class with fewer examples, all are used.
         l2: Strength of the regularization.
         seeds: Number of draws.
 
@@ -95,6 +97,6 @@ class FewShot(FeatureEvaluator):
 
 
 def draw(labels: np.ndarray, shots: int, num_classes: int, seed: int) -> np.ndarray:
-    """Return indices of the first `shots` examples of each class, in an order that depends on `seed`."""
+    """Return the indices of up to `shots` random examples of each class, drawn with `seed`."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)])

@@ -1,4 +1,4 @@
-"""Accuracy of the nearest neighbors among frozen features."""
+"""Accuracy of k nearest neighbors on frozen features."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_labels
 
-_ROWS = 1_024  # test examples compared at a time, to limit the memory
+_ROWS = 1_024  # test examples that are compared at a time, to limit memory
 
 
 @register
 @dataclasses.dataclass(kw_only=True)
 class Knn(FeatureEvaluator):
-    """Accuracy of a vote of the nearest training examples.
+    """Accuracy of a weighted vote of the nearest training examples.
 
-    Neighbors are compared by the cosine of their features. Each votes with `exp(cosine / temperature)`. The accuracy of
-    20 neighbors is `"k20"`.
+    The nearest examples have the largest cosine similarity of features. Each votes with the weight
+    `exp(cosine / temperature)`. The metric `"k20"` is the accuracy with 20 neighbors.
 
     Attributes:
-        neighbors: Number of neighbors, or several. Those above the size of the training set are left out.
-        temperature: Temperature of the votes. The lower it is, the more the nearest decide.
+        neighbors: Number of neighbors, or several numbers. Numbers above the size of the training set are skipped.
+        temperature: Temperature of the votes. A lower temperature gives more weight to the nearest neighbors.
 
     References:
         Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
@@ -56,7 +56,7 @@ class Knn(FeatureEvaluator):
             cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]
             nearest = _largest(cosines, counts[-1])  # [B, k], the nearest first
             similarity = np.take_along_axis(cosines, nearest, axis=1)
-            # The largest of each row is subtracted: small temperatures would overflow otherwise.
+            # Subtract the largest similarity of each row, because small temperatures would overflow otherwise.
             votes = np.exp((similarity - similarity[:, :1]) / self.temperature)
             truth = test_labels[start : start + _ROWS]
             rows = np.arange(len(truth))[:, None]
@@ -73,7 +73,10 @@ def _normalized(features: np.ndarray) -> np.ndarray:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return indices `[B, count]` of the largest values of each row `[B, N]`, largest first; of equals, the first."""
+    """Return the indices `[B, count]` of the largest values in each row `[B, N]`, in descending order.
+
+    Of equal values, the first counts as larger.
+    """
     if count < values.shape[1]:
         some = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
     else:

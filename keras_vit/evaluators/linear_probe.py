@@ -1,4 +1,4 @@
-"""Accuracy of a linear classifier on frozen features, with its regularization chosen on held-out examples."""
+"""Accuracy of a linear classifier on frozen features. Held-out examples determine the regularization."""
 
 import dataclasses
 import functools
@@ -19,14 +19,15 @@ from keras_vit.evaluators.fewshot import RidgeClassifier
 SOLVERS = ("lbfgs", "ridge")
 L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k in range(-4, 21, 4))}
 HELD_OUT = 0.1
-MAX_ITERATIONS = 200  # of L-BFGS, per strength of the regularization
+MAX_ITERATIONS = 200  # L-BFGS iterations per strength of the regularization
 _TOLERANCE = 1e-5  # largest entry of the gradient at the solution
 
 
 class LogisticRegression:
-    """Multinomial logistic regression on standardized features `[N, D]`, by L-BFGS from zero weights or another fit.
+    """Multinomial logistic regression on standardized features `[N, D]`, fitted by L-BFGS.
 
-    Minimizes the mean cross-entropy plus `l2 / 2` times the sum of the squared weights, without the biases.
+    The loss is the mean cross-entropy plus `l2 / 2` times the sum of the squared weights; biases are not regularized.
+    The fit starts from zero weights, or from the weights of another fit.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class LogisticRegression:
             method="L-BFGS-B",
             options={"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
         )
-        self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C], the last row is the bias
+        self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C]; the last row is the bias
 
     @staticmethod
     def _loss_and_gradient(parameters: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
@@ -63,7 +64,7 @@ class LogisticRegression:
         return (np.asarray(features, np.float64) - self.mean) / self.deviation
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """Return class numbers `[N]` of features `[N, D]`."""
+        """Return the predicted classes `[N]` of features `[N, D]`."""
         return (self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]).argmax(axis=1)
 
 
@@ -72,11 +73,13 @@ class LogisticRegression:
 class LinearProbe(FeatureEvaluator):
     """Accuracy of a linear classifier that is trained on the whole training set.
 
-    The metrics are `"accuracy"`, `"l2"` as chosen, and `"validation_accuracy"` if there was something to choose.
+    The metrics are `"accuracy"`, `"l2"` (the chosen strength), and, if there are several strengths,
+    `"validation_accuracy"`.
 
     Attributes:
-        solver: `"lbfgs"`, logistic regression; or `"ridge"`, least squares in closed form as in `fewshot`.
-        l2: Strength of the regularization, or several to choose from; None for those of the solver.
+        solver: `"lbfgs"` for logistic regression, or `"ridge"` for least squares in closed form, as in `fewshot`.
+        l2: Strength of the regularization, or several strengths from which the best is chosen. The default depends on
+            the solver.
 
     Example:
         metrics = keras_vit.evaluators.linear_probe.LinearProbe(solver="ridge").evaluate(train, test, num_classes=10)
@@ -90,16 +93,16 @@ class LinearProbe(FeatureEvaluator):
     def __post_init__(self):
         super().__post_init__()
         _checks.choice("solver", self.solver, SOLVERS)
-        # Least squares divide by the strength. The logistic loss works without regularization.
+        # Least squares divides by the strength. Logistic regression also works with a strength of 0.
         zero = self.solver == "lbfgs"
         self.l2 = L2[self.solver] if self.l2 is None else _checks.finite_numbers("l2", self.l2, zero=zero)
 
     def evaluate(
         self, train: Labeled, test: Labeled, num_classes: int, validation: Labeled | None = None
     ) -> dict[str, float]:
-        """Return the accuracy on `test` after training on training and validation examples together.
+        """Return the accuracy on `test` after training on the training and validation examples together.
 
-        The strength is chosen on the validation examples; None holds back a tenth of the training set.
+        The validation examples determine the strength. By default, they are a tenth of the training set.
         """
         train_labels = check_labels(train[1], num_classes, "the training set")
         test_labels = check_labels(test[1], num_classes, "the test set")
@@ -127,12 +130,12 @@ class LinearProbe(FeatureEvaluator):
 def _fits(
     solver: str, features: np.ndarray, labels: np.ndarray, num_classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Callable[[np.ndarray], np.ndarray]]]:
-    """Yield each strength, the strongest first, and the function from features to class numbers after its fit."""
+    """Yield each strength, in descending order, with the fitted function from features to classes."""
     ridge, fit = None, None
     for strength in track(sorted(strengths, reverse=True), "Linear probe", unit="fits"):
         if solver == "ridge":
             ridge = ridge or RidgeClassifier(features, labels, num_classes)
             yield strength, functools.partial(ridge.predict, l2=strength)
-        else:  # each fit starts at the solution of the stronger regularization, which is near
+        else:  # start from the nearby solution of the stronger regularization
             fit = LogisticRegression(features, labels, num_classes, strength, fit)
             yield strength, fit.predict

@@ -1,4 +1,4 @@
-"""ImageNet ReaL: the validation images with all labels that apply, as people judged."""
+"""ImageNet ReaL: the validation images, relabeled by people with all classes that apply."""
 
 import dataclasses
 import re
@@ -17,19 +17,19 @@ _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 @register
 @dataclasses.dataclass(kw_only=True)
 class Real(SplitEvaluator):
-    """ImageNet ReaL, see `evaluate`.
+    """Accuracy on ImageNet ReaL, see `evaluate`.
 
     Attributes:
-        source: The validation images, with multi-hot labels (`"tfds:imagenet2012_real#label=real_label"`), or with any
-            labels if `labels` is given.
+        source: The validation images with multi-hot labels (`"tfds:imagenet2012_real#label=real_label"`). With
+            `labels`, the images may have any labels.
         split: Split of the source.
-        labels: Path of `real.json`. The image files must then have ImageNet's names.
+        labels: Path of `real.json`. It requires image files with ImageNet's names.
     """
 
     name: ClassVar = "real"
     outputs: ClassVar = ("softmax", "sigmoid", "scores")
     label_kinds: ClassVar = ("class", "classes")
-    source: str = dataclasses.field()  # without a default: it must be given
+    source: str = dataclasses.field()  # required
     split: str = "validation"
     labels: str | None = None
 
@@ -46,7 +46,7 @@ class Real(SplitEvaluator):
             largest = max((number for some in self._labels for number in some), default=0)
             if classes and largest >= classes:
                 raise ValueError(
-                    f"{self.labels} names the class {largest}, which a model of {classes} classes does not have."
+                    f"{self.labels} contains the class {largest}, which a model of {classes} classes does not have."
                 )
             return
         if context.in_model_classes(opened).label_kind != "classes":
@@ -61,34 +61,34 @@ class Real(SplitEvaluator):
         if self._labels is None:
             return None
         if opened.names is None:
-            raise ValueError(f"With labels= the images must be files with names. Received: source={self.source!r}.")
+            raise ValueError(f"With labels=, the images must be files with names. Received: source={self.source!r}.")
         return select(self._labels, opened.names, str(self.labels))
 
 
 def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterable[int]] | None = None) -> dict:
-    """Measure the accuracy on images that have a set of right classes each.
+    """Measure the accuracy on images with a set of correct classes each.
 
     Args:
         predict: Function from images to scores `[B, classes]`.
-        batches: Yields dictionaries with "image", "label" and, if rows are padding, "valid".
-        labels: Right classes of each image, in the order of the batches. None takes "label" of the batches, multi-hot
-            rows `[B, classes]`.
+        batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
+        labels: Correct classes of each image, in the order of the batches. By default, "label" of the batches, which
+            must be multi-hot rows `[B, classes]`.
 
     Returns:
-        `"accuracy"`, the fraction of images whose best class is one of the right ones, and `"examples"`, their number.
-        Images without a right class are left out, as in the paper.
+        `"accuracy"`, the fraction of images whose predicted class is correct, and `"examples"`, the number of images.
+        As in the paper, images without a correct class do not count.
 
     References:
         Beyer et al. 2020, "Are we done with ImageNet?", https://arxiv.org/abs/2006.07159
     """
     scores, truth = collect(predict, batches)
     if labels is not None and len(labels) != len(scores):
-        raise ValueError(f"A set of labels for each of the {len(scores)} images is expected. Received: {len(labels)}.")
+        raise ValueError(f"Expected a set of labels for each of the {len(scores)} images. Received: {len(labels)}.")
     if labels is None and truth.ndim != 2:
-        raise ValueError("ReaL needs several labels per image: multi-hot labels [N, classes], or the file of labels.")
+        raise ValueError("ReaL needs several labels per image: multi-hot labels [N, classes], or the file real.json.")
     sets = [set(row) for row in (map(np.flatnonzero, truth) if labels is None else labels)]
     finite = np.isfinite(scores).all(axis=1)
-    predicted = np.where(finite, scores.argmax(axis=1), -1)  # a row of NaN answers nothing
+    predicted = np.where(finite, scores.argmax(axis=1), -1)  # a row of NaN predicts no class
     answers = [int(best) in right for best, right in zip(predicted, sets, strict=True) if right]
     if not answers:
         raise ValueError("There is nothing to evaluate: no image has a label.")
@@ -96,18 +96,18 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
 
 def read_labels(path: str) -> list[list[int]]:
-    """Read `real.json` of https://github.com/google-research/reassessed-imagenet, a list of classes per image."""
+    """Read the classes of each image from `real.json` of https://github.com/google-research/reassessed-imagenet."""
     try:
         labels = _io.read_json(path, list)
     except (OSError, ValueError) as error:
         raise ValueError(f"The labels of ImageNet ReaL cannot be read from {path!r}: {error}") from error
     if not all(isinstance(some, list) and all(type(one) is int and one >= 0 for one in some) for some in labels):
-        raise ValueError(f"{path} must hold a list of lists of class numbers of at least 0, as `real.json` does.")
+        raise ValueError(f"{path} must be a list of lists of class numbers of at least 0, like `real.json`.")
     return labels
 
 
 def select(labels: list[list[int]], names: Sequence[str], path: str) -> list[list[int]]:
-    """Return the classes of some images, whose paths contain the numbers of ImageNet's validation images."""
+    """Return the classes of images whose paths contain the numbers of ImageNet's validation images."""
     numbers = []
     for name in names:
         match = _NUMBER.search(name)

@@ -14,7 +14,7 @@ from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvalua
 @register
 @dataclasses.dataclass(kw_only=True)
 class Regression(SplitEvaluator):
-    """Mean absolute error, root mean squared error and R2; of several values, the means over the values."""
+    """Mean absolute error, root mean squared error and R2, each averaged over the values."""
 
     name: ClassVar = "regression"
     outputs: ClassVar = ("values",)
@@ -39,15 +39,15 @@ class Regression(SplitEvaluator):
 def errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
     """Return the errors of each value.
 
-    All sums are float64. A value that is the same for all images has an R2 of 1 if every prediction is exact, else 0.
+    Sums are float64. If a value is the same for all images, its R2 is 1 if every prediction is exact, else 0.
 
     Args:
         true: True values, `[N, k]`.
         predicted: Predicted values, `[N, k]`.
 
     Returns:
-        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. They are not finite where a prediction is not finite, and `"r2"` of
-        a single image is NaN.
+        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. The errors of a value are not finite if one of its predictions is
+        not finite. `"r2"` of a single image is NaN.
 
     Example:
         ages = keras_vit.evaluators.regression.errors(true, predicted)["mae"]
@@ -69,7 +69,7 @@ def errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Result:
-    """Return the errors of values `[N, k]` as a result: means over the values, and details with those of each value."""
+    """Return the errors of values `[N, k]` as a `Result`, whose metrics are means over the values."""
     per_value = errors(true, predicted)
     metrics = {name: float(values.mean()) for name, values in per_value.items()}
     non_finite = int((~np.isfinite(predicted)).any(axis=1).sum())
@@ -79,7 +79,7 @@ def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> 
 
 
 def _columns(context: Context, opened: Split) -> list[int]:
-    """Return the column of the labels for each value that the model predicts; refuse data with other values."""
+    """Return the column of each predicted value in the labels. Raise an error if the data have other values."""
     known, names = tuple(context.predictor.card.values.get("names", opened.value_names)), opened.value_names
     if sorted(known) != sorted(names):
         raise ValueError(

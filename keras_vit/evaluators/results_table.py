@@ -1,4 +1,4 @@
-"""Results of evaluators as a table and as JSON."""
+"""Results of evaluators as a text table or as JSON."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from keras_vit.evaluators.evaluation import Result
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return a table for a terminal: one line per metric, missing data set and evaluator that was not measured."""
+    """Return a text table with one line per metric, per missing data set, and per evaluator that measured nothing."""
     shown = [{key: _parts(result.text(key)) for key in result.metrics} for result in results]
     value_width = max((len(number) for texts in shown for number, _ in texts.values()), default=0)
     rows = []
@@ -31,13 +31,13 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Split a number from its unit, so that the digits stand in a column."""
+    """Split a number from its unit, so that numbers can be aligned."""
     number = text.partition(" ")[0].removesuffix("%")
     return number, text[len(number) :]
 
 
 def to_json(results: Sequence[Result]) -> str:
-    """Return all results as one JSON object: metrics, details, missing data and reasons by evaluator."""
+    """Return all results as one JSON object, with metrics, details, missing data and errors of each evaluator."""
     content = {}
     for result in results:
         content[result.name] = {**result.details, **result.metrics}
@@ -49,12 +49,12 @@ def to_json(results: Sequence[Result]) -> str:
 
 
 def json_text(content: Any) -> str:
-    """Return JSON, with lists for arrays and null for numbers that are not finite."""
+    """Convert a value to JSON. Arrays become lists, and numbers that are not finite become null."""
     return json.dumps(plain(content), allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: lists for arrays, None for numbers that are not finite."""
+    """Convert a value for JSON. Arrays become lists, and numbers that are not finite become None."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""Classes of pixels: intersection over union, counted over a whole data set."""
+"""Intersection over union and pixel accuracy of segmentation, counted over a whole data set."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -21,18 +21,18 @@ _AT_A_TIME = 8  # windows
 @register
 @dataclasses.dataclass(kw_only=True)
 class Segmentation(SplitEvaluator):
-    """mIoU, mean accuracy of the classes and accuracy of the pixels, exact over the data set.
+    """mIoU, mean class accuracy and pixel accuracy, exact over the data set.
 
-    Classes that neither the masks nor the predictions contain do not count. Images and masks are those that the
-    preprocessing makes, or with `stride` of any size: windows cover the image that `pp` makes, the logits of windows
-    that overlap are averaged and resized to the mask as it is stored.
+    Classes that neither the masks nor the predictions contain do not count. By default, predictions are compared with
+    the preprocessed masks. With `stride`, images may have any size: sliding windows cover the image after `pp`, the
+    logits of overlapping windows are averaged, and the result is resized to the stored mask.
 
     Attributes:
-        stride: Pixels between two windows; None for one prediction for each image.
-        crop: Height and width of a window, of a model for images of any size; None for those of the model.
-        ignore: Number of a class whose pixels do not count, 255 for none; None for that of the training recipe.
-        pp: Preprocessing of whole images for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`; None for
-            that of the model without what crops and resizes.
+        stride: Pixels between two windows. By default there are no windows, but one prediction per image.
+        crop: Height and width of a window, for models that take any image size. By default the size of the model.
+        ignore: Number of a class whose pixels do not count; 255 for no class. By default that of the training recipe.
+        pp: Preprocessing of the whole image for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`. By
+            default that of the model without its operations that crop or resize.
 
     References:
         - [mmsegmentation](https://github.com/open-mmlab/mmsegmentation): `IoUMetric` and `slide_inference`
@@ -88,11 +88,11 @@ class Segmentation(SplitEvaluator):
     def _window(self, context: Context) -> tuple[int, int]:
         height, width = (side or self.crop for side in context.image_shape[:2])
         if height is None or width is None:
-            raise ValueError("The model takes images of any size: give the size of windows, such as crop=512.")
+            raise ValueError("The model takes images of any size. Give the size of windows, such as crop=512.")
         return height, width
 
     def _predictions(self, context: Context, opened: Split) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-        """Yield predicted and true classes, `[h, w]` each, and whether all scores are finite."""
+        """Yield the predicted and true classes of each image, both `[h, w]`, and whether all scores are finite."""
         scores = context.predictor.scores
         if self.stride is None:
             for batch in opened.batches:
@@ -101,17 +101,17 @@ class Segmentation(SplitEvaluator):
                 for index in np.flatnonzero(valid):
                     yield classes[index], batch["mask"][index], bool(np.isfinite(found[index]).all())
             return
-        assert opened.originals is not None  # of masks
+        assert opened.originals is not None  # always set for masks
         for example in opened.originals(self.pp):
             logits = slide(scores, example["image"], self._window(context), self.stride)
             yield to_classes(logits[None], example["mask"].shape)[0], example["mask"], bool(np.isfinite(logits).all())
 
 
 def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Return the confusion of pixels, int64 `[true classes, predicted classes]`.
+    """Return the confusion matrix of pixels, int64 `[true classes, predicted classes]`.
 
     Args:
-        true: True classes, integers of any shape; those that are not in `range(classes)` do not count.
+        true: True classes, integers of any shape. Pixels with numbers outside `range(classes)` do not count.
         predicted: Predicted classes, of the same shape.
         classes: Number of classes.
 
@@ -125,7 +125,7 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
 
 
 def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
-    """Return the scores of a confusion of pixels as a result, with details of each class."""
+    """Return the scores of a confusion matrix of pixels as a `Result`, with details of each class."""
     scores = segmentation_scores(confusion)
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
     details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
@@ -135,7 +135,7 @@ def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] |
 
 
 def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return the classes at (h, w), integers `[b, h, w]`, of logits `[b, height, width, classes]` or of masks."""
+    """Convert logits `[b, height, width, classes]` or masks to classes of the given size, integers `[b, h, w]`."""
     if scores.ndim == 3:
         nearest = ops.image.resize(scores[..., None], size, interpolation="nearest", data_format="channels_last")
         return ops.convert_to_numpy(nearest)[..., 0].astype(np.int64)
@@ -143,7 +143,7 @@ def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def starts(size: int, crop: int, stride: int) -> list[int]:
-    """Return where windows begin along an axis of a size; the last one ends at the end.
+    """Return the starts of windows along an axis. The last window ends at the end of the axis.
 
     Example:
     >>> starts(1000, crop=512, stride=341)
@@ -156,11 +156,11 @@ def starts(size: int, crop: int, stride: int) -> list[int]:
 def slide(
     scores: Callable[[np.ndarray], np.ndarray], image: np.ndarray, window: tuple[int, int], stride: int
 ) -> np.ndarray:
-    """Return the logits of an image of any size, averaged over the windows of which a pixel is part.
+    """Return the logits of an image of any size, averaged over all windows that contain a pixel.
 
     Args:
         scores: Function from windows `[b, *window, C]` to logits `[b, height, width, classes]`.
-        image: Prepared image, float32 `[H, W, C]`. One that is smaller than a window is filled up with zeros.
+        image: Preprocessed image, float32 `[H, W, C]`. An image smaller than a window is padded with zeros.
         window: Height and width of a window.
         stride: Pixels between two windows.
 

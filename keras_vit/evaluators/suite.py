@@ -1,4 +1,4 @@
-"""Evaluators by name, as recipes and `--evaluators` write them: `"fewshot(shots=(1, 10))"`, `"knn"`."""
+"""Evaluators by name, as in recipes and `--evaluators`: `"fewshot(shots=(1, 10))"`, `"knn"`."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,19 +15,20 @@ from keras_vit.evaluators.evaluation import EVALUATORS, Context, Evaluator, NotM
 class Suite:
     """A list of evaluators.
 
-    Each is written as a call, such as `"fewshot(source='tfds:oxford_iiit_pet', shots=(1, 5, 10, 25))"`, or as a name
-    alone. All of them accept `name=`, the name of the result, and `every=`, the steps between two evaluations during
-    training.
+    Each evaluator is a name, or a call such as `"fewshot(source='tfds:oxford_iiit_pet', shots=(1, 5, 10, 25))"`. Every
+    evaluator accepts two more arguments: `name=`, the name of the result, and `every=`, the number of steps between
+    two evaluations during training.
 
     Args:
         texts: The evaluators.
 
     Attributes:
         evaluators: Evaluators by name.
-        every: Steps between two evaluations by name; None if the text does not say.
+        every: Steps between two evaluations, by name; None for an evaluator without `every=`.
 
     Raises:
-        ValueError: If a text cannot be read, an evaluator or argument does not exist, or two have the same name.
+        ValueError: If a text cannot be parsed, an evaluator or an argument does not exist, or two evaluators have the
+            same name.
 
     Example:
     >>> suite = Suite(["classification", "knn(neighbors=(1, 20))"])
@@ -44,28 +45,31 @@ class Suite:
         for text in texts:
             calls = _spec.parse(text, "evaluator", "knn(neighbors=5)")
             if len(calls) != 1:
-                raise ValueError(f"One evaluator is expected, such as 'knn(neighbors=5)'. Received: {text!r}.")
+                raise ValueError(f"Expected one evaluator, such as 'knn(neighbors=5)'. Received: {text!r}.")
             (call,) = calls
             kind = call.function(EVALUATORS, "evaluator")
             evaluator, values = call.create(kind, extra=("name", "every"))
             name = _checks.optional_text("name", values.get("name")) or call.name
             every = values.get("every")
             if name in self.evaluators:
-                raise ValueError(f"Two evaluators are called {name!r}: give one of them another name with name='...'.")
+                raise ValueError(f"Two evaluators are called {name!r}. Give one of them another name by name='...'.")
             self.evaluators[name] = evaluator
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 
     def metric(self, name: str) -> Metric:
-        """Return the meaning of a number by its name in `metrics.jsonl`, such as `"knn/k20"`."""
+        """Return the meaning of a number, given its name in `metrics.jsonl`, such as `"knn/k20"`."""
         evaluator, _, key = name.rpartition("/")
         _checks.existing(f"evaluator {evaluator!r} for the metric {name!r}", evaluator, tuple(self.evaluators))
         return self.evaluators[evaluator].metric(key)
 
     def check(self, context: Context) -> None:
-        """Open all data, and refuse those that do not fit the predictor, before a long training.
+        """Open all data before a long training, and check that they fit the predictor.
 
-        An evaluator that needs what the predictor lacks is not a mistake, nor are missing data of VTAB: the results
-        list them.
+        An evaluator that cannot measure this predictor raises no error, and neither do missing data of VTAB. The
+        results list both.
+
+        Raises:
+            ValueError: If an evaluator cannot run for another reason.
         """
         for name, evaluator in self.evaluators.items():
             try:
@@ -76,7 +80,10 @@ class Suite:
                 raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
     def run(self, context: Context, names: Iterable[str] | None = None) -> list[Result]:
-        """Run all evaluators, or those of some names. A result without numbers has the reason as `not_measured`."""
+        """Run all evaluators, or those with the given names.
+
+        If an evaluator cannot measure the predictor, `not_measured` of its result has the reason.
+        """
         return [self._run(context, name) for name in (self.evaluators if names is None else names)]
 
     def _run(self, context: Context, name: str) -> Result:
@@ -97,12 +104,12 @@ class Scheduled:
 
     Args:
         suite: The evaluators.
-        context: The predictor in training, and its data. Its features are computed anew for each evaluation.
-        every: Steps between two evaluations of evaluators without `every=`; 0 is at the end only.
+        context: The predictor in training, and its data. Features are computed again for each evaluation.
+        every: Steps between two evaluations, for evaluators without `every=`; 0 evaluates only at the end.
 
     Attributes:
         last: Results of the last evaluation.
-        failed: Errors of evaluators that failed, by name, in all evaluations.
+        failed: Errors of failed evaluators by name, over all evaluations.
 
     Example:
     >>> predictor = keras_vit.inference.open_predictor("runs/digits")
@@ -119,18 +126,18 @@ class Scheduled:
         suite.check(context)
 
     def intervals(self) -> list[int]:
-        """Return numbers of steps, at whose multiples the training loop must stop to evaluate."""
+        """Return intervals in steps. The training loop must stop at their multiples."""
         return [own or self.every for own in self.suite.every.values() if own or self.every]
 
     def due(self, step: int, last: bool = False) -> list[str]:
-        """Return the names of the evaluators that run after a step; all of them run after the last step."""
+        """Return the names of the evaluators that run after a step. After the last step, all evaluators run."""
         intervals = {name: own or self.every for name, own in self.suite.every.items()}
         return [name for name, own in intervals.items() if last or (own and step % own == 0)]
 
     def __call__(self, step: int, last: bool = False) -> list[dict[str, Any]]:
-        """Run the evaluators that are due. The training continues if one fails, and its error is logged.
+        """Run the evaluators that are due. An error of an evaluator is logged and does not stop the training.
 
-        Returns a line of metrics per evaluator, with `"not_measured"` if it failed.
+        Returns a line of metrics for each evaluator, with `"not_measured"` if the evaluator failed.
         """
         self.context.forget_features()
         self.last = [self._run(name, step) for name in self.due(step, last)]
@@ -140,8 +147,8 @@ class Scheduled:
     def _run(self, name: str, step: int) -> Result:
         try:
             (result,) = self.suite.run(self.context, [name])
-            return dataclasses.replace(result, details={})  # arrays that nothing reads during training
-        except Exception as error:  # no error of an evaluator is worth the steps since the last checkpoint
+            return dataclasses.replace(result, details={})  # training does not need the arrays
+        except Exception as error:  # a failed evaluator must not lose the steps since the last checkpoint
             logging.exception("The evaluator %r failed after step %d. The training continues.", name, step)
             self.failed[name] = f"{type(error).__name__}: {error}"
             return Result(name=name, not_measured=self.failed[name])

@@ -1,4 +1,4 @@
-"""VTAB-1k: nineteen classification tasks with 1,000 training examples each, and the means of their results.
+"""VTAB-1k: nineteen classification tasks with 1,000 training examples each, and their mean accuracies.
 
 References:
     Zhai et al. 2019, "A Large-scale Study of Representation Learning with the Visual Task Adaptation Benchmark",
@@ -38,13 +38,14 @@ TRAIN, VALIDATION, ALL, TEST = "train800", "val200", "train800val200", "test"
 @register
 @dataclasses.dataclass(kw_only=True)
 class Vtab(Evaluator):
-    """VTAB-1k on frozen features: a linear classifier per task, regularized as is best on the 200 validation examples.
+    """VTAB-1k on frozen features, with one linear classifier per task.
 
-    The papers report fine-tuning, which `keras-vit vtab` does. This is the cheaper variant for use during training.
+    The 200 validation examples of a task determine the regularization. Papers report fine-tuning instead, which
+    `keras-vit vtab` does. This evaluator is the cheaper variant for use during training.
 
     Attributes:
-        tasks: Names of tasks, or one; None for all nineteen.
-        pp: Preprocessing string. The benchmark resizes every image to one size.
+        tasks: Name of a task, or several names. By default all nineteen tasks.
+        pp: Preprocessing string. The benchmark resizes every image to a fixed size.
         solver: `"lbfgs"` or `"ridge"`.
         options: Options of the sources, joined by `&`, such as `"data_dir='/data'&download=True"`.
     """
@@ -58,7 +59,7 @@ class Vtab(Evaluator):
     def __post_init__(self):
         tasks = TASKS if self.tasks is None else self.tasks
         if not isinstance(tasks, (str, Sequence)) or not tasks:
-            raise ValueError(f"`tasks` must be names of tasks, or be left out for all. Received: tasks={self.tasks!r}.")
+            raise ValueError(f"`tasks` must be names of tasks. Leave it out for all. Received: tasks={self.tasks!r}.")
         self.tasks = self._tasks = check_tasks([tasks] if isinstance(tasks, str) else tasks)
         _checks.optional_text("pp", self.pp)
         _checks.choice("solver", self.solver, linear_probe.SOLVERS)
@@ -66,12 +67,12 @@ class Vtab(Evaluator):
             _checks.optional_text("options", self.options)
 
     def splits(self, context: Context, task: str) -> list[tuple[str, str, str]]:
-        """Return source, split and preprocessing string to learn from, to validate on and to test on."""
+        """Return source, split and preprocessing string of the training, validation and test data."""
         source = source_of(task, self.options)
         return [(source, split, self.pp or context.preprocess) for split in (TRAIN, VALIDATION, TEST)]
 
     def check(self, context: Context) -> None:
-        """Open the data. A task whose data are missing is logged, and listed in the result."""
+        """Open the data. Tasks without data are logged here, and listed as missing in the result."""
         context.require_features()
         for task in self._tasks:
             try:
@@ -94,7 +95,7 @@ class Vtab(Evaluator):
 
 
 def means(accuracies: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the mean of each group and of all tasks, `"mean"`; None where a task is missing."""
+    """Return the mean accuracy of each group, and `"mean"` over all tasks. A mean with a missing task is None."""
     check_tasks(tuple(accuracies))
     groups = {**GROUPS, "mean": TASKS}
     return {
@@ -104,12 +105,12 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def source_of(task: str, options: str = "") -> str:
-    """Return the source of a task, for `keras_vit.data.open_source`."""
+    """Return the source of a task for `keras_vit.data.open_source`."""
     return f"vtab:{task}#{options}" if options else f"vtab:{task}"
 
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of tasks, or refuse one that does not exist."""
+    """Return the names of tasks. Raise an error if a task does not exist."""
     return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 

@@ -1,4 +1,4 @@
-"""Several runs: sweeps over recipe fields, and comparison of runs."""
+"""Experiments with several runs: sweeps over recipe fields, and comparisons."""
 
 from keras_vit.experiments.comparison import compare
 from keras_vit.experiments.runs import RunRecord, read_runs

@@ -1,4 +1,4 @@
-"""Comparison of runs: results, and the fields, data and versions that differ."""
+"""Comparison of runs: their results, and the recipe fields, data and versions in which they differ."""
 
 import os
 import statistics
@@ -11,14 +11,14 @@ from keras_vit.training import run_fields
 
 
 def compare(paths: Sequence[str]) -> Table:
-    """Return a table with a row per run: its results, and the fields, data and versions in which the runs differ.
+    """Return a table of runs with their results, and the recipe fields, data and versions in which they differ.
 
     Args:
-        paths: Runs, sweeps, and folders of both, see `read_runs`. Other paths and damaged runs are skipped.
+        paths: Runs, sweeps, or folders of runs and sweeps, see `read_runs`. Other paths and damaged runs are skipped.
 
     Raises:
         FileNotFoundError: If no path is a run or a sweep.
-        ValueError: If only one run is given, or all are damaged.
+        ValueError: If there is only one run, or all runs are damaged.
 
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
@@ -40,7 +40,7 @@ def compare(paths: Sequence[str]) -> Table:
 
 
 def _row(record: RunRecord) -> tuple[Row, dict[str, Metric]]:
-    """Return a run with all of its fields, and the metrics of its results."""
+    """Return a run as a row with all fields, and the metrics of its results."""
     versions = {f"version of {name}": text for name, text in record.config.get("versions", {}).items()}
     results, score = final_metrics(record.path), metric_of(record.recipe)
     metrics = {name: metric_of(record.recipe, name) for name in results}

@@ -1,4 +1,4 @@
-"""Runs and their metrics, as their directories record them."""
+"""Runs and their metrics, read from run directories."""
 
 import dataclasses
 import glob
@@ -18,15 +18,15 @@ from keras_vit.training import run_directory
 
 RUNS = "runs"  # the folder of a sweep's runs
 _COUNTS = ("step", "examples")
-_DEPTH = 3  # folders between a folder of runs and a run: those of sweeps are in SWEEP/runs/NAME
+_DEPTH = 3  # levels of folders that are searched for runs: a folder of sweeps has runs in SWEEP/runs/NAME
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """A run as its directory records it.
+    """Record of a run in its directory.
 
     Attributes:
-        path: The directory.
+        path: Run directory.
         config: Content of `config.json`.
         lines: Lines of `metrics.jsonl`.
         recipe: The recipe.
@@ -43,7 +43,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: str) -> "RunRecord":
-        """Read a run. Raises OSError or ValueError if the directory is not one, or damaged."""
+        """Read a run. Raises OSError or ValueError if `path` is not a run directory, or is damaged."""
         config = run_directory.read_config(path)
         recipe = recipes.from_dict(run_directory.recipe_of(config))
         return cls(path, config, run_directory.read_metrics(path), recipe)
@@ -58,10 +58,12 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[str]) -> list[RunRecord]:
-    """Return the runs that some paths stand for: runs, sweeps, and folders of both.
+    """Return all runs in the given paths, which may be runs, sweeps, or folders of runs and sweeps.
+
+    Other paths and damaged runs are skipped with a warning, if at least one run can be read.
 
     Raises:
-        FileNotFoundError: If none of the paths is one. Otherwise others, and damaged runs, are skipped with a warning.
+        FileNotFoundError: If no path is a run or a sweep.
         ValueError: If all runs are damaged.
 
     Example:
@@ -90,16 +92,16 @@ def is_finished(path: str) -> bool:
 
 
 def final_metrics(path: str) -> dict[str, float]:
-    """Return the last value of every metric of a run's evaluations."""
+    """Return the last value of each metric of a run's evaluations."""
     found: dict[str, float] = {}
     for line in run_directory.read_metrics(path):
-        if "loss" not in line:  # a line of training
+        if "loss" not in line:  # lines of training steps have a loss
             found |= {name: value for name, value in line.items() if isinstance(value, (int, float))}
     return {name: value for name, value in found.items() if name not in _COUNTS}
 
 
 def metric_of(recipe: Recipe, name: str = "") -> Metric:
-    """Return the metric that `metrics.jsonl` has under a name; by default the one that decides which step is best."""
+    """Return a metric by its name in `metrics.jsonl`. The default is the metric that determines the best checkpoint."""
     name = name or f"eval_{recipe.task.score.name}"
     suite = Suite(recipe.evaluators)
     if name.rpartition("/")[0] in suite.evaluators:

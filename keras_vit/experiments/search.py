@@ -1,4 +1,4 @@
-"""The settings of a sweep: values of recipe fields by their dotted names."""
+"""Settings of a sweep: values of recipe fields by their dotted names."""
 
 import hashlib
 import itertools
@@ -10,13 +10,13 @@ from keras_vit import recipe as recipes
 
 Grid = Mapping[str, Iterable[Any]]
 Settings = dict[str, Any]
-# Commas within quotes and brackets do not separate values; round brackets may nest once.
+# Commas inside quotes and brackets do not separate values. Round brackets may be nested once.
 _VALUES = re.compile(r"""(?:'[^']*'|"[^"]*"|\((?:[^()]|\([^()]*\))*\)|\[[^]]*\]|\{[^}]*\}|[^,])+""")
 _LONGEST_NAME = 150
 
 
 def expand(recipe: recipes.Recipe, grid: Grid | Sequence[Grid]) -> dict[str, Settings]:
-    """Return all combinations of the values of a grid, or of several grids, by the names of their runs."""
+    """Return all combinations of the values of one or several grids, by the names of their runs."""
     runs: dict[str, Settings] = {}
     for part in [grid] if isinstance(grid, Mapping) else grid:
         values = {field: list(choices) for field, choices in part.items()}
@@ -34,19 +34,19 @@ def expand(recipe: recipes.Recipe, grid: Grid | Sequence[Grid]) -> dict[str, Set
 
 
 def parse_grid(texts: Iterable[str], recipe: recipes.Recipe) -> dict[str, list[Any]]:
-    """Return a grid from the command line, `FIELD=VALUE,VALUE...` each. The recipe decides about types."""
+    """Parse a grid from command-line arguments `FIELD=VALUE,VALUE...`. The recipe determines the types of values."""
     grid = {}
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not values or field in grid:
-            raise ValueError(f"Expected FIELD=VALUE,VALUE..., once for a field. Received: {', '.join(texts)}")
+            raise ValueError(f"Expected FIELD=VALUE,VALUE..., once per field. Received: {', '.join(texts)}")
         parts = [re.sub(r"""^(['"])(.*)\1$""", r"\2", part.strip()) for part in _VALUES.findall(values)]
         grid[field] = [recipes.get(recipes.override(recipe, field, part), field) for part in parts]
     return grid
 
 
 def _name(settings: Settings) -> str:
-    """Return a name for a directory, with a hash if it had to be changed."""
+    """Return a name for the directory of a run. If characters had to be replaced, a hash is appended."""
     text = ",".join(f"{field}={value}" for field, value in settings.items())
     name = re.sub(r"[^\w.,=+-]+", "-", text)[:_LONGEST_NAME]
     return name if name == text else f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

@@ -1,11 +1,11 @@
-"""Sweeps: a run per setting of recipe fields, each in a process of its own, recorded in a study of Optuna.
+"""Sweeps: one run per setting of recipe fields, each in its own process. An Optuna study records them.
 
-DIR/study.journal   the study: a trial per start of a run, with its setting, validations and outcome
-DIR/table.md        the results, written again after every run
-DIR/runs/NAME/      a run directory, with `recipe.py`, the recipe of the run, and `output.txt`, what it printed
+DIR/study.journal   the study: one trial per start of a run, with its setting, validations and outcome
+DIR/table.md        the results, rewritten after every run
+DIR/runs/NAME/      a run directory, with the recipe of the run in `recipe.py` and its output in `output.txt`
 
-Sweeps that share DIR divide the runs: each holds the lock of DIR/locks/NAME while it trains a run. A killed sweep
-holds none, so that its runs are continued.
+Several sweeps can share DIR and divide the runs: a sweep locks DIR/locks/NAME while it trains a run. When a sweep is
+killed, its locks are released, and another sweep can continue its runs.
 """
 
 import contextlib
@@ -47,25 +47,28 @@ def sweep(
     parallel: int = 1,
     command: Sequence[str] = TRAIN,
 ) -> Table:
-    """Train a recipe with many settings of some fields, and return all results in the directory, the best first.
+    """Train a recipe with several settings of its fields, and return the table of results with the best setting first.
 
-    Called again, it keeps finished runs, resumes those that were stopped, tries failed ones again and adds new ones.
+    If the directory already contains the sweep, finished runs are kept, stopped runs are resumed, failed runs are
+    repeated, and new runs are added.
 
     Args:
-        recipe: Recipe for all other fields.
-        space: Values by dotted field, or several such grids. With `trials`, a tuple is the range (low, high), and a
-            distribution of Optuna may stand for the values.
+        recipe: Recipe with the values of all other fields.
+        space: Values by dotted field, or several such grids. With `trials`, a tuple is the range (low, high), and the
+            values of a field may be an Optuna distribution.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
-        metric: Metric of `metrics.jsonl` that decides, with its last value; by default that of the recipe's task.
-        prune: Whether to stop a run whose best validation is among the worst quarter at its step.
+        metric: Metric of `metrics.jsonl` by whose last value settings are compared. By default that of the recipe's
+            task.
+        prune: Whether to stop a run whose best validation so far is in the worst quarter of all runs at that step.
         parallel: Number of runs at a time.
         command: Program that trains. It receives `--config` and `--workdir`.
 
     Raises:
         ImportError: If Optuna is not installed.
-        ValueError: If the space is wrong, or the directory holds a sweep of another recipe or metric. Names the fields.
-        Interrupted: After all runs have saved, if SIGTERM or Ctrl-C came.
+        ValueError: If the space is not valid, or the directory contains a sweep of another recipe or metric. The
+            message names the fields.
+        Interrupted: If SIGTERM or Ctrl-C was received, after all runs have saved their state.
 
     Example:
     >>> sweep(recipe, {"optim.learning_rate": [1e-3, 3e-4], "seed": range(3)}, "runs/rates")  # doctest: +SKIP
@@ -75,10 +78,10 @@ def sweep(
         runs = expand(recipe, space)
     elif isinstance(space, Mapping):
         chosen = {field: _distribution(choices) for field, choices in space.items()}
-        recipes.replace(recipe, {field: recipes.get(recipe, field) for field in chosen})  # refuses unknown fields
+        recipes.replace(recipe, {field: recipes.get(recipe, field) for field in chosen})  # fails for unknown fields
         runs = {f"{number:03}": {} for number in range(trials)}
     else:
-        raise ValueError("With trials, space must be one mapping. Received: several grids.")
+        raise ValueError("With trials, space must be a single mapping. Received: several grids.")
     decides = metric_of(recipe, metric)
     swept = set.intersection(*({*chosen, *settings} for settings in runs.values()))
     study = _open_study(workdir, recipe, swept, decides, prune)
@@ -96,7 +99,7 @@ def sweep(
 
 @dataclasses.dataclass
 class _Sweep:
-    """The runs of one call. A trial of the study has the attributes "run", "settings", and at its end "outcome"."""
+    """The runs of a call of `sweep`. Trials of the study have the attributes "run", "settings" and later "outcome"."""
 
     directory: str
     recipe: recipes.Recipe
@@ -108,15 +111,15 @@ class _Sweep:
     stop: StopRequest
 
     def train(self, name: str, settings: Settings) -> None:
-        """Train a run to its end, unless it is done or another process trains it."""
+        """Train a run, unless it is finished or another process trains it."""
         path = os.path.join(self.directory, RUNS, name)
         with contextlib.ExitStack() as claim:
             try:
                 claim.enter_context(_lock.locked(os.path.join(self.directory, LOCKS, name)))
-                with _lock.locked(path):  # by a training that has outlived its sweep
+                with _lock.locked(path):  # fails if a training has outlived its sweep
                     last: Any = _last_trials(self.study).get(name)
             except ValueError as error:
-                logging.info("%s is left out: %s", name, error)
+                logging.info("%s is skipped: %s", name, error)
                 return
             outcome = last.user_attrs.get("outcome", "") if last else ""
             again = outcome.startswith("failed") and last.number < self.earlier  # it failed in an earlier call
@@ -132,12 +135,12 @@ class _Sweep:
             trial.set_user_attr("outcome", outcome)
             if outcome == "finished":
                 self.study.tell(trial, final_metrics(path)[self.metric.name])
-            else:  # the sampler learns from trials that were pruned, but not from those that failed
+            else:  # the sampler learns from pruned trials, but not from failed trials
                 state = "PRUNED" if outcome.startswith(("pruned", "diverged")) else "FAIL"
                 self.study.tell(trial, state=_optuna().trial.TrialState[state])
 
     def _ask(self, last: Any) -> Any:
-        """Return a new trial, with the parameters of the last one of the run."""
+        """Return a new trial, with the parameters of the run's last trial if there was one."""
         with filelock.FileLock(os.path.join(self.directory, f"{STUDY}.asking")):
             if last:
                 self.study.tell(last.number, state=_optuna().trial.TrialState.FAIL, skip_if_finished=True)
@@ -145,7 +148,7 @@ class _Sweep:
             return self.study.ask(self.chosen)
 
     def _train(self, trial: Any, path: str) -> str:
-        """Run the program that trains, report its validations, and return the outcome; empty if it was stopped."""
+        """Run the training program, report its validations, and return the outcome; empty if the run was stopped."""
         name, output, reported, pruned = self.metric.name, os.path.join(path, OUTPUT), set[int](), False
 
         def should_stop() -> bool:
@@ -200,7 +203,7 @@ def _optuna() -> Any:
 
 
 def _distribution(choices: Any) -> Any:
-    """Return the distribution of some values, or of a range: logarithmic if its ends differ by a factor of ten."""
+    """Return a distribution over values, or over a range: logarithmic if its ends differ by a factor of at least 10."""
     known = _optuna().distributions
     if isinstance(choices, known.BaseDistribution):
         return choices
@@ -219,7 +222,11 @@ def _last_trials(study: Any) -> dict[str, Any]:
 
 
 def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric: Metric, prune: bool) -> Any:
-    """Open the study of a directory; refuse one of another metric or of a recipe with other fields beside `swept`."""
+    """Open or create the study of a directory.
+
+    Raises:
+        ValueError: If the study is of another metric, or of a recipe with other values of fields outside `swept`.
+    """
     optuna, path = _optuna(), os.path.abspath(os.path.join(directory, STUDY))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruners, journal, later = optuna.pruners, optuna.storages.journal, recipe.total_steps // 2
@@ -239,6 +246,6 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
     if other:
         listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
-        raise ValueError(f"{directory} holds another sweep. There -> here: {listed}. Give another --workdir.")
+        raise ValueError(f"{directory} contains another sweep. Its values -> now: {listed}. Give another --workdir.")
     study.set_user_attr("base", base)
     return study

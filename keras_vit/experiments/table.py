@@ -1,4 +1,4 @@
-"""Tables of runs: a row per setting, with mean and standard deviation over the seeds."""
+"""Tables of runs with one row per setting, and the mean and standard deviation over seeds."""
 
 import dataclasses
 import json
@@ -20,14 +20,14 @@ class Row:
 
     settings: dict[str, Any]  # the fields in which the rows of a table differ
     runs: dict[str, str] = dataclasses.field(default_factory=dict)  # state of each run, by name
-    results: list[dict[str, float]] = dataclasses.field(default_factory=list)  # metrics of the runs that have some
+    results: list[dict[str, float]] = dataclasses.field(default_factory=list)  # metrics of runs with results
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of a metric in the results that have it."""
+        """Return the values of a metric in all results that contain it."""
         return [result[metric] for result in self.results if metric in result]
 
     def goodness(self, metric: Metric) -> float:
-        """Return a number that is larger for a better mean; -inf if a run has no result."""
+        """Return a number that is larger for a better mean, or -inf if a run has no result."""
         values = self.values(metric.name)
         mean = statistics.fmean(values) if len(values) == len(self.runs) else math.nan
         return metric.goodness(mean) if math.isfinite(mean) else -math.inf
@@ -35,13 +35,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Runs in rows, and metrics in columns."""
+    """Table with runs as rows and metrics as columns."""
 
     rows: Sequence[Row]
     metrics: Sequence[Metric]
 
     def markdown(self, across: bool = False) -> str:
-        """Return the table as Markdown, without the folders of paths; `across` exchanges rows and columns."""
+        """Return the table as Markdown, without the folders of paths. `across` transposes the table."""
         lines = [["runs", *(self.rows[0].settings if self.rows else ()), *(metric.name for metric in self.metrics)]]
         for row in self.rows:
             settings = [_short(_passed_on.without_folders(value)) for value in row.settings.values()]
@@ -53,7 +53,7 @@ class Table:
 
 
 def _runs(row: Row) -> str:
-    """Return the name of the only run, or how many runs there are in each state."""
+    """Return the name of the run if there is only one, else the number of runs in each state."""
     states = [state.partition(":")[0] for state in row.runs.values()]
     if len(states) == 1:
         return ", ".join([*row.runs, *(state for state in states if state != "finished")])

@@ -1,4 +1,4 @@
-"""Predictors of every format behind one interface: images in, probabilities out."""
+"""One interface to predictors of every format: images in, probabilities out."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,6 @@ __all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "Pre
 
 
 def __getattr__(name: str) -> Any:
-    if name == "KerasPredictor":  # imports Keras' backend, which the files of other runtimes do without
+    if name == "KerasPredictor":  # imports Keras' backend, which other runtimes do not need
         return importlib.import_module("keras_vit.inference.keras_model").KerasPredictor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

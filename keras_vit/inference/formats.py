@@ -1,4 +1,4 @@
-"""Formats of exported artifacts, one entry each, for everything that writes, opens or describes artifacts."""
+"""Table of the formats of exported artifacts, for all code that writes, opens or describes artifacts."""
 
 import dataclasses
 import importlib
@@ -14,13 +14,13 @@ class Format:
     """Format of exported artifacts.
 
     Attributes:
-        name: Its name in `export(format=...)` and `keras-vit export --format`.
-        extension: Extension of the file; empty for a directory with versions.
+        name: Name in `export(format=...)` and `keras-vit export --format`.
+        extension: Extension of the file; empty for a directory of versions.
         reader: Module with `open_artifact(path, num_threads)`, which returns a `Predictor`.
         writer: Module with `write(model, path, *, card, images, **options)`, which returns the path of the artifact and
             its comparison with the model.
-        packages: Packages that writing needs beyond the runtime, in the extra of the format's name.
-        parts: Extensions of further files that belong to the artifact and have its name.
+        packages: Additional packages for writing. The extra with the format's name installs them.
+        parts: Extensions of the artifact's other files, which have the same name.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Format:
         return importlib.import_module(self.reader).open_artifact(path, num_threads)
 
     def require_packages(self) -> None:
-        """Refuse to write this format if its packages are missing."""
+        """Raise an error if the packages for writing this format are missing."""
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
             extra = f"keras-vision-transformers[{self.name}]"
             raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: pip install '{extra}'")
 
 
-# The modules are imported when they are used: readers need this table, too, and writers come later in the import order.
+# Modules are imported on use: readers also need this table, and writers come later in the import order.
 _READERS, _WRITERS = "keras_vit.inference", "keras_vit.exporting"
 _KERAS_WRITER = f"{_WRITERS}.onnx_openvino"
 SAVED_MODEL = Format("saved_model", "", f"{_READERS}.saved_model", f"{_WRITERS}.saved_model")
@@ -59,16 +59,18 @@ EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.
 
 
 def of_file(path: str) -> Format | None:
-    """Return the format of a file by its extension; None if it has that of no format."""
+    """Return the format of a file by its extension, or None if the extension is unknown."""
     return EXTENSIONS.get(os.path.splitext(path)[1])
 
 
 def find(path: str) -> tuple[str, Format] | None:
-    """Return the artifact at a path and its format; None for a run, a `.keras` file, a checkpoint, or nothing.
+    """Return the artifact at a path and its format, or None.
+
+    The result is None for a run, a `.keras` file, a checkpoint, and a path that does not exist.
 
     Raises:
-        FileNotFoundError: If a file with the extension of an artifact does not exist.
-        ValueError: If a directory holds several artifacts.
+        FileNotFoundError: If the path has the extension of an artifact and does not exist.
+        ValueError: If a directory contains several artifacts.
     """
     path = _storage.fetched(path)
     if by_extension := of_file(path):
@@ -78,12 +80,12 @@ def find(path: str) -> tuple[str, Format] | None:
     found = _in_directory(path) if os.path.isdir(path) else []
     if not found:
         return None
-    from keras_vit.training import run_directory  # imports Keras' backend, which files do without
+    from keras_vit.training import run_directory  # imports Keras' backend, which artifacts do not need
 
-    if run_directory.is_run(path):  # with artifacts beside its model
+    if run_directory.is_run(path):  # a run that also contains artifacts
         return None
     if len(found) > 1:
-        raise ValueError(f"The directory {path!r} must hold one artifact. Received: {', '.join(sorted(dict(found)))}.")
+        raise ValueError(f"The directory {path!r} must have one artifact. Received: {', '.join(sorted(dict(found)))}.")
     return found[0]
 
 
@@ -98,7 +100,7 @@ def _in_directory(path: str) -> list[tuple[str, Format]]:
 
 
 def list_versions(base: str) -> list[int]:
-    """Return the versions in a directory in ascending order; names that are not plain numbers are not versions."""
+    """Return the versions in a directory, in ascending order. A version is a folder whose name is a plain number."""
     if not os.path.isdir(base):
         return []
     return sorted(int(n) for n in os.listdir(base) if n.isdecimal() and os.path.isdir(os.path.join(base, n)))

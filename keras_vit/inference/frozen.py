@@ -1,8 +1,8 @@
-"""Weights as constants of the graph, so that oneDNN chooses their layout.
+"""Models with weights as constants of the graph, so that oneDNN can choose the layout of the weights.
 
-TensorFlow lets oneDNN lay weights out in blocks only if they are constants. With variables, the first matrix product of
-each MLP in bfloat16 runs without AMX on processors that have it, and small models run slower on those with AVX512-BF16.
-The graph's optimization holds many copies of the constants, and takes as long as dozens of calls.
+TensorFlow lets oneDNN store weights in blocks only if they are constants. If they are variables and the model computes
+in bfloat16, the first matrix product of each MLP does not use AMX, and small models are slower with AVX512-BF16.
+Optimizing the graph keeps many copies of the constants in memory, and takes as long as dozens of calls.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-# Constants in bytes at most, by instruction set: the optimization of 172 MB (ViT-B/16) takes 3 GB, and without AMX
-# saves no time on two cores. That of 44 MB (ViT-S/16) takes 0.8 GB.
+# Maximum size of the constants in bytes, by instruction set. Optimizing 172 MB (ViT-B/16) takes 3 GB of memory, and
+# without AMX it saves no time on two cores. Optimizing 44 MB (ViT-S/16) takes 0.8 GB.
 _MAX_BYTES = {"amx_bf16": 2**28, "avx512_bf16": 2**26}
 
 
 def pays(model: keras.Model) -> bool:
-    """Return whether many predictions of a model are faster with constants: in bfloat16, on a CPU that computes in it.
+    """Return whether constants make many predictions faster: for bfloat16 models on CPUs with bfloat16 instructions.
 
-    In float32 they are not: oneDNN takes the same time for both layouts.
+    Float32 gains nothing: oneDNN takes the same time for both layouts.
     """
     if keras.backend.backend() != "tensorflow" or model.dtype_policy.compute_dtype != "bfloat16":
         return False
@@ -31,8 +31,8 @@ def pays(model: keras.Model) -> bool:
 
 
 def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
-    """Return a model at inference as a function of images, whose weights are those of now."""
-    # Read before the trace: variables have no values inside it.
+    """Return a function that runs inference on images with the current weights of a model."""
+    # Read before the trace, in which variables have no values.
     values = {id(variable): variable.numpy() for variable in model.variables}
 
     def call(images: tf.Tensor) -> Any:
@@ -43,7 +43,7 @@ def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
 
 
 class _Constants(keras.StatelessScope):
-    """Scope that replaces each variable by a constant of the graph, of the dtype that the layer computes in."""
+    """Scope that replaces each variable with a constant of the graph, in the dtype in which the layer computes."""
 
     def __init__(self, values: dict[int, np.ndarray]):
         super().__init__(initialize_variables=False)
@@ -59,9 +59,9 @@ class _Constants(keras.StatelessScope):
 
 
 def _instructions() -> set[str]:
-    """Return which instruction sets for bfloat16 the processor has."""
+    """Return the bfloat16 instruction sets of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             return _MAX_BYTES.keys() & set(file.read().split())
-    except OSError:  # another system than Linux, where it was not measured
+    except OSError:  # not Linux: not measured
         return set()

@@ -1,4 +1,4 @@
-"""Images in any form that users have: files and folders, contents of files, and pixels."""
+"""Images as users pass them: files and folders, contents of files, or pixels."""
 
 import functools
 import os
@@ -20,7 +20,10 @@ class NamedImage(NamedTuple):
 
 
 def are_prepared(images: Any, card: ModelCard) -> bool:
-    """Return whether images are the input of a model, and not files or pixels of uint8; PIL images are pixels, too."""
+    """Return whether images are preprocessed. Files, their contents, PIL images and uint8 pixels are not.
+
+    For a model with uint8 inputs, uint8 arrays of the model's image shape are preprocessed.
+    """
     first = images[0] if isinstance(images, (list, tuple)) and images else images
     if isinstance(first, (str, os.PathLike, bytes, NamedImage)):
         return False
@@ -29,12 +32,12 @@ def are_prepared(images: Any, card: ModelCard) -> bool:
 
 
 def of_files(paths: Iterable[str]) -> list[NamedImage]:
-    """Return image files, which are not read yet."""
+    """Return image files as named images, without reading them."""
     return [NamedImage(path, functools.partial(_read, path)) for path in paths]
 
 
 def of_any(images: Any) -> list[NamedImage]:
-    """Return images of any form, in order.
+    """Return images of any form as named images, in order.
 
     Args:
         images: One or several paths of images, folders, glob patterns or lists of paths (see `_image_files.find`),
@@ -43,7 +46,7 @@ def of_any(images: Any) -> list[NamedImage]:
     Raises:
         FileNotFoundError: If no file exists.
         ValueError: If an array does not contain pixels.
-        TypeError: If they are something else.
+        TypeError: If `images` has another type.
     """
     items = images if isinstance(images, (list, tuple)) and not isinstance(images, NamedImage) else [images]
     if all(isinstance(item, (str, os.PathLike)) for item in items):
@@ -74,7 +77,7 @@ def _read(path: str) -> bytes:
 
 
 def _encode(pixels: np.ndarray) -> list[bytes]:
-    """Return an array of pixels, `[N, H, W, C]` or `[H, W, C]`, as PNG files."""
+    """Encode an array of pixels, `[N, H, W, C]` or `[H, W, C]`, as PNG files."""
     pixels = pixels[None] if pixels.ndim == 3 else pixels
     if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3, 4) or not pixels.size or pixels.dtype.kind not in "biuf":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Keras models as predictors: of a training run, a `.keras` file, or a checkpoint."""
+"""Predictors that run a Keras model from a training run, a `.keras` file or a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -31,13 +31,13 @@ from keras_vit.training import run_directory
 
 
 class KerasPredictor(FunctionPredictor):
-    """Keras model with its head.
+    """Predictor that runs a Keras model.
 
     Args:
-        model: The model.
-        card: Its description.
-        path: File or directory that it came from.
-        whole_model: Model of a run that trained without labels, around the encoder that `model` is; None for others.
+        model: The model, with its head.
+        card: Description of the model.
+        path: File or directory from which the model was loaded.
+        whole_model: Masked model whose encoder is `model`, if the run trained without labels; None otherwise.
 
     Example:
     >>> predictor = keras_vit.inference.open_predictor("runs/digits")
@@ -61,7 +61,7 @@ class KerasPredictor(FunctionPredictor):
         model = models.representation(self.model)
         if keras.backend.backend() != "tensorflow":
             return model.predict_on_batch
-        # The batch size stays open, so that a smaller last batch is not traced anew.
+        # With an open batch size, a smaller last batch is not traced again.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
         if self._prepared:
             with Progress("Preparing the model"):
@@ -69,13 +69,13 @@ class KerasPredictor(FunctionPredictor):
         return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
 
     def prepare_for_many(self) -> None:
-        """Make the weights constants where that is faster. Later changes of the weights have no effect then."""
+        """Make the weights constants if that is faster. Later changes of the weights then have no effect."""
         if not self._prepared and frozen.pays(self.model):
             self._prepared = True
             self.__dict__.pop("_features_and_scores", None)
 
     def patch_features(self, images: np.ndarray) -> np.ndarray:
-        """Return the patches after the last block and the model's final norm, float32 `[B, h, w, D]`."""
+        """Return the patch tokens after the last block and the final norm, float32 `[B, h, w, D]`."""
         return np.asarray(self._patch_maps.predict_on_batch(self.prepared(images))["maps"][0], np.float32)
 
     @functools.cached_property
@@ -95,9 +95,9 @@ def open_model(
     checkpoint: str | int = "last",
     image_size: int | None = None,
 ) -> KerasPredictor:
-    """Open a run, a `.keras` file or a checkpoint; arguments and errors as of `open_predictor`.
+    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are those of `open_predictor`.
 
-    A model of any image size gets images of 224 x 224, unless `preprocess` resizes.
+    If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
     path = _storage.fetched(path, checkpoint)
     if isinstance(labels, (str, os.PathLike)):
@@ -111,7 +111,7 @@ def open_model(
         return KerasPredictor(encoder, card_of_model(encoder, path, preprocess, labels or (), run), run.path, whole)
     named = zoo.parse(path)
     file = named.local()
-    sha256 = _sha256(file)  # before loading: a file that is replaced meanwhile is not taken for the one that was read
+    sha256 = _sha256(file)  # before loading, so that the hash of a file that is replaced meanwhile does not match
     if file.endswith(".keras"):
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
@@ -124,7 +124,7 @@ def open_model(
 
 
 def _sha256(path: str) -> str:
-    """Return the SHA-256 of a `.keras` file, or of the files that a checkpoint is read from."""
+    """Return the SHA-256 of a `.keras` file, or of all files of a checkpoint."""
     if path.endswith(".keras"):
         return _io.sha256(path)
     with contextlib.closing(open_source(path)) as source:
@@ -132,9 +132,9 @@ def _sha256(path: str) -> str:
 
 
 def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
-    """Return the encoder of a model that trained without labels, and the model; other models as they are, and None.
+    """Return the encoder and the whole model if the model was trained without labels, else the model and None.
 
-    With an image size, the first model is a copy for this size, and the second is None.
+    With an image size, return a copy of the encoder or model for this size, and None.
     """
     encoder = model.encoder() if isinstance(model, models.MaskedModel) else model
     if image_size:
@@ -147,7 +147,7 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
     if not isinstance(model, ConfiguredModel):
         raise ValueError(f"image_size is for models of keras_vit. Received: image_size={image_size} for another model.")
     config = model.get_config()
-    grid = {name: None for name in config if name == "position_grid"}  # of a model for images of any size
+    grid = {name: None for name in config if name == "position_grid"}  # an argument of models for any image size
     copy = type(model).from_config({**config, **grid, "image_size": image_size})
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
@@ -156,11 +156,11 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
     return copy
 
 
-_FIELDS_OF_CARD = ("class_names", "values", "resizing")  # facts about a model that its card has in fields of their own
+_FIELDS_OF_CARD = ("class_names", "values", "resizing")  # arguments that are separate fields of the card
 
 
 class UnknownPreprocessError(ValueError):
-    """A model does not state how images are prepared for it."""
+    """The preprocessing of a model is unknown."""
 
 
 def card_of_model(
@@ -170,22 +170,22 @@ def card_of_model(
     labels: Sequence[str] = (),
     run: training.Run | None = None,
 ) -> ModelCard:
-    """Return the description of a model.
+    """Return the card of a model.
 
     Args:
-        model: The model; of a run that trained without labels, its encoder.
-        name: Its file, for the error message.
-        preprocess: Preprocessing string. None for that of the run; without a run, images are resized and normalized as
-            the model's weights were trained.
-        labels: Names of the classes. Without them, those of the run or those that were loaded with the model, or
-            numbers.
-        run: The run that the model is from, if there is one.
+        model: The model, or the encoder if the run trained without labels.
+        name: File of the model, for the error message.
+        preprocess: Preprocessing string. By default it is taken from the run. Without a run, images are resized, and
+            normalized like the images on which the weights were trained.
+        labels: Names of the classes. By default they are taken from the run or from the loaded model; otherwise the
+            names are numbers.
+        run: The run of the model, if any.
     """
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
         raise UnknownPreprocessError(
-            f"{name!r} does not say how images are prepared for the model: preprocess is missing, such as "
-            "'value_range(-1, 1)' for checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+            f"The preprocessing of images for {name!r} is unknown. Give preprocess, such as 'value_range(-1, 1)' for "
+            "checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
         )
     check_input(model)
     height, width, channels = model.input_shape[1:]
@@ -212,7 +212,7 @@ def card_of_model(
     return dataclasses.replace(
         card,
         metrics=last_metrics(run.path, run.step),
-        # The names in the data are kept if the model has other names for its classes.
+        # `labels` replace the names of the classes, so the card keeps the names in the data.
         data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
@@ -223,7 +223,7 @@ def card_of_model(
 
 
 def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None) -> dict[str, Any]:
-    """Return the fields of a card that describe the outputs of a model."""
+    """Return the card's fields about the outputs of a model."""
     own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
     names = labels or (run.class_names if run else class_names_of(model)) or ()
     rank, is_given = len(model.output_shape), has_given_head(model)
@@ -243,54 +243,54 @@ def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None
         return {"class_names": (), "output": "values", "values": values.to_dict()}
     if is_dense and count > 1:
         return {"class_names": check_class_names(names, count), "output": "mask"}
-    if is_dense or is_given and not (names or run or output_activation(model)):  # whatever the head computes
+    if is_dense or is_given and not (names or run or output_activation(model)):  # of a head whose meaning is unknown
         return {"class_names": (), "output": "scores"}
     output = output_activation(model) or ("sigmoid" if count == 1 else "softmax")
     return {"class_names": check_class_names(names, count), "output": run.output if run else output}
 
 
 def has_given_head(model: keras.Model) -> bool:
-    """Return whether a model, or the one inside that computes its output, has a layer of the user as its head."""
+    """Return whether a model, or the inner model that computes its output, has a custom layer as its head."""
     configs = (getattr(inner, "config", None) for inner in endings(model) if isinstance(inner, ConfiguredModel))
     return any(getattr(config, "head", None) is not None for config in configs)
 
 
 def check_input(model: keras.Model) -> None:
-    """Refuse a model that does not take one tensor of images."""
+    """Raise an error if a model does not have a single input of images."""
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(
-            "The model must have one input of images, [B, H, W, C]. Begin a sequential model with keras.Input; write a "
-            f"model of more inputs with Keras' `model.export`. Received: {model.name!r} with the inputs {shapes}."
+            "The model must have one input of images, [B, H, W, C]. Begin a sequential model with keras.Input; export "
+            f"a model with more inputs by Keras' `model.export`. Received: {model.name!r} with the inputs {shapes}."
         )
 
 
 def _normalization(model: keras.Model) -> str | None:
-    """Return the operation that normalizes pixels as the model's weights were trained; None if that is not known."""
+    """Return the operation that normalizes pixels as in the training of the weights, or None if it is unknown."""
     known = of_images(model)
-    if known is None and not isinstance(model, ConfiguredModel):  # a model around one that knows it
+    if known is None and not isinstance(model, ConfiguredModel):  # perhaps around a model of keras_vit
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
         return next(filter(None, map(_normalization, inner)), None)
     return operation(known, getattr(getattr(model, "config", None), "input_range", None))
 
 
 def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
-    """Return the last line of a run's metrics, or of a step's, that has an evaluation; empty if there is none."""
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty if there was none."""
     evaluations = (line for line in reversed(run_directory.read_metrics(directory)) if "eval_loss" in line)
     return next((line for line in evaluations if step is None or line.get("step") == step), {})
 
 
 def output_activation(model: keras.Model) -> str | None:
-    """Return `"softmax"` or `"sigmoid"` if the model ends in it."""
+    """Return `"softmax"` or `"sigmoid"` if it is the model's last activation, else None."""
     name = activation_of(endings(model)[-1])
     return name if name in CLASSIFICATION else None
 
 
 def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
-    """Return class names as strings, numbers if there are none; refuse another number of names than of classes."""
+    """Return class names as strings, by default numbers. Raise an error if there is not one name per class."""
     names = tuple(map(str, class_names or range(num_classes)))
     if len(names) != num_classes:
         raise ValueError(
-            f"class_names must hold one name for each of the {num_classes} classes. Received: {len(names)}."
+            f"class_names must contain one name for each of the {num_classes} classes. Received: {len(names)}."
         )
     return names

@@ -16,9 +16,10 @@ PERCENTILES = (50, 95, 99)
 
 
 def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) -> dict[str, float]:
-    """Measure the latency of a predictor, without preprocessing, on batches of noise, call by call.
+    """Measure the latency of a predictor on batches of noise. Preprocessing is not included.
 
-    Returns `p50_ms`, `p95_ms`, `p99_ms` of a call and `images_per_second` over all calls after the `warmup`.
+    Returns `batch_size`, the latencies of a call `p50_ms`, `p95_ms` and `p99_ms`, and `images_per_second` over all
+    calls after the `warmup`.
     """
     if calls < 1 or batch_size < 1:
         raise ValueError(f"Expected at least one call and one image. Received: calls={calls}, batch_size={batch_size}.")
@@ -38,8 +39,8 @@ def measure(predictor: Predictor, batch_size: int, calls: int, warmup: int = 5) 
 
 
 def peak_memory() -> int:
-    """Return the peak memory of this process in bytes, TensorFlow's included."""
-    # On Linux, ru_maxrss includes the peak of the process that started this one. VmHWM does not.
+    """Return the peak memory of this process in bytes, including TensorFlow's memory."""
+    # On Linux, ru_maxrss includes the peak of the parent process. VmHWM does not.
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -47,7 +48,7 @@ def peak_memory() -> int:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return measurements as a text table, with one line per artifact and batch size."""
+    """Return measurements as a text table with one line per artifact and batch size."""
     lines = [("artifact", "precision", "agreement", "MB", "batch", "p50 ms", "p95 ms", "p99 ms", "images/s", "peak MB")]
     for row in rows:
         megabytes, peak = f"{row['bytes'] / 1e6:.1f}", f"{row['peak_memory'] / 1e6:.0f}"
@@ -69,7 +70,7 @@ def _percent(agreement: float | None) -> str:
 
 
 def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each batch size, which names the artifact with the lowest median latency."""
+    """Return one line per batch size with the name of the artifact that has the lowest median latency."""
     lines = []
     for size in dict.fromkeys(row["batch_size"] for row in rows):
         best = min((row for row in rows if row["batch_size"] == size), key=lambda row: row["p50_ms"])

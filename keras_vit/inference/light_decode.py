@@ -1,7 +1,7 @@
-"""Decoding of JPEG and PNG files of 8 bits without TensorFlow.
+"""Decoding of 8-bit JPEG and PNG files without TensorFlow.
 
-The pixels are those of TensorFlow, bit for bit: simplejpeg has its decoder, with the same approximate cosine transform.
-Everything else is left to TensorFlow.
+The pixels equal TensorFlow's bit for bit: simplejpeg contains the same decoder, with the same approximate cosine
+transform. TensorFlow decodes all other files.
 """
 
 import io
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-MAX_PIXELS = 178_956_970  # as `keras_vit.data.images`
-# TensorFlow takes less time and memory for larger images. Its import takes as long as resizing one of this size.
+MAX_PIXELS = 178_956_970  # as in `keras_vit.data.images`
+# TensorFlow takes less time and memory for larger images. Importing it takes as long as resizing an image of this size.
 LARGE = 20_000_000
-# Bit depth, colors, compression, filters and interlacing in the header -> channels.
+# Bit depth, color type, compression, filter and interlacing in the header -> number of channels.
 PNG_CHANNELS = {b"\x08\0\0\0\0": 1, b"\x08\2\0\0\0": 3, b"\x08\6\0\0\0": 4}
 
 
 class NotCovered(Exception):
-    """TensorFlow must prepare this image, or report what is wrong with it."""
+    """TensorFlow must preprocess this image, or report its error."""
 
 
 def decode(
@@ -48,7 +48,7 @@ def _decode_jpeg(encoded: bytes, channels: int, precise: bool, max_pixels: int) 
         if height * width > max_pixels or colors not in ("YCbCr", "Gray"):
             raise NotCovered
         return simplejpeg.decode_jpeg(encoded, "RGB" if channels == 3 else "Gray", fastdct=not precise, strict=True)
-    except ValueError as error:  # damaged, or no JPEG
+    except ValueError as error:  # damaged, or not a JPEG file
         raise NotCovered from error
 
 
@@ -59,7 +59,7 @@ def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     if not stored or channels == 1 < stored or height * width > max_pixels:
         raise NotCovered
     try:
-        # Pillow reads files that TensorFlow refuses, and leaves missing rows black.
+        # Checked first: Pillow accepts some files that TensorFlow rejects, and leaves missing rows black.
         inflate, size = zlib.decompressobj(), height * (1 + width * stored)
         if len(inflate.decompress(_png_data(encoded), size + 1)) != size or not inflate.eof:
             raise NotCovered
@@ -70,7 +70,7 @@ def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
 
 
 def import_pillow() -> Any:
-    """Return Pillow's module `Image`."""
+    """Import Pillow's module `Image`."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -79,7 +79,7 @@ def import_pillow() -> Any:
 
 
 def _png_data(encoded: bytes) -> bytes:
-    """Return the compressed rows of a PNG file whose checksums are right."""
+    """Return the compressed rows of a PNG file after checking its checksums."""
     data, start = [], 8
     while (name := encoded[start + 4 : start + 8]) != b"IEND":
         end = start + 8 + int.from_bytes(encoded[start : start + 4], "big")
@@ -94,8 +94,8 @@ def _png_data(encoded: bytes) -> bytes:
 
 
 def _upright(image: np.ndarray, encoded: bytes) -> np.ndarray:
-    """Turn and mirror an image as its Exif orientation says, see `keras_vit.data.images.upright`."""
-    start = 20 if encoded[4:6] == b"\0\x10" else 2  # after JFIF's segment
+    """Rotate and flip an image according to its Exif orientation, like `keras_vit.data.images.upright`."""
+    start = 20 if encoded[4:6] == b"\0\x10" else 2  # after the JFIF segment
     found = encoded[start : start + 2] + encoded[start + 4 : start + 10] == b"\xff\xe1Exif\0\0"
     if not found and b"Exif\0\0" in encoded:
         raise NotCovered
@@ -108,7 +108,7 @@ def _upright(image: np.ndarray, encoded: bytes) -> np.ndarray:
 
 
 def _orientation(block: bytes) -> int:
-    """Read the orientation, 1 to 8, from a TIFF structure. It is 1 if there is none."""
+    """Return the orientation, 1 to 8, in a TIFF structure; 1 if it is missing."""
     block += bytes(2 + 12 * 512)
     order: Any = "little" if block[:1] == b"I" else "big"
 

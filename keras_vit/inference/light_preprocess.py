@@ -1,8 +1,8 @@
 """Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
 
-It covers the usual files (`light_decode`) and operations: what the recipes of evaluations do with them. The pixels are
-those of `keras_vit.data`, bit for bit: each formula here adds in the order of TensorFlow's kernel. Everything else is
-left to TensorFlow.
+It covers the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels equal
+those of `keras_vit.data` bit for bit, because each formula adds in the order of TensorFlow's kernel. TensorFlow does
+everything else.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from keras_vit.inference.light_decode import NotCovered, decode, import_pillow
 
 
 def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
-    """Return the function from an encoded image to float32 `[H, W, C]`; None for strings that need TensorFlow.
+    """Return the function from an encoded image to float32 `[H, W, C]`, or None if the string needs TensorFlow.
 
-    The function raises `NotCovered` for files that need TensorFlow.
+    The function raises `NotCovered` for a file that needs TensorFlow.
     """
     try:
         calls = _spec.parse(pp)
@@ -37,7 +37,7 @@ def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
 
 
 def grayscale_to_rgb() -> Callable[[np.ndarray], np.ndarray]:
-    """Repeat the channel of a gray image three times. RGB passes."""
+    """Repeat the channel of a gray image three times. RGB images stay unchanged."""
     return lambda image: image if image.shape[-1] == 3 else np.repeat(image, 3, axis=-1)
 
 
@@ -71,7 +71,7 @@ def resize_small(
 Kernel = Callable[[np.ndarray, int, int], np.ndarray]
 
 
-# Methods that are Pillow's own -> the numbers of its filters.
+# Methods of Pillow -> the numbers of its filters.
 PILLOW = {"pillow_lanczos": 1, "pillow_bilinear": 2, "pillow_bicubic": 3}
 
 
@@ -91,7 +91,7 @@ def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bo
 
 
 def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> np.ndarray:
-    """Resize one axis after the other, in the order that `keras_vit.data.pillow` has on all versions of Pillow."""
+    """Resize one axis after the other, in the order of `keras_vit.data.pillow`, with any version of Pillow."""
     Image = import_pillow()
     old_height, old_width = image.shape[:2]
     is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
@@ -107,7 +107,7 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
     top, bottom, y = _neighbors(image.shape[0], height)
     left, right, x = _neighbors(image.shape[1], width)
     x, y = x[:, None], y[:, None, None]
-    rows = np.unique(np.concatenate([top, bottom]))  # of a large image, few are needed
+    rows = np.unique(np.concatenate([top, bottom]))  # a large image has many rows that are not needed
     image = image[rows]
     image = image[:, left] + (image[:, right] - image[:, left]) * x  # [rows, width, C]
     upper, lower = image[np.searchsorted(rows, top)], image[np.searchsorted(rows, bottom)]
@@ -115,7 +115,7 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pixel before and the pixel after each place, and the weight of the second."""
+    """Return the pixels before and after each sampling position, and the weight of the pixel after it."""
     scale = np.float32(size) / np.float32(target)
     place = (np.arange(target, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     floor = np.floor(place)
@@ -125,12 +125,12 @@ def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Average the pixels under each pixel of the result, those at its border in part."""
+    """Average the input pixels under each output pixel. Pixels on its border count in part."""
     (rows, row_shares, y), (columns, column_shares, x) = (
         _shares(size, target) for size, target in zip(image.shape[:2], (height, width), strict=True)
     )
     total = np.zeros((height, width, image.shape[-1]), np.float32)
-    # In the order of TensorFlow's loops, since float32 sums depend on it: along each row, then over rows.
+    # Float32 sums depend on the order, so it is that of TensorFlow's loops: along each row, then over the rows.
     for row, row_share in zip(rows, row_shares, strict=True):
         along = np.zeros_like(total)
         for column, share in zip(columns, column_shares, strict=True):
@@ -140,7 +140,7 @@ def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _shares(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.float32]:
-    """Return the pixels under each pixel of the result, `[most, target]`, how much of each counts, and the scale."""
+    """Return the input pixels under each output pixel, `[most, target]`, their shares, and the scale."""
     scale = np.float32(size) / np.float32(target)
     start = np.arange(target, dtype=np.float32) * scale
     end = np.arange(1, target + 1, dtype=np.float32) * scale
@@ -156,7 +156,7 @@ def _shares(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.float32]
 def central_crop(
     crop_size: int | Sequence[int] | None = None, rounding: str = "down"
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Cut out the middle: `crop_size` (a side or (height, width)), or the largest square."""
+    """Crop the center to `crop_size`, a side or (height, width); None for the largest square."""
     _checks.choice("rounding", rounding, ("down", "even"))
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
 

@@ -1,4 +1,4 @@
-"""Masks of classes, one per pixel: their size, their colors, their files and their run lengths."""
+"""Segmentation masks: resizing, PNG files and run lengths."""
 
 import collections
 import os
@@ -16,12 +16,12 @@ _CUTTING = ("central_crop", "pad")
 
 
 def dtype(classes: int) -> str:
-    """Return the type of masks: uint8, or int32 if 255 is the number of a class and not that of ignored pixels."""
+    """Return the dtype of masks: uint8, whose 255 marks ignored pixels, or int32 for more than 255 classes."""
     return "uint8" if classes <= 255 else "int32"
 
 
 def check_preprocess(pp: str) -> None:
-    """Refuse a preprocessing that shows the model something else than the whole image."""
+    """Raise an error if the preprocessing crops or pads the image."""
     cutting = [call.text for call in _spec.parse(pp) if call.name in _CUTTING]
     if cutting:
         raise ValueError(
@@ -37,12 +37,12 @@ def decoding(pp: str) -> str:
 
 
 def read_pixels(content: bytes, pp: str) -> np.ndarray:
-    """Return the pixels of an encoded image as a preprocessing string decodes it, uint8 `[h, w, C]`."""
+    """Decode an image like a preprocessing string, to uint8 `[h, w, C]`."""
     return preparation.image_function(decoding(pp))(content).astype(np.uint8)
 
 
 def resized(mask: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """Return a mask `[H, W]` at another (height, width): the nearest pixel of each, in whole numbers."""
+    """Resize a mask `[H, W]` to (height, width) by its nearest pixels, in integer arithmetic."""
     rows, columns = (
         (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new) for new, old in zip(size, mask.shape, strict=True)
     )
@@ -50,19 +50,19 @@ def resized(mask: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def shares(mask: np.ndarray, classes: int) -> np.ndarray:
-    """Return the share of the pixels that each class has, `[classes]`."""
+    """Return each class's share of the pixels, `[classes]`."""
     return np.bincount(mask.ravel(), minlength=classes) / mask.size
 
 
 def to_runs(mask: np.ndarray) -> np.ndarray:
-    """Return the run lengths of a mask, row by row: pairs of class and number of pixels, int32 `[R, 2]`."""
+    """Encode a mask as run lengths, row by row: pairs of a class and a number of pixels, int32 `[R, 2]`."""
     flat = mask.ravel()
     starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]]))
     return np.stack([flat[starts], np.diff(starts, append=flat.size)], axis=-1).astype(np.int32)
 
 
 def from_runs(runs: np.ndarray, size: Sequence[int]) -> np.ndarray:
-    """Return the mask of (height, width) of run lengths `[R, 2]`; pairs of no pixels, which fill batches, are passed.
+    """Decode run lengths `[R, 2]` to a mask of the given (height, width). Pairs of 0 pixels are padding of a batch.
 
     Example:
     >>> from_runs(np.array([[0, 3], [2, 1], [0, 0]]), (2, 2)).tolist()
@@ -75,10 +75,10 @@ def from_runs(runs: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def to_png(pixels: np.ndarray) -> bytes:
-    """Return a mask, integers `[H, W]`, as a PNG file of class numbers, or an image, uint8 `[H, W, C]`, as it is.
+    """Encode a mask of class numbers, integers `[H, W]`, or an image, uint8 `[H, W, C]`, as a PNG file.
 
-    A mask of numbers up to 255 has the colors of `palette`; one of larger numbers is gray and has 16 bits. An image has
-    1, 3 or 4 channels.
+    A mask with numbers up to 255 gets the colors of `palette`. With larger numbers it is gray and has 16 bits. An image
+    has 1, 3 or 4 channels.
 
     Example:
     >>> from_png(to_png(np.array([[0, 1], [2, 255]]))).tolist()
@@ -88,7 +88,7 @@ def to_png(pixels: np.ndarray) -> bytes:
     is_deep = pixels.ndim == 2 and bool(pixels.max(initial=0) > 255)
     depth, colors = (16, 0) if is_deep else (8, 3 if pixels.ndim == 2 else {1: 0, 3: 2, 4: 6}[pixels.shape[2]])
     rows = np.ascontiguousarray(pixels, ">u2" if is_deep else np.uint8).view(np.uint8).reshape(height, -1)
-    # Each row begins with its filter: 2, the difference to the row above.
+    # Each row begins with the number of its filter: 2 is the difference from the row above.
     filtered = np.concatenate([np.full((height, 1), 2, np.uint8), np.diff(rows, axis=0, prepend=np.uint8(0))], axis=1)
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colors, 0, 0, 0))]
     chunks += [(b"PLTE", palette(256).tobytes())] if colors == 3 else []
@@ -99,10 +99,10 @@ def to_png(pixels: np.ndarray) -> bytes:
 
 
 def from_png(content: bytes) -> np.ndarray:
-    """Return the class numbers in a PNG file, int32 `[H, W]`, of a palette or of gray with 1 to 16 bits.
+    """Decode a PNG file with a palette or 1 to 16 bits of gray to class numbers, int32 `[H, W]`.
 
     Raises:
-        ValueError: If it is another file, is damaged, or has too many pixels.
+        ValueError: If the content is not such a file, is damaged, or has too many pixels.
     """
     import tensorflow as tf  # only to read masks
 
@@ -115,12 +115,12 @@ def from_png(content: bytes) -> np.ndarray:
 
 
 def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the names of mask and overlay in a folder for each image file, `NAME.png` and `NAME_overlay.png`.
+    """Return paths in a folder for the mask and the overlay of each image: `NAME.png` and `NAME_overlay.png`.
 
-    If two images have the same name, the names include the folders of the images, below the folder of all.
+    If two images have the same name, NAME includes the folders below the common folder of all images.
 
     Raises:
-        ValueError: If two of them are equal, or one is an image itself.
+        ValueError: If two paths are equal, or a path is the path of an image.
     """
     stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
     if len(set(stems)) < len(stems):
@@ -133,14 +133,14 @@ def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
     twice = [name for name, count in taken.items() if count > 1]
     if twice:
         raise ValueError(
-            f"The masks in --output={folder} have the names of their images, which must differ, and be in another "
-            f"folder. Received: two files {twice[0]!r}."
+            f"The masks in --output={folder} have the names of their images. These must differ from each other, and "
+            f"be in another folder. Received: two files {twice[0]!r}."
         )
     return names
 
 
 def write_files(names: tuple[str, str], mask: np.ndarray, pixels: np.ndarray) -> None:
-    """Write a mask `[h, w]`, and the image under its colors, as PNG files."""
+    """Write a mask `[h, w]`, and the image overlaid with the mask, as PNG files."""
     for name, content in zip(names, (mask, overlay(pixels, mask)), strict=True):
         with _io.atomic_file(name) as temporary, open(temporary, "wb") as file:
             file.write(to_png(content))

@@ -1,8 +1,8 @@
 """Model card: the description of a predictor, as JSON.
 
-Each artifact has a card of its own, with the size and the SHA-256 of the artifact's files. A card that belongs to other
-files is refused: labels and preprocessing of another export would give wrong answers without an error. A card is not
-signed: it detects damage, not an attacker.
+Each artifact has its own card, with the size and SHA-256 of each of its files. A card that does not match the files
+raises an error, because the labels and the preprocessing of another export would silently give wrong predictions.
+A card is not signed: it detects damage, but not an attack.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from keras_vit._values import Values
 from keras_vit.inference import formats, masks, outputs, preparation
 
 FILE_NAME = "model_card.json"
-CUT = ".../"  # in place of the folders of an absolute path
+CUT = ".../"  # replaces the folders of an absolute path
 EXPORT_AGAIN = "Export the artifact again to get a new card."
 
 
@@ -28,31 +28,31 @@ class ModelCard:
 
     Attributes:
         class_names: One name for each class; empty for a model without classes.
-        preprocess: Preprocessing string, from an encoded image to the input.
-        output: `"softmax"` or `"sigmoid"`, which turns logits into probabilities; `"values"` for numbers in the unit of
-            the data; `"mask"`, which turns logits of patches into the class of each pixel; `"scores"` or `"features"`
-            for outputs that stay as they are.
+        preprocess: Preprocessing string, from an encoded image to the input of the model.
+        output: `"softmax"` or `"sigmoid"` for probabilities; `"values"` for numbers in the unit of the data; `"mask"`
+            for the class of each pixel; `"scores"` or `"features"` for the raw outputs of the model.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
-        input: Type of the input, `"float32"` or `"uint8"`.
+        input: Dtype of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
-        batch_size: Number of images per call; None if it is open.
-        max_pixels: Number of pixels above which the artifact refuses an image; 0 if it takes prepared images only.
+        batch_size: Number of images per call; None for any number.
+        max_pixels: Largest number of pixels of an image that the artifact accepts; 0 if the artifact takes only
+            preprocessed images.
         architecture: Name of the model's class.
         arguments: Arguments of the model.
         parameters: Number of parameters.
-        values: Names of the values, with mean and deviation of each; empty for a model without values.
-        verification: Differences from the model when the artifact was exported, the fields of
+        values: Names, means and standard deviations of the values; empty for a model without values.
+        verification: Differences between the artifact and the model, measured during the export: the fields of
             `keras_vit.exporting.Comparison`.
         metrics: Last evaluation of the training run.
-        data: Data set that the model was trained on.
+        data: Data set on which the model was trained.
         recipe: Recipe of the training run.
-        versions: Packages that the model was trained with.
-        weights: Name of the model's weights, or of those that its run began with, if they were not a path: with the
-            commit that was downloaded, such as `"hf:OWNER/NAME@COMMIT"`.
-        model_sha256: SHA-256 of the file that the model was opened from; of several files, of their names and SHA-256s.
+        versions: Versions of the packages that trained the model.
+        weights: Name and downloaded commit of the model's weights, or of the initial weights of its run, such as
+            `"hf:OWNER/NAME@COMMIT"`; empty if the weights came from a path.
+        model_sha256: SHA-256 of the model's file. For several files, SHA-256 of their names and SHA-256s.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
-        run: Run directory that the model was opened from; not written.
+        run: Run directory of the model. It is not written to the file.
 
     Example:
     >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -95,26 +95,26 @@ class ModelCard:
 
     @property
     def has_independent_classes(self) -> bool:
-        """Whether each class is a decision of its own: there is only one, or an image has any number of them."""
+        """Whether classes are decided independently: there is only one class, or an image may have several."""
         return len(self.class_names) == 1 or self.data.get("label_kind") == "classes"
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of what was opened: of the names and SHA-256s of an artifact's files, else of the model."""
+        """SHA-256 of the names and SHA-256s of the artifact's files; without an artifact, that of the model."""
         listed = repr(sorted(self.files.items())).encode()
         return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
     @property
     def recipe_data(self) -> Mapping[str, Any]:
-        """Data section of the recipe; empty if the card holds none."""
+        """Data section of the recipe; empty if the card has no recipe."""
         return self.recipe.get("data", {})
 
     def answers(self, raw: Any) -> Any:
-        """Return the answers of raw outputs, see `outputs.to_answers`."""
+        """Convert raw outputs to predictions, see `outputs.to_answers`."""
         return outputs.to_answers(raw, self.output, self.values, self.image_shape[:2])
 
     def at_image_sizes(self, answers: Any, contents: Sequence[Any]) -> Any:
-        """Return the answers for encoded images: masks at the sizes of their images, all others as they are."""
+        """Resize masks to the sizes of their encoded images. Other predictions stay unchanged."""
         if self.output != "mask":
             return answers
         masks.check_preprocess(self.preprocess)
@@ -122,17 +122,17 @@ class ModelCard:
         return [masks.resized(answer, size) for answer, size in zip(answers, sizes, strict=True)]
 
     def preprocess_function(self) -> Callable[[Any], Any]:
-        """Return the TensorFlow function from an encoded image (scalar string) to the predictor's input."""
+        """Return a TensorFlow function from an encoded image (scalar string) to the predictor's input."""
         from keras_vit.data import preprocess
 
         return preprocess.single_image(self.preprocess)
 
     def prepare(self, contents: Sequence[Any]) -> np.ndarray:
-        """Preprocess encoded images: `[N, H, W, C]`."""
+        """Preprocess encoded images to `[N, H, W, C]`."""
         return np.stack([preparation.image_function(self.preprocess)(content) for content in contents])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the card for JSON, without empty fields."""
+        """Return the card as a dictionary for JSON, without empty optional fields."""
         content = dataclasses.asdict(self)
         return {name: value for name, value in content.items() if (value or name in _REQUIRED) and name != "run"}
 
@@ -142,14 +142,14 @@ _OF_THE_RUN = ("arguments", "metrics", "data", "recipe", "versions")
 
 
 def write(artifact: str, card: ModelCard) -> ModelCard:
-    """Write the card of an artifact, a SavedModel directory or a file.
+    """Write the card of an artifact, which is a SavedModel directory or a file.
 
-    Returns the card with the sizes and hashes of the files, and without the folders of absolute paths.
+    Returns the written card: it contains the sizes and hashes of the files, and no folders of absolute paths.
     """
     files = {
         name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()
     }
-    # A place that cannot be opened, so that no other data of that name is taken for it.
+    # A shortened path cannot be opened, so programs cannot mistake other data with the same name for these data.
     of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
     card = dataclasses.replace(card, files=files, bytes=size_of(artifact), **of_the_run)
     _io.write_json(path_of(artifact), card.to_dict())
@@ -157,16 +157,16 @@ def write(artifact: str, card: ModelCard) -> ModelCard:
 
 
 def read(artifact: str) -> ModelCard:
-    """Read the card of an artifact, a SavedModel directory or a file, and compare it with the artifact's files.
+    """Read the card of an artifact, which is a SavedModel directory or a file, and check the artifact's files.
 
     Raises:
-        FileNotFoundError: If there is no card, or a file that it names is missing.
-        ValueError: If the card is damaged, incomplete, or belongs to other files.
+        FileNotFoundError: If the card, or a file that it names, is missing.
+        ValueError: If the card is damaged or incomplete, or belongs to other files.
     """
     path = path_of(artifact)
     if not os.path.exists(path):
         raise FileNotFoundError(
-            f"Expected the model card {path!r}, which holds the labels and the preprocessing. {EXPORT_AGAIN}"
+            f"Expected the model card {path!r}, which contains the labels and the preprocessing. {EXPORT_AGAIN}"
         )
     content = _io.read_json(path)
     problems = _problems(content)
@@ -179,20 +179,19 @@ def read(artifact: str) -> ModelCard:
 
 
 def path_of(path: str) -> str:
-    """Return the name of the card of an artifact, a directory or a file: `model.tflite` -> `model.tflite.json`."""
+    """Return the path of an artifact's card: `model.tflite` -> `model.tflite.json`, or a file in its directory."""
     return os.path.join(path, "assets.extra", FILE_NAME) if os.path.isdir(path) else f"{path}.json"
 
 
 def parts_of(path: str) -> dict[str, str]:
-    """Return the files of an artifact by the name that they have in its card.
+    """Return the files of an artifact by their names in its card.
 
-    A SavedModel directory has its warm-up requests, but not its card; the weights of an OpenVINO model belong to its
-    file.
+    They include the warm-up requests of a SavedModel and the weights of an OpenVINO model, but not the card.
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
         return {os.path.relpath(f, path).replace(os.sep, "/"): f for f in sorted(files) if f != path_of(path)}
-    # Names without the stem: a file that is renamed together with its card is still the same artifact.
+    # Without the stem, so that a file can be renamed together with its card.
     stem, extension = os.path.splitext(path)
     known = formats.of_file(path)
     return {part: stem + part for part in (extension, *(known.parts if known else ()))}
@@ -204,7 +203,7 @@ def size_of(artifact: str) -> int:
 
 
 def _problems(content: Mapping[str, Any]) -> list[str]:
-    """Return the problems of a card, one clause each."""
+    """Return the problems of a card, each as a clause."""
     optional = (field.name for field in dataclasses.fields(ModelCard) if field.default_factory is dict)
     kinds: dict[str, type] = dict.fromkeys(optional, dict)
     kinds |= {"class_names": list, "preprocess": str, "output": str, "image_shape": list}
@@ -214,7 +213,7 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
         return [f"it lacks {', '.join(wrong)}"]
     problems = []
     if not all(isinstance(name, str) for name in content["class_names"]):
-        problems.append("class_names must hold strings")
+        problems.append("class_names must be strings")
     if content["output"] not in outputs.NAMES:
         problems.append(f"output must be one of {tuple(outputs.NAMES)}, not {content['output']!r}")
     if content["output"] == "values":
@@ -223,12 +222,12 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
         except ValueError as error:
             problems.append(str(error))
     if len(content["image_shape"]) != 3 or not all(isinstance(size, int) for size in content["image_shape"]):
-        problems.append(f"image_shape must hold three integers, not {content['image_shape']!r}")
+        problems.append(f"image_shape must be three integers, not {content['image_shape']!r}")
     return problems
 
 
 def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str]) -> None:
-    """Compare sizes and hashes of an artifact's files with those in its card."""
+    """Raise an error if the sizes or hashes of an artifact's files differ from its card."""
     missing = [name for name in {**expected, **parts} if not os.path.isfile(parts.get(name, ""))]
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")

@@ -13,10 +13,10 @@ INPUT = "images"
 
 
 class SingleOutputPredictor(Predictor):
-    """Common part of the predictors whose files map `images` to one output, such as `probabilities` or `values`.
+    """Base class of predictors whose files map `images` to one output, such as `probabilities` or `values`.
 
     Attributes:
-        batch_size: Number of images per call; None if the file takes any number.
+        batch_size: Number of images per call; None for any number.
     """
 
     batch_size: int | None
@@ -33,7 +33,7 @@ class SingleOutputPredictor(Predictor):
 
 
 class OnnxPredictor(SingleOutputPredictor):
-    """ONNX file on the CPU, from `images` to one output."""
+    """ONNX file that runs on the CPU and maps `images` to one output."""
 
     kind = "onnx"
 
@@ -46,7 +46,7 @@ class OnnxPredictor(SingleOutputPredictor):
 
     @property
     def stored_precision(self) -> str:
-        """Precision by the types of the weights."""
+        """Precision according to the dtypes of the weights."""
         onnx = import_onnx()
         types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
         return "weight_only_int8" if onnx.TensorProto.INT8 in types else "float32"
@@ -69,7 +69,7 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors
-    # Weights of 8 bits become float32 when the file is opened; by default, activations would be rounded to 8 bits, too.
+    # Convert 8-bit weights to float32 on opening. By default, ONNX Runtime would also round activations to 8 bits.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -81,7 +81,7 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
 
 
 def import_onnx() -> Any:
-    """Import the package that reads and changes ONNX files."""
+    """Import the package `onnx`."""
     try:
         import onnx
     except ImportError as error:
@@ -90,7 +90,7 @@ def import_onnx() -> Any:
 
 
 def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:
-    """Refuse a file with other inputs or outputs than `images` and `output`."""
+    """Raise an error unless the only input of a file is `images` and the only output is `output`."""
     if list(inputs) != [INPUT] or list(outputs) != [output]:
         raise ValueError(
             f"{path!r} must have the input {INPUT!r} and the output {output!r}. Received: {inputs} and {outputs}."

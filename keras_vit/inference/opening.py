@@ -1,4 +1,4 @@
-"""One way to open everything that predicts."""
+"""Opening of predictors of any kind."""
 
 import os
 from collections.abc import Sequence
@@ -18,27 +18,30 @@ def open_predictor(
     checkpoint: str | int = "last",
     image_size: int | None = None,
 ) -> Predictor:
-    """Open anything that predicts.
+    """Open a run, a `.keras` file, a checkpoint or an artifact as a predictor.
 
     Args:
-        path: A run directory, a `.keras` file, a checkpoint that `keras_vit.model_from_checkpoint` reads, also by name
-            (`"hf:OWNER/NAME"`, `"ViT_B16:augreg"`), or an artifact: a SavedModel's version directory, a directory of
-            versions (the largest is taken), a `.tflite`, `.onnx` or OpenVINO `.xml` file, or a directory with a single
-            such file.
-        preprocess: Preprocessing string. None for that of the run, artifact or checkpoint. It is needed for models that
-            do not state how their images are normalized. Decoding and resizing are added where they are missing.
-        labels: Class names, or a file with one name per line. None for those of the run, artifact or checkpoint.
+        path: One of:
+            a run directory;
+            a `.keras` file;
+            a checkpoint that `keras_vit.model_from_checkpoint` reads, as a path or a name (`"hf:OWNER/NAME"`,
+            `"ViT_B16:augreg"`);
+            an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version
+            directory of a SavedModel, or a directory of versions, whose largest version is opened.
+        preprocess: Preprocessing string. By default it is read from the run, artifact or checkpoint. It is required for
+            models whose normalization of images is unknown. Missing decoding and resizing are added.
+        labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
-        image_size: Height and width of the images, for which position embeddings are resized. None for those of the
-            model, or of the preprocessing in the checkpoint's directory. An artifact has one size.
+        image_size: Height and width of the images, to which position embeddings are adapted. By default the size of the
+            model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
 
     Returns:
         The predictor.
 
     Raises:
-        FileNotFoundError: If there is nothing at `path`, or a part of it is missing.
-        ValueError: If it cannot be opened, or `preprocess`, `labels`, `checkpoint` or `image_size` do not fit.
+        FileNotFoundError: If `path` does not exist, or a part of it is missing.
+        ValueError: If `path` cannot be opened, or `preprocess`, `labels`, `checkpoint` or `image_size` do not fit.
 
     Example:
     >>> predictor = open_predictor("runs/digits")
@@ -50,7 +53,7 @@ def open_predictor(
     found = formats.find(path)
     if found is None:
         with Progress(f"Opening {path}"):
-            from keras_vit.inference import keras_model  # imports Keras, which files do without
+            from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
 
             return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
     if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
@@ -63,14 +66,14 @@ def open_predictor(
 
 
 def stated_output(path: str) -> str | None:
-    """Return the name of the output in the card of an artifact or in the record of a run; None if there is neither."""
+    """Return the name of the output in the card of an artifact or in the config of a run; None without such a file."""
     found = formats.find(path)
     record = model_card.path_of(found[0]) if found else os.path.join(path, "config.json")
     return outputs.NAMES.get(_io.read_json(record).get("output")) if os.path.isfile(record) else None
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
-    """Open an exported predictor; arguments and errors as of `open_predictor`."""
+    """Open an artifact. Arguments and errors are those of `open_predictor`."""
     path = os.fspath(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):

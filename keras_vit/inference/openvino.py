@@ -12,14 +12,14 @@ from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
 from keras_vit.inference.predictor import Predictor
 
-BFLOAT16 = "mixed_bfloat16"  # weights in float32, computed in bfloat16
+BFLOAT16 = "mixed_bfloat16"  # weights in float32, computation in bfloat16
 
 
 class OpenVinoPredictor(SingleOutputPredictor):
-    """OpenVINO model on the CPU: an `.xml` file, with its weights in a `.bin` file beside it.
+    """OpenVINO model on the CPU: an `.xml` file, with the weights in a `.bin` file of the same name.
 
-    It computes in bfloat16 if its card has the precision `mixed_bfloat16` and the processor computes in bfloat16
-    (AVX512-BF16, AMX), else in float32: see `runtime_precision`.
+    The model computes in bfloat16 if the precision in its card is `mixed_bfloat16` and the processor has bfloat16
+    instructions (AVX512-BF16, AMX), else in float32. See `runtime_precision`.
     """
 
     kind = "openvino"
@@ -41,13 +41,13 @@ class OpenVinoPredictor(SingleOutputPredictor):
 
     @property
     def stored_precision(self) -> str:
-        """Precision by the types of the weights, and by the card, which chooses how the runtime computes."""
+        """Precision according to the dtypes of the weights and the card, which sets the runtime's precision."""
         return "weight_only_int8" if self._has_integers else "bfloat16" if self._is_half else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return np.array(
             self._request.infer({INPUT: batch})[self.card.output_name]
-        )  # a copy: the next call writes into this memory
+        )  # a copy: the next call overwrites this memory
 
 
 def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
@@ -56,9 +56,9 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
 
 
 def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:
-    """Return the compiled model, and whether the file has weights of 8 bits."""
+    """Return the compiled model, and whether the file has 8-bit weights."""
     openvino = import_openvino()
-    # Without a hint, OpenVINO computes in bfloat16 on CPUs that have it.
+    # Without a hint, OpenVINO computes in bfloat16 on CPUs with bfloat16 instructions.
     hint = "bf16" if is_half else "f32"
     config: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
     if num_threads:
@@ -76,11 +76,11 @@ def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> 
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO without its telemetry, and without the loss of log handlers that its converter causes."""
+    """Import OpenVINO without its telemetry, and restore the log handlers that its converter removes."""
     root, telemetry = logging.getLogger(), "openvino_telemetry"
     handlers, imported_before = list(root.handlers), telemetry in sys.modules
     if not imported_before:
-        sys.modules[telemetry] = None  # type: ignore[assignment]  # its import fails, as Python documents
+        sys.modules[telemetry] = None  # type: ignore[assignment]  # documented: None makes the import fail
     try:
         import openvino
     except ImportError as error:
@@ -90,5 +90,5 @@ def import_openvino() -> Any:
         if not imported_before:
             del sys.modules[telemetry]
         for handler in handlers:
-            root.addHandler(handler)  # nothing happens to those that are still there
+            root.addHandler(handler)  # no effect if the handler was not removed
     return openvino

@@ -1,4 +1,4 @@
-"""Outputs of a model: what they are called, how the network's raw output becomes the answer, and how it is shown."""
+"""Outputs of a model: their names, the conversion of raw outputs to predictions, and the display of predictions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from keras_vit.inference import masks
 
 TOP_K = 5
 CLASSIFICATION = ("softmax", "sigmoid")
-# `output` of a model card -> name of the answer, which is also the name of an artifact's output.
+# `output` of a model card -> name of the artifact's output.
 NAMES = {
     **dict.fromkeys(CLASSIFICATION, "probabilities"),
     "values": "values",
-    "scores": "scores",  # these two: the raw output as it is
+    "scores": "scores",  # "scores" and "features" are raw outputs
     "features": "features",
     "mask": "mask",
 }
-# Outputs that are named in order, and the output of a signature that has the names.
+# Outputs whose entries have names -> output of a signature that contains the names.
 NAMED = {"values": "value_names", "mask": "class_names"}
 
 Parts = Sequence[tuple[str, float]]
@@ -28,18 +28,22 @@ Parts = Sequence[tuple[str, float]]
 def to_answers(
     raw: Any, output: str, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None
 ) -> Any:
-    """Convert raw outputs of any float type to answers, a tensor of Keras' backend: float32, or integers of masks.
+    """Convert raw outputs of any float dtype to predictions.
 
     Args:
-        raw: Logits, standardized numbers, scores or features, `[B, k]` or `[B, h, w, k]`.
-        output: A key of `NAMES`: `"softmax"` and `"sigmoid"` return probabilities, `"values"` numbers in the data's
-            unit, `"mask"` the class of each pixel, `[B, H, W]`, by the logits, enlarged bilinearly.
+        raw: Logits, standardized values, scores or features, `[B, k]` or `[B, h, w, k]`.
+        output: A key of `NAMES`. `"softmax"` and `"sigmoid"` give probabilities, `"values"` gives numbers in the unit
+            of the data, `"scores"` and `"features"` give `raw`. `"mask"` gives the class of each pixel, `[B, H, W]`,
+            from the bilinearly resized logits.
         values: Names and standardization of values, `Values.to_dict()`.
         size: `(H, W)` of masks.
+
+    Returns:
+        A tensor of Keras' backend: integers for masks, float32 otherwise.
     """
     if output not in NAMES:
         raise ValueError(f"output must be one of {tuple(NAMES)}. Received: output={output!r}.")
-    import keras  # with its backend, which the answers of files do without
+    import keras  # imports Keras' backend, which artifacts do not need
 
     raw = keras.ops.cast(raw, "float32")
     if output == "values":
@@ -47,15 +51,15 @@ def to_answers(
     if output == "mask":
         from keras_vit.models.dense_heads import resized
 
-        assert size is not None  # of masks
-        # Keras' argmax handles bits, which no converter supports.
+        assert size is not None  # always set for masks
+        # Keras' argmax uses bit operations, which no converter supports.
         best = keras.ops.top_k(resized(raw, size), 1)[1][..., 0]
         return keras.ops.cast(best, masks.dtype(raw.shape[-1]))
     return getattr(keras.ops, output)(raw) if output in CLASSIFICATION else raw
 
 
 def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return for each image whether its predicted class, of `[N]`, is its label `[N]` or in its multi-hot row."""
+    """Return for each image whether its predicted class `[N]` is its label `[N]`, or one of its multi-hot labels."""
     if np.ndim(labels) == 2:
         return np.asarray(labels)[np.arange(len(predicted)), predicted] > 0
     return predicted == np.asarray(labels)
@@ -64,8 +68,8 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def uncertainty(probabilities: np.ndarray, independent: bool) -> float:
     """Return the uncertainty of probabilities `[k]`, from 0 to 1.
 
-    It is 1 minus the margin between the two most probable classes. If each class is a decision of its own, it is the
-    largest `1 - |2p - 1|`, of the class next to a probability of one half.
+    It is 1 minus the margin between the two most probable classes. For independent classes it is the maximum of
+    `1 - |2p - 1|`, which belongs to the class whose probability is closest to 0.5.
 
     Example:
     >>> float(uncertainty(np.array([0.5, 0.25, 0.25]), False)), float(uncertainty(np.array([0.0, 0.75]), True))
@@ -78,10 +82,11 @@ def uncertainty(probabilities: np.ndarray, independent: bool) -> float:
 
 
 def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities", top_k: int = TOP_K) -> Parts:
-    """Return the answer for one image, of `[k]` or `[H, W]`, as pairs of name and number.
+    """Return the prediction for one image, `[k]` or `[H, W]`, as pairs of name and number.
 
-    Of probabilities they are the `top_k` most probable classes, best first; of values all, in their order; of a mask
-    its classes, with their shares of the pixels, the largest first.
+    - Probabilities: the `top_k` most probable classes, in descending order.
+    - Values: all values, in their order.
+    - Mask: the classes in the mask and their shares of the pixels, in descending order.
     """
     if kind == "mask":
         answer = masks.shares(answer, len(names))
@@ -96,7 +101,7 @@ def parts(answer: np.ndarray, names: Sequence[str], kind: str = "probabilities",
 
 
 def as_text(answer: Parts, kind: str = "probabilities") -> str:
-    """Return an answer as lines of a table, one per class or value."""
+    """Return a prediction as a text table with one line per class or value."""
     numbers = [as_number(number) if kind == "values" else percent(number) for _, number in answer]
     name_width, width = max(len(name) for name, _ in answer), max(map(len, numbers))
     pairs = zip(answer, numbers, strict=True)
@@ -104,13 +109,13 @@ def as_text(answer: Parts, kind: str = "probabilities") -> str:
 
 
 def as_number(value: float) -> str:
-    """Return a number with five significant digits, and its whole part in full: 1953.4, 128250, 0.031250."""
+    """Format a number with five significant digits, but never round its integer part: 1953.4, 128250, 0.031250."""
     return f"{value:.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
 def as_json(answer: Parts, kind: str = "probabilities") -> dict[str, Any]:
-    """Return an answer as an entry for JSON."""
-    if kind == "values":  # the shortest decimal number of each float32
+    """Return a prediction as a JSON object."""
+    if kind == "values":  # the shortest decimal representation of each float32
         return {"values": {name: float(str(np.float32(number))) for name, number in answer}}
     if kind == "mask":
         return {"classes": [{"label": label, "share": share} for label, share in answer]}

@@ -1,4 +1,4 @@
-"""Base classes of everything that predicts."""
+"""Base classes of predictors."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.inference import image_inputs, outputs, preparation
 from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 
-BATCH_SIZE = 16  # of images that are read and prepared together
+BATCH_SIZE = 16  # images that are read and preprocessed together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Prediction:
 
     Attributes:
         name: Path of the image, or its number.
-        answer: Probabilities or values, `[k]`, or the mask, `[H, W]`; None if the image cannot be read.
-        parts: The answer as pairs of a name and a number: the most probable classes, best first; all values; or the
-            classes of a mask with their shares of the pixels, the largest first.
-        uncertainty: From 0 to 1, of an answer with probabilities, see `outputs.uncertainty`; 0 of others.
-        error: Why the image cannot be read; empty if it can.
+        answer: Probabilities or values, `[k]`, or a mask, `[H, W]`; None if the image cannot be read.
+        parts: The prediction as pairs of name and number: the most probable classes in descending order; all values; or
+            the classes in a mask and their shares of the pixels, in descending order.
+        uncertainty: Uncertainty of probabilities, from 0 to 1, see `outputs.uncertainty`; 0 for other outputs.
+        error: Reason why the image cannot be read; empty if it can.
 
     Example:
     >>> predictor = keras_vit.open_predictor("runs/digits")
@@ -38,19 +38,19 @@ class Prediction:
 
 
 class Predictor:
-    """Predictor of any format, from preprocessed images to probabilities, values or masks, as its card states.
+    """Base class of predictors, which map images to probabilities, values or masks.
 
     Args:
         path: File or directory of the predictor.
-        card: Its description.
+        card: Description of the predictor, which defines its outputs.
 
     Attributes:
-        path, card: As given.
+        path, card: The arguments.
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
-        scores_are: What `scores` returns: `"logits"` or `"standardized"` values, else the answers, such as
+        scores_are: Meaning of `scores`: `"logits"`, `"standardized"` values, or the name of the predictions, such as
             `"probabilities"`.
-        runtime_precision: Precision of the card, or `"float32"` if this machine does not compute in it.
-        features_unavailable: Why `features` raises an error, and what to do; None if features are available.
+        runtime_precision: Precision in the card, or `"float32"` if this machine does not support that precision.
+        features_unavailable: Reason why `features` raises an error, and what to do; None if features are available.
 
     Example:
     >>> predictor = keras_vit.inference.open_predictor("runs/digits")
@@ -71,53 +71,60 @@ class Predictor:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the order of the probabilities; empty for a predictor of another kind."""
+        """Names of the classes in the order of the probabilities; empty for a predictor without classes."""
         return self.card.class_names
 
     @property
     def stored_precision(self) -> str:
-        """Precision by the types in the file, whatever the card says."""
+        """Precision according to the dtypes in the file, independent of the card."""
         return "float32"
 
     def _check_card(self, images: Sequence[Any], output: Sequence[Any], **found: Any) -> None:
-        """Refuse a card of an artifact with other shapes, `[B, H, W, C]` and `[B, k]`, or other fields."""
+        """Raise an error if the card differs from the artifact in the shapes of input and output, or in other fields.
+
+        Args:
+            images: Shape of the input, `[B, H, W, C]`.
+            output: Shape of the output, `[B, k]`, or `[B, H, W]` for masks.
+            found: Values of other fields in the artifact.
+        """
         outputs = "values" if self.card.output == "values" else "class_names"
         found["image_shape"] = tuple(images)[1:]
-        if self.card.output != "mask":  # [B, H, W], which does not show the number of classes
+        if self.card.output != "mask":  # [B, H, W] does not contain the number of classes
             found[outputs] = output[-1]
         for name, value in found.items():
             stated = getattr(self.card, name)
             stated = len(self.card.names) or value if name == outputs else stated  # their number, if there are any
             if stated != value:
                 raise ValueError(
-                    f"The model card of {self.path!r} must describe it. Received: {name}={stated!r} in the card, "
+                    f"The model card of {self.path!r} must match the file. Received: {name}={stated!r} in the card, "
                     f"{value!r} in the artifact. {EXPORT_AGAIN}"
                 )
 
     def preprocess(self, contents: Sequence[bytes]) -> np.ndarray:
-        """Prepare encoded images: `[B, H, W, C]`."""
+        """Preprocess encoded images to `[B, H, W, C]`."""
         return self.card.prepare(contents)
 
     def prepared(self, images: Any) -> np.ndarray:
-        """Return images of any form that `predict` takes as the model's input, `[B, H, W, C]`."""
+        """Convert images in any form that `predict` accepts to the input of the model, `[B, H, W, C]`."""
         if image_inputs.are_prepared(images, self.card):
             return np.asarray(images)
         return self.preprocess([image.read() for image in image_inputs.of_any(images)])
 
     def predict(self, images: Any) -> np.ndarray:
-        """Return the answers for images: float32 `[B, k]`, or masks.
-
-        By the `output` of the card they are probabilities, values in the unit of the data, scores, features or masks,
-        integers. Scores and features of patches are `[B, h, w, k]`.
+        """Predict images.
 
         Args:
-            images: One or a list of: paths of images, folders, glob patterns and `.txt` lists of paths; contents of
-                image files; PIL images; pixels, uint8 `[H, W, C]` or `[B, H, W, C]`. Or the preprocessed images, floats
-                `[B, H, W, C]`.
+            images: One of the following, or a list of them: paths of images or folders, glob patterns, `.txt` lists of
+                paths, contents of image files, PIL images, pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). Float arrays
+                `[B, H, W, C]` are preprocessed images.
+
+        Returns:
+            Probabilities, values in the unit of the data, scores or features, float32 `[B, k]`; or masks, integers
+            `[B, H, W]`. `card.output` states which. Scores and features of patches are `[B, h, w, k]`.
 
         Raises:
-            FileNotFoundError: If there is no file.
-            ValueError: If an image cannot be read. `predict_each` goes on with the next one.
+            FileNotFoundError: If a file does not exist.
+            ValueError: If an image cannot be read. `predict_each` continues with the next image instead.
         """
         if image_inputs.are_prepared(images, self.card):
             return self._predict(np.asarray(images))
@@ -131,12 +138,12 @@ class Predictor:
     def predict_each(
         self, images: Any, batch_size: int = BATCH_SIZE, top_k: int = outputs.TOP_K
     ) -> Iterator[Prediction]:
-        """Yield the prediction for each image, in order, also for images that cannot be read.
+        """Yield a `Prediction` for each image, in order. If an image cannot be read, its prediction has an `error`.
 
         Args:
-            images: Images as of `predict` that are not preprocessed.
+            images: Images in any form that `predict` accepts, except preprocessed images.
             batch_size: Number of images that are read and predicted together.
-            top_k: Number of classes in `parts`, if they have probabilities.
+            top_k: Number of classes in `parts` of a prediction with probabilities.
 
         Example:
         >>> predictor = keras_vit.open_predictor("runs/digits")
@@ -160,43 +167,46 @@ class Predictor:
                 yield Prediction(name, answer, outputs.parts(answer, names, kind, top_k) if names else (), doubt)
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`."""
+        """Predict preprocessed images `[B, H, W, C]`."""
         raise NotImplementedError
 
     def scores(self, images: np.ndarray) -> np.ndarray:
-        """Return the network's raw output, `[B, k]` or `[B, h, w, k]`, if it is known, else the answers."""
+        """Return the model's raw output, `[B, k]` or `[B, h, w, k]`, if available, else the predictions."""
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`; of two heads, the mean of their inputs.
+        """Return the input of the classification head, float32 `[B, D]`. For two heads it is the mean of both inputs.
 
-        The images are as those of `predict`.
+        `images` may have any form that `predict` accepts.
 
         Raises:
             ValueError: If the predictor does not compute features; see `features_unavailable`.
         """
-        if self.features_unavailable is None:  # the output itself
+        if self.features_unavailable is None:  # the output is the features
             return self.predict(images)
         raise ValueError(f"Features of {self.path!r} are not available: {self.features_unavailable}.")
 
     def patch_features(self, images: np.ndarray) -> np.ndarray:
-        """Return the patches after the last block and the final norm, float32 `[B, h, w, D]`, of a Keras model."""
+        """Return the patch tokens after the last block and the final norm, float32 `[B, h, w, D]`.
+
+        Only Keras models compute them.
+        """
         raise ValueError(f"Features of patches need a run, a .keras file or a checkpoint. Received: {self.path!r}.")
 
     def prepare_for_many(self) -> None:
-        """Spend some seconds and memory where that makes hundreds of predictions faster."""
+        """Spend some seconds and memory if that makes hundreds of predictions faster."""
 
     def close(self) -> None:
-        """Free what the predictor holds."""
+        """Free the resources of the predictor."""
 
 
 class FunctionPredictor(Predictor):
-    """Predictor made of a function, such as a model in training, of preprocessed images `[B, H, W, C]`.
+    """Predictor that calls a function, such as a model in training.
 
     Args:
         card: Description of the predictor.
-        function: Function to the input of the classification head, `[B, D]`, and the raw output, `[B, k]` or
-            `[B, h, w, k]`.
+        function: Function from preprocessed images `[B, H, W, C]` to the input of the classification head, `[B, D]`,
+            and the raw output, `[B, k]` or `[B, h, w, k]`.
 
     Example:
     >>> card = ModelCard(tuple("0123456789"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -225,18 +235,18 @@ class FunctionPredictor(Predictor):
         return self.answers(self.scores(images))
 
     def answers(self, scores: np.ndarray) -> np.ndarray:
-        """Return the answers of scores."""
+        """Convert scores to predictions."""
         if self.scores_are == self.card.output_name:
             return scores
         import keras
 
-        # Masks one by one: enlarged logits take four bytes for each pixel and class.
+        # Convert masks one by one: resized logits take four bytes per pixel and class.
         parts = np.split(scores, len(scores)) if self.card.output == "mask" and len(scores) else [scores]
         return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
 
 
 def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarray]) -> np.ndarray | str:
-    """Return a preprocessed image, `[H, W, C]`, or why it cannot be read."""
+    """Return the preprocessed image, `[H, W, C]`, or the reason why it cannot be read."""
     try:
         return prepare(image.read())
     except OSError as error:
@@ -249,10 +259,7 @@ def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarr
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:
-    """Apply a function of `[batch_size, H, W, C]` to images `[N, H, W, C]`, and return its results for all of them.
-
-    The last batch is padded with zeros.
-    """
+    """Apply a function of images `[batch_size, H, W, C]` to images `[N, H, W, C]`. Zeros fill the last batch."""
     outputs = []
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]

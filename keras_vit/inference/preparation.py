@@ -1,4 +1,4 @@
-"""From encoded images to the input of a predictor, with TensorFlow only where it is needed."""
+"""Preprocessing of encoded images for a predictor, with TensorFlow only if needed."""
 
 import functools
 import sys
@@ -13,7 +13,7 @@ from keras_vit.inference import light_preprocess
 def image_function(pp: str) -> Callable[[bytes], np.ndarray]:
     """Return the function from an encoded image to the input of a predictor, float32 `[H, W, C]`.
 
-    A process that has not imported TensorFlow does without it where it can. The values are the same.
+    If the process has not imported TensorFlow, the function avoids the import where possible. The values are the same.
     """
     light = light_preprocess.function_of(pp)
 
@@ -34,8 +34,8 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
         import tensorflow as tf
     except ImportError as error:
         raise ImportError(
-            "Without TensorFlow, images are JPEG (with simplejpeg) or PNG files (with Pillow) of 8 bits, and "
-            f"{sorted(light_preprocess.OPERATIONS)} prepare them. Received: another image, or {pp!r}. "
+            "Without TensorFlow, only 8-bit JPEG files (with simplejpeg) and PNG files (with Pillow) can be read, and "
+            f"only {sorted(light_preprocess.OPERATIONS)} are available. Received: another image, or {pp!r}. "
             "Install TensorFlow: pip install 'keras-vision-transformers[cpu]'"
         ) from error
     from keras_vit.data import preprocess
@@ -45,7 +45,7 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
 
 
 def unreadable(error: Exception) -> str | None:
-    """Return what is wrong with an image by the error of its preparation; None for errors of another kind."""
+    """Return the reason why an image cannot be read, or None if the image did not cause the error."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(error, tf.errors.OpError):
         return None

@@ -1,4 +1,4 @@
-"""Real images as encoded files, to verify and calibrate artifacts with and to look at."""
+"""Real images as encoded files, for verifying and calibrating artifacts and for display."""
 
 import functools
 import itertools
@@ -24,9 +24,9 @@ class SampleImages(NamedTuple):
 
     Attributes:
         contents: Content of each image file.
-        labels: Classes, `[N]` or multi-hot `[N, classes]`, values `[N, k]`, or masks of the sizes of their images, an
-            object each; None if they are not known.
-        names: Origin of each image.
+        labels: Classes, `[N]` or multi-hot `[N, classes]`; values `[N, k]`; or an object array of masks, each of the
+            size of its image. None if the labels are unknown.
+        names: Path of each image, or its place in the data set.
     """
 
     contents: list[bytes]
@@ -35,11 +35,13 @@ class SampleImages(NamedTuple):
 
 
 def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: str = "error") -> SampleImages:
-    """Read up to `limit` image files by names, folders or patterns; `"skip"` leaves out links that lead to nowhere.
+    """Read up to `limit` image files, given by names, folders or patterns.
+
+    `on_bad_image="skip"` skips broken links.
 
     Raises:
         FileNotFoundError: If a file does not exist, or no pattern matches.
-        UnreadableImageError: If a link leads to nowhere and `on_bad_image` is `"error"`.
+        UnreadableImageError: If a link is broken and `on_bad_image` is `"error"`.
     """
     paths = _image_files.find(patterns)[:limit]
     if not paths:
@@ -60,10 +62,10 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
 def from_source(
     source: sources.Source, limit: int, on_bad_image: str = "error", card: ModelCard | None = None
 ) -> SampleImages:
-    """Take up to `limit` encoded images of a data set, spread evenly over it, with their labels.
+    """Take up to `limit` encoded images with their labels from a data set, evenly spaced.
 
-    `on_bad_image="skip"` leaves out files that do not exist or cannot be opened; `"error"` raises
-    `UnreadableImageError`. With a `card`, labels are the numbers of the model's classes, by their names.
+    `on_bad_image="skip"` skips files that do not exist or cannot be opened; `"error"` raises `UnreadableImageError`.
+    With a `card`, labels are converted to class numbers of the model by the names of the classes.
     """
     contents, labels, names = [], [], []
     count = min(limit, source.num_examples)
@@ -88,16 +90,16 @@ def from_source(
 
 
 def of_any(images: Any) -> SampleImages:
-    """Take images in any form that Keras users have.
+    """Convert images of any form to encoded images.
 
     Args:
         images: One or several file names, folders or patterns, contents of image files, or arrays of pixels from 0 to
-            255, `[N, H, W, C]` or `[H, W, C]`, of any type.
+            255, `[N, H, W, C]` or `[H, W, C]`, of any dtype.
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If there are none, or an array does not contain pixels.
-        TypeError: If they are something else.
+        ValueError: If `images` is empty, or an array does not contain pixels.
+        TypeError: If `images` has another type.
     """
     found = image_inputs.of_any(images)
     if not found:
@@ -106,7 +108,7 @@ def of_any(images: Any) -> SampleImages:
 
 
 def _stacked(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
-    """Return labels as one array, in which masks of any size are objects."""
+    """Return labels as one array: an object array for masks, whose sizes may differ."""
     if kind != "mask":
         return np.stack(labels)
     found = np.empty(len(labels), object)
@@ -123,13 +125,17 @@ def for_model(
     split: str | None = None,
     on_bad_image: str | None = None,
 ) -> SampleImages:
-    """Return up to `limit` real images for a model: files, else some of the data set that it was evaluated on.
+    """Return up to `limit` real images for a model.
 
-    `patterns` are names or glob patterns of files; empty for the data set. `split=None` is the recipe's
-    evaluation split, `on_bad_image=None` the setting of the recipe, or an error.
+    Args:
+        card: Card of the model.
+        limit: Largest number of images.
+        patterns: Names or glob patterns of image files. Without patterns, images are taken from the model's data set.
+        split: Split of the data set. By default the evaluation split of the recipe.
+        on_bad_image: `"error"` or `"skip"`. By default the setting of the recipe, or `"error"` without a recipe.
 
     Raises:
-        ValueError: If there are no patterns and the data set is not known or not available, or no image can be read.
+        ValueError: If no image can be read, or `patterns` is empty and the data set is unknown or not available.
         UnreadableImageError: If an image cannot be read and `on_bad_image` is `"error"`.
     """
     on_bad_image = on_bad_image or card.recipe_data.get("on_bad_image", "error")
@@ -143,11 +149,11 @@ def for_model(
 def keep_readable(
     images: SampleImages, preprocess: Callable[[tf.Tensor], tf.Tensor], on_bad_image: str = "skip"
 ) -> SampleImages:
-    """Leave out images that `preprocess`, a function of a scalar string, cannot decode, and log each of them.
+    """Remove images that cannot be decoded by `preprocess`, a function of a scalar string, and log each of them.
 
     Raises:
-        UnreadableImageError: If one cannot be decoded and `on_bad_image` is `"error"`.
-        ValueError: If none can be decoded.
+        UnreadableImageError: If an image cannot be decoded and `on_bad_image` is `"error"`.
+        ValueError: If no image can be decoded.
     """
     kept = []
     for index, content in enumerate(track(images.contents, "Decoding")):
@@ -157,13 +163,13 @@ def keep_readable(
         except tf.errors.OpError as error:
             _leave_out(images.names[index], data_errors.describe(error), on_bad_image)
     if not kept:
-        raise ValueError("Expected real images. None of those given can be read.")
+        raise ValueError("Expected real images. None of the images can be read.")
     labels = None if images.labels is None else images.labels[np.asarray(kept)]
     return SampleImages([images.contents[i] for i in kept], labels, [images.names[i] for i in kept])
 
 
 def within(images: SampleImages, max_pixels: int) -> SampleImages:
-    """Leave out images that an artifact of at most `max_pixels` (0: no limit) refuses, and log each of them."""
+    """Remove images of more than `max_pixels` (0: no limit), which the artifact refuses, and log each of them."""
     if not max_pixels:
         return images
     try:
@@ -176,19 +182,19 @@ def within(images: SampleImages, max_pixels: int) -> SampleImages:
 
 
 def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
-    """Log an image that cannot be read, or raise its error."""
+    """Log an image that cannot be read, or raise `UnreadableImageError`."""
     if on_bad_image == "error":
         raise data.UnreadableImageError(name, reason, "Repair or remove it, or pass --on_bad_image=skip") from None
-    logging.warning("Left out the image %s: %s", name, reason)
+    logging.warning("The image %s is skipped: %s", name, reason)
 
 
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
-    """Open the data set that a model was trained on, from its recorded place, and warn if it has changed since.
+    """Open the data set of a model from its recorded path, and warn if it has changed since the training.
 
-    `split=None` is the recipe's evaluation split.
+    The default split is the evaluation split of the recipe.
 
     Raises:
-        ValueError: If the data set is not known or not available.
+        ValueError: If the data set is unknown or not available.
     """
     advice = "Give images with --images='images/*.jpg'."
     recipe = card.recipe_data
@@ -205,12 +211,12 @@ def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
 
 
 def source_of(card: ModelCard) -> str | None:
-    """Return the data set that a model was trained on, as it opens from the working directory; None if not known.
+    """Return the source of a model's data set, which opens from the working directory; None if it is unknown.
 
-    The card of an artifact has no absolute path.
+    It is unknown if the data had an absolute path and the card belongs to an artifact, which does not contain the path.
 
     Raises:
-        FileNotFoundError: If the model is one of a run, and its data are at no place that the run recorded.
+        FileNotFoundError: If the model belongs to a run, and its data are not at any path that the run recorded.
     """
     source = card.recipe_data.get("source")
     if source and f":{model_card.CUT}" in source:
@@ -219,7 +225,7 @@ def source_of(card: ModelCard) -> str | None:
 
 
 def warn_of_changes(card: ModelCard, source: sources.Source) -> None:
-    """Log a warning if a split of the data set that a model was trained on is not as it was then."""
+    """Log a warning if a split of the model's data set has changed since the training."""
     recipe = card.recipe_data
     counts = {recipe.get(f"{name}_split"): card.data.get(f"num_{name}") for name in ("train", "eval")}
     count = counts.get(source.split)
@@ -231,12 +237,12 @@ def warn_of_changes(card: ModelCard, source: sources.Source) -> None:
 
 
 def _examples(source: sources.Source, count: int) -> Iterator[tuple[str, Callable[[], dict[str, tf.Tensor]]]]:
-    """Yield the name of each image and the function that loads it."""
+    """Yield the name of each image with a function that loads the image."""
     if isinstance(source, sources.IndexedSource):
         for index in np.linspace(0, source.num_examples - 1, count).astype(int).tolist():
             name = source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}"
             yield name, functools.partial(source.fetch, tf.constant(index, tf.int64))
         return
-    # Of a stream of records, the first ones.
+    # A stream of records gives its first images.
     for index, example in enumerate(itertools.islice(source.examples(), count)):
         yield f"{source.name} #{index}", functools.partial(dict, example)

@@ -1,4 +1,4 @@
-"""SavedModels as predictors, loaded and run as TF Serving does it."""
+"""SavedModels as predictors, loaded and run as in TF Serving."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,18 @@ from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
-FEATURES_TENSOR = "features_tensor"  # signature that returns the features of preprocessed images
+FEATURES_TENSOR = "features_tensor"  # signature from preprocessed images to features
 
 
 class SavedModelPredictor(Predictor):
-    """SavedModel in a TF1 session, with the tag `serve` and tensors by name, as the server runs it."""
+    """SavedModel with the tag `serve`, which runs in a TF1 session and addresses tensors by name, like TF Serving."""
 
     kind = "saved_model"
 
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         self._graph = tf.Graph()
-        # A pool of its own: the pool that sessions share has the size that the first of them asked for.
+        # Use a separate thread pool: the first session in a process sets the size of the shared pool.
         config = tf.compat.v1.ConfigProto(use_per_session_threads=True, intra_op_parallelism_threads=num_threads or 0)
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         try:
@@ -49,11 +49,15 @@ class SavedModelPredictor(Predictor):
         graph = self._graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         types = {tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in _PRODUCTS}
-        # `tf.half` is called float16.
+        # The name of `tf.half` is float16.
         return next((name for name in ("bfloat16", "float16") if name in types), "float32")
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Run a signature on values by input name, and return values by output name; unknown names are refused."""
+        """Run a signature. Inputs and outputs are dictionaries by name.
+
+        Raises:
+            ValueError: If the signature or the name of an input is unknown, or an input is missing.
+        """
         if signature not in self.signatures:
             raise ValueError(f"Unknown signature {signature!r}. Available: {', '.join(sorted(self.signatures))}.")
         definition = self.signatures[signature]
@@ -85,7 +89,7 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
 
 @contextlib.contextmanager
 def _without_deprecation_warnings() -> Iterator[None]:
-    """Hide that the session loader is deprecated for users of TF2; it is what the server runs."""
+    """Hide the deprecation warning of the session loader, which is also the loader of TF Serving."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")

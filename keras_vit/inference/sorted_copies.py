@@ -1,4 +1,4 @@
-"""Copies of images in one folder for each class."""
+"""Copies of images, with one folder per class."""
 
 import collections
 import filecmp
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from keras_vit import _io
 
-_UNSAFE = re.compile(r'^\.|[\x00-\x1f/\\:*?"<>|]')  # in names of folders, on all systems
+_UNSAFE = re.compile(r'^\.|[\x00-\x1f/\\:*?"<>|]')  # in names of folders, on any system
 _LONGEST = 200  # bytes
 
 
 def folder_names(classes: Sequence[str], reserved: str = "") -> dict[str, str]:
-    """Return a name for the folder of each class that every file system takes and no other folder has.
+    """Return a unique name for the folder of each class, which every file system accepts.
 
     Example:
     >>> folder_names(("cat", "Cat", "AC/DC"))
@@ -28,16 +28,16 @@ def folder_names(classes: Sequence[str], reserved: str = "") -> dict[str, str]:
 
 
 def copy_to(path: str, folder: str) -> None:
-    """Copy a file to a folder under its name, with a number if another file has that name.
+    """Copy a file to a folder. If the folder has another file with that name, append a number to the name.
 
-    An equal file that is there already is the copy.
+    If the folder already has a file with this name and the same content, nothing is copied.
     """
     _io.make_directory(folder)
     stem, extension = os.path.splitext(os.path.basename(path))
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     for target in (os.path.join(folder, name + extension) for name in names):
         try:
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o666))  # the name is taken before the content is there
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o666))  # reserves the name before the content is written
         except FileExistsError:
             if os.path.isfile(target) and filecmp.cmp(path, target, shallow=False):
                 return

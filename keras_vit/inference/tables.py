@@ -1,4 +1,4 @@
-"""Tables of predictions, one row per image, in files that a later call continues."""
+"""Tables of predictions with one row per image, in files that a later call can continue."""
 
 import contextlib
 import csv
@@ -18,14 +18,14 @@ from keras_vit.inference.predictor import Prediction
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
-_WRITE_EVERY = 30.0  # seconds, or 20 times as long as a write takes
+_WRITE_EVERY = 30.0  # seconds, or 20 times the duration of a write if that is longer
 
 
 class PredictionTable:
-    """Rows in memory and in a file, which is replaced every half minute; see `opened`.
+    """Rows in memory, and a file with them that is replaced every half minute; see `opened`.
 
     Attributes:
-        rows: Row of each image by its path, without those of images that could not be read by an earlier call.
+        rows: Row of each image by its path. Images that an earlier call could not read have no row.
     """
 
     def __init__(self, path: str):
@@ -37,10 +37,13 @@ class PredictionTable:
     def begin(
         self, card: ModelCard, top_k: int, paths: Sequence[str] = (), uncertain_first: bool = False
     ) -> dict[str, Row]:
-        """Continue with the predictions of a model, and return the rows that some of the `paths` have.
+        """Start or continue the table for a model, and return the existing rows of `paths`.
 
-        Rows of another model or with other columns are refused. The file has the order of `paths`, after other rows, or
-        the uncertain images first.
+        The file has the rows of other images first, then those of `paths` in their order. With `uncertain_first`, all
+        rows are sorted by uncertainty instead.
+
+        Raises:
+            ValueError: If the file has rows of another model, or other columns.
         """
         columns, self._model = columns_of(card, top_k), model_key(card)
         self._is_ranked, self._uncertain_first = card.output_name == "probabilities", uncertain_first
@@ -66,13 +69,13 @@ class PredictionTable:
             numbers = [*(entry for pair in parts for entry in pair), _shortest(found.uncertainty)]
             row |= dict(zip(list(row)[1:-2], numbers, strict=True))
         elif parts:
-            row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask does not have all classes
+            row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes
         self.rows[found.name] = row
         if time.monotonic() > self._next_write:
             self.write()
 
     def write(self) -> None:
-        """Write the file in one step, unless the table has not begun."""
+        """Replace the file atomically. Before `begin`, nothing is written."""
         if not self._columns:
             return
         start = time.monotonic()
@@ -87,7 +90,10 @@ class PredictionTable:
 
 @contextlib.contextmanager
 def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
-    """Open a table for this process only, and write it at the end, also after an error. `flag` chooses it."""
+    """Open a table for this process only, and write it at the end, even after an error.
+
+    If another process has opened the table, the error names `flag`, which sets another path.
+    """
     lock = f"{path}.lock"
     with _lock.locked(lock, flag):
         try:
@@ -101,12 +107,12 @@ def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
 
 
 def is_table(path: str | None) -> bool:
-    """Return whether a path has the ending of a table."""
+    """Return whether a path has the extension of a table."""
     return (path or "").endswith(EXTENSIONS)
 
 
 def columns_of(card: ModelCard, top_k: int) -> dict[str, type]:
-    """Return the names of the columns, each with the type of its entries."""
+    """Return the columns by name, with the type of their entries."""
     numbers: dict[str, type] = dict.fromkeys(card.names, float)
     if card.output_name == "probabilities":
         ranks = ("", *(f"_{rank}" for rank in range(2, min(top_k, len(card.names)) + 1)))
@@ -121,13 +127,13 @@ def columns_of(card: ModelCard, top_k: int) -> dict[str, type]:
 
 
 def model_key(card: ModelCard) -> str:
-    """Return a key of everything that decides on predictions: weights, preprocessing and names."""
+    """Return a key that identifies the weights, the preprocessing and the names of a model."""
     about = (card.sha256, card.preprocess, card.output, card.names, card.image_shape)
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
 def check_names(paths: Iterable[str]) -> None:
-    """Refuse names that a table cannot have."""
+    """Raise an error if a name is not valid UTF-8."""
     for path in paths:
         try:
             path.encode()
@@ -136,7 +142,7 @@ def check_names(paths: Iterable[str]) -> None:
 
 
 def import_pyarrow() -> Any:
-    """Import PyArrow, which Parquet files need."""
+    """Import PyArrow, which Parquet files require."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -177,7 +183,7 @@ def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row])
 
 
 def _shortest(number: float) -> float:
-    """Return the shortest decimal number of a float32."""
+    """Return the float64 with the shortest decimal representation of a float32."""
     return float(str(np.float32(number)))
 
 

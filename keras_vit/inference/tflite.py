@@ -1,4 +1,4 @@
-"""TFLite files as predictors, run with LiteRT or with TensorFlow's interpreter."""
+"""TFLite files as predictors, run by LiteRT or by TensorFlow's interpreter."""
 
 import contextlib
 import os
@@ -11,16 +11,16 @@ import numpy as np
 from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor, in_batches
 
-FEATURES = "features"  # a second signature, which not all files have
+FEATURES = "features"  # an optional second signature
 
 
 def signature_of(output: str) -> str:
-    """Return the name of the signature with the answers, by the `output` of the card."""
+    """Return the name of the signature that returns predictions, given `output` of the card."""
     return "classify" if output in outputs.CLASSIFICATION else output
 
 
 class TFLitePredictor(Predictor):
-    """TFLite file from `images` to one output, with a fixed batch size."""
+    """TFLite file that maps `images` to one output, with a fixed batch size."""
 
     kind = "tflite"
 
@@ -28,7 +28,7 @@ class TFLitePredictor(Predictor):
         super().__init__(path, model_card.read(path))
         interpreter = make_interpreter(path, num_threads)
         signatures, name = interpreter.get_signature_list(), signature_of(self.card.output)
-        name = name if name in signatures else next(iter(signatures))  # of another card, which is refused below
+        name = name if name in signatures else next(iter(signatures))  # `_check_card` raises an error
         self._answers = interpreter.get_signature_runner(name)
         has_features = FEATURES in signatures and name != FEATURES
         self._features = interpreter.get_signature_runner(FEATURES) if has_features else None
@@ -44,7 +44,7 @@ class TFLitePredictor(Predictor):
 
     @property
     def stored_precision(self) -> str:
-        """Precision by the types of the weights and of the results of the operators."""
+        """Precision according to the dtypes of the weights and of the operators' outputs."""
         with open(self.path, "rb") as file:
             stored, computed, read = tensor_types(file.read())
         if "INT16" in computed:
@@ -75,9 +75,10 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
 
 
 def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
-    """Return the types of a TFLite file's tensors: of its constants and inputs, and of the results of operators.
+    """Return three sets of dtypes of a TFLite file's tensors.
 
-    The third set has the types that operators other than DEQUANTIZE read.
+    They are the dtypes of constants and inputs, of the outputs of operators, and of the inputs of all operators except
+    DEQUANTIZE.
     """
     from tensorflow.lite.python import schema_py_generated as schema
 
@@ -101,11 +102,11 @@ def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
 
 
 def make_interpreter(path: str, num_threads: int | None = None) -> Any:
-    """Open a TFLite file with built-in operators only: by LiteRT (`ai-edge-litert`) if installed, else by TensorFlow.
+    """Open a TFLite file with LiteRT (`ai-edge-litert`) if installed, else TensorFlow. Built-in operators only.
 
     Raises:
-        FileNotFoundError: If there is no file.
-        ValueError: If it is not a TFLite file.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not a TFLite file.
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"No TFLite file {path!r}.")
@@ -115,7 +116,7 @@ def make_interpreter(path: str, num_threads: int | None = None) -> Any:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
-        import tensorflow as tf  # only where it is needed: it takes seconds to import
+        import tensorflow as tf  # imported only if needed: it takes seconds
 
         Interpreter = tf.lite.Interpreter
     with without_deprecation():
@@ -124,7 +125,7 @@ def make_interpreter(path: str, num_threads: int | None = None) -> Any:
 
 @contextlib.contextmanager
 def without_deprecation() -> Iterator[None]:
-    """Hide that TensorFlow's interpreter is deprecated: a user of a file cannot act on it."""
+    """Hide the deprecation warning of TensorFlow's interpreter, on which the user of a file cannot act."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated.*", category=UserWarning)
         yield

@@ -169,7 +169,7 @@ def test_collect_drops_padding_and_checks_shapes():
     outputs, labels = evaluators.collect(lambda images: images, batches)
     np.testing.assert_array_equal(outputs, [[1, 1, 1], [1, 1, 1], [2, 2, 2]])
     np.testing.assert_array_equal(labels, [1, 2, 3])
-    with pytest.raises(ValueError, match=r"One vector per image is expected, \[2, D\]"):
+    with pytest.raises(ValueError, match=r"Expected one vector per image, \[2, D\]"):
         evaluators.collect(lambda images: images[None], batches)
     with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluators.collect(lambda images: images, [{**batches[1], "valid": np.zeros(2)}])

@@ -33,8 +33,8 @@ class Named(Data):
         (["knn(neighbors=range(3))"], "(?s)not a literal.*neighbors="),
         (["knn(neighbors={[]: 1})"], "(?s)not a literal.*neighbors="),
         (["knn(1)"], "wrong arguments of 'knn'"),
-        (["knn|knn(name='b')"], "One evaluator is expected"),
-        ([""], "One evaluator is expected"),
+        (["knn|knn(name='b')"], "Expected one evaluator"),
+        ([""], "Expected one evaluator"),
         (["knn("], "(?s)Error in the evaluator.*knn"),
         (["__import__('os')"], "evaluator '__import__'"),
         (["knn(every=0)"], "`every` must be an integer of at least 1"),
@@ -133,7 +133,7 @@ def test_several_labels_per_image_are_of_all_classes():
     suite = evaluators.Suite(["classification"])
     for names in (("ape", "bee"), ("ape", "bee", "dog")):
         with pytest.raises(
-            ValueError, match="of several labels must have all of the model's 3 classes: ape, bee, cat. Received: ape"
+            ValueError, match="with several labels must have all of the model's 3 classes: ape, bee, cat. Received: ape"
         ):
             suite.check(context(Named(*names, label_kind="classes"), class_names=KNOWN, output="sigmoid"))
 
@@ -178,7 +178,7 @@ def test_labels_of_real_are_of_the_models_classes(tmp_path):
     def open_split(source, split, pp):
         return evaluators.Split([], 3, names=("ILSVRC2012_val_00000002.JPEG",))
 
-    with pytest.raises(ValueError, match="names the class 3, which a model of 3 classes does not have"):
+    with pytest.raises(ValueError, match="contains the class 3, which a model of 3 classes does not have"):
         suite.check(context(open_split, class_names=KNOWN))
     suite.check(context(open_split, class_names=tuple("abcd")))
     with pytest.raises(ValueError, match="must be files with names"):

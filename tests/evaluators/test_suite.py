@@ -68,7 +68,7 @@ def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path)
         evaluators.real.select(labels, ["cat.jpg"], "real.json")
     with pytest.raises(ValueError, match="labels of 5 images. Received: an image of number 6"):
         evaluators.real.select(labels, ["ILSVRC2012_val_00000006.JPEG"], "real.json")
-    with pytest.raises(ValueError, match="for each of the 5 images is expected. Received: 1"):
+    with pytest.raises(ValueError, match="for each of the 5 images. Received: 1"):
         evaluators.real.evaluate(lambda images: images, batches, sets[:1])
 
 

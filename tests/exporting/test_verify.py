@@ -89,7 +89,7 @@ def test_unreadable_pictures_are_left_out():
     kept = sample_images.keep_readable(mixed, tiny.preprocess)
     assert kept.names == ["a", "c"]
     np.testing.assert_array_equal(kept.labels, [1, 3])
-    with pytest.raises(ValueError, match="None of those given can be read"):
+    with pytest.raises(ValueError, match="None of the images can be read"):
         sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)
 
 

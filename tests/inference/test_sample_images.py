@@ -54,7 +54,7 @@ def test_the_page_of_a_run_that_skips_bad_images(given, folder):
 
 def test_no_file_can_be_read(tmp_path):
     (tmp_path / "a.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    with pytest.raises(ValueError, match="None of those given"):
+    with pytest.raises(ValueError, match="None of the images"):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/*.jpg"], on_bad_image="skip")
     with pytest.raises(FileNotFoundError, match="b.jpg"):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/b.jpg"], on_bad_image="skip")
