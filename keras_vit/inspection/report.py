@@ -25,7 +25,7 @@ _HELP = {
     "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
     "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
-    "Similarity of positions": "Each panel compares the position embedding of one patch with the embeddings of all patches.",
+    "Similarity of positions": "Each panel compares the position embedding of a patch with those of all patches.",
     "Attention distance": "Each dot is an attention head: the mean distance from a patch to the patches it attends to.",
 }
 
@@ -56,7 +56,7 @@ def write_report(
         predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`, or None for a model without
             classes.
         class_names: Names of the classes.
-        model: The Keras model, or None for an exported model, of which only predictions are available.
+        model: The Keras model, or None for an exported model, which provides only predictions.
         results: Result of the evaluator `classification`, `regression` or `segmentation`.
         data: Name of the evaluated data, such as `"test split of digits"`.
         card: Model card, a dictionary from names to values.

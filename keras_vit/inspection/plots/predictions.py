@@ -18,7 +18,7 @@ def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Seque
 
     Args:
         true: True values, `[N, k]`.
-        predicted: Predicted values, `[N, k]`. Pairs with a value that is not finite are left out.
+        predicted: Predicted values, `[N, k]`. Pairs with a value that is not finite are ignored.
         names: Names of the values.
 
     Example:

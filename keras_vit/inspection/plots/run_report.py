@@ -57,7 +57,7 @@ def draw_report(
     draw_metric(of_score, metrics, score)
     name = f"eval_{score.name}"
     evaluations = [(line[name], line["step"]) for line in metrics if name in line]
-    if evaluations:  # its checkpoint is kept
+    if evaluations:  # mark the best evaluation, whose checkpoint is kept
         best, step = max(evaluations, key=lambda pair: score.goodness(pair[0]))
         of_score.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
         of_score.set_title(f"Best evaluation: {score.text(best)} at step {step:,}", fontsize=8, color=_QUIET)
