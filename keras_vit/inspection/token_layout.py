@@ -17,8 +17,8 @@ class TokenLayout:
     Attributes:
         grid: Rows and columns of the patches.
         num_prefix_tokens: Number of tokens before the patches (class token, distillation token, registers).
-        reads: What the head reads: `"tokens"` (those in `read_tokens`), `"patches"` (their mean) or `"probe"` (the
-            result of attention pooling).
+        reads: Input of the head: `"tokens"` (the tokens in `read_tokens`), `"patches"` (the mean of the patches) or
+            `"probe"` (the result of attention pooling).
         read_tokens: Positions of the tokens that the head reads, if `reads` is `"tokens"`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Section of the page with images and predictions, and the data from which the script draws maps."""
+"""Section of the page with images and predictions, and the data of its maps."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
