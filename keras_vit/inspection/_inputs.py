@@ -27,8 +27,8 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
     if isinstance(model, ConfiguredModel):
         if model.config.input_range is None and images.dtype.kind in "biu":
             raise ValueError(
-                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
-                "them as for the training, for example images / 127.5 - 1."
+                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. "
+                "Preprocess the images as in training, for example images / 127.5 - 1."
             )
         check_shape(model, images)
     return images

@@ -138,5 +138,5 @@ def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[
         return jax.grad(function)(tensors)
     raise NotImplementedError(
         f"gradient_attention works with the TensorFlow and JAX backends. Received: {backend!r}. attention_rollout "
-        "works with all."
+        "works with every backend."
     )

@@ -98,7 +98,7 @@ def _attention_maps(
         rollouts.append(found.layout.to_grid(found.layout.output_row(rollout))[0])
     layers = [grids[0] for grids in found.grids().values()]  # [H, h, w] each
     means = [grids.mean(axis=0, keepdims=True) for grids in layers]
-    if len({len(grids) for grids in layers}) == 1:  # show single heads only if all layers have the same number
+    if len({len(grids) for grids in layers}) == 1:  # show each head only if all layers have equally many
         means = [np.concatenate(pair) for pair in zip(means, layers, strict=True)]
     maps = {"rollout": np.stack(rollouts)[:, None], "layers": np.stack(means)}
     views = [

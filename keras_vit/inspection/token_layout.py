@@ -75,14 +75,14 @@ class LayoutRecorder:
             self._reads.append(PROBE)
         elif isinstance(layer, PatchMeanPooling):
             prefix = int(inputs.shape[1]) - (self.grid[0] * self.grid[1] if self.grid else 0)
-            # The mean is over all tokens or only over the patches.
+            # The mean is either over all tokens or only over the patches.
             self._reads += range(int(inputs.shape[1])) if prefix and not layer.num_prefix_tokens else [PATCHES]
 
     def layout(self) -> TokenLayout:
         """Return the token layout. Raises a ValueError unless a patch embedding and an encoder block have run."""
         if self.grid is None or self.length is None:
             raise ValueError(
-                "The model has no patch embedding that encoder blocks follow, so it has no attention. Pass a "
+                "The model has no patch embedding followed by encoder blocks, so it has no attention. Pass a "
                 "VisionTransformer or a model that contains one."
             )
         prefix = self.length - self.grid[0] * self.grid[1]

@@ -28,9 +28,9 @@ class Page:
     title: str
     subtitle: str = ""
     tiles: Sequence[tuple[str, str]] = ()  # headline values with their captions
-    notes: Sequence[str] = ()  # explain missing parts of the page
+    notes: Sequence[str] = ()  # reasons why parts of the page are missing
     images: Sequence[ImageCard] = ()
-    views: Sequence[View] = ()  # the page opens with the first
+    views: Sequence[View] = ()  # the page opens with the first view
     num_mistakes: int | None = None  # among all evaluated images, not only `images`
     classes: Classes | None = None
     figures: Sequence[Figure] = ()

@@ -1,4 +1,4 @@
-"""Access to matplotlib, which is imported only when a figure is drawn."""
+"""Drawing and saving with matplotlib. Only this module imports matplotlib, and only when a figure is drawn."""
 
 import functools
 import importlib
@@ -23,7 +23,7 @@ _STYLE = {
     "figure.constrained_layout.use": True,
     "text.parse_math": False,  # a "$" in the name of a class or file does not start a formula
     "svg.fonttype": "none",  # keep text as text, so that it is searchable and uses the reader's font
-    "svg.hashsalt": "keras_vit",  # equal figures give equal files
+    "svg.hashsalt": "keras_vit",  # write equal files for equal figures
     "pdf.fonttype": 42,
     "savefig.dpi": 150,
 }

@@ -1,4 +1,4 @@
-"""The figure that a training run writes."""
+"""Figure of a training run: its curves and some predictions."""
 
 from collections.abc import Sequence
 
