@@ -1,4 +1,4 @@
-"""Looking into trained models: attention, embeddings, features; NumPy in, NumPy out. `plots` draws them."""
+"""Inspection of trained models: attention, embeddings and features as NumPy arrays, which `plots` draws."""
 
 from keras_vit.inspection.attention import AttentionMaps, attention_maps, attention_rollout
 from keras_vit.inspection.distance import attention_distance

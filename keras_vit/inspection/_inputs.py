@@ -1,4 +1,4 @@
-"""Models and images as users pass them to the functions of this package."""
+"""Checks of the models and images that users pass to this package."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +13,13 @@ from keras_vit.models.inputs import check_shape
 
 
 def check_model(model: Any, name: str = "model") -> None:
-    """Raise a ValueError if something is not a model."""
+    """Raise a ValueError if `model` is not a Keras model."""
     example = "open a file with keras.models.load_model, such as 'runs/digits/model.keras'"
     _checks.instance(name, model, keras.Model, example)
 
 
 def check_images(model: keras.Model, images: Any, name: str = "model") -> np.ndarray:
-    """Return a batch of images as the array that a model takes; refuse whole numbers where it expects [-1, 1]."""
+    """Return a batch of images as an array. Raises a ValueError for integers if the model expects floats in [-1, 1]."""
     check_model(model, name)
     images = _checks.numbers_of("images", images, "a batch [B, height, width, channels]")
     if images.ndim != 4 or not len(images):
@@ -27,17 +27,17 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
     if isinstance(model, ConfiguredModel):
         if model.config.input_range is None and images.dtype.kind in "biu":
             raise ValueError(
-                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. Prepare "
-                "them as for the training, for example images / 127.5 - 1."
+                f"{type(model).__name__} takes floats in [-1, 1]. Received: images of type {images.dtype}. "
+                "Preprocess the images as in training, for example images / 127.5 - 1."
             )
         check_shape(model, images)
     return images
 
 
 def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield `[b, height, width, channels]` with b up to `batch_size`.
+    """Yield batches `[b, height, width, channels]` with b up to `batch_size`.
 
-    `images` is an array, or an iterable of batches or of images, which is read one element at a time.
+    `images` is an array or an iterable of images or batches. An iterable is read one element at a time.
     """
     for element in [images] if hasattr(images, "shape") else images:
         batch = np.asarray(element)
@@ -52,5 +52,5 @@ def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Return a tensor as an array, float32 where it is of lower precision."""
+    """Return a tensor as a float32 array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))

@@ -1,4 +1,4 @@
-"""Attention maps, and what follows from them: where the output looks, and attention rollout."""
+"""Attention maps and attention rollout."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ _FUSIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max
 
 
 class AttentionMaps(dict):
-    """Attention weights by layer, first to last, with the layout of the tokens.
+    """Dictionary of attention weights by layer name, in execution order, with the layout of the tokens.
 
     Args:
-        maps: Layer name to weights, `[B, H, N, N]`; `[B, H, 1, N]` for attention pooling.
-        layout: Which token is which.
-        pooling: Name of the layer that is attention pooling, or None.
+        maps: Maps layer names to weights: `[B, H, N, N]` for encoder blocks, `[B, H, 1, N]` for attention pooling.
+        layout: Order of the tokens.
+        pooling: Name of the attention pooling layer, or None.
 
     Example:
     >>> maps = attention_maps(model, images)
@@ -40,26 +40,27 @@ class AttentionMaps(dict):
         return {name: weights for name, weights in self.items() if name != self.pooling}
 
     def probe(self) -> np.ndarray | None:
-        """Return the weights of attention pooling, mean of its heads, `[B, N]`, or None where there is none."""
+        """Return the weights of attention pooling `[B, N]`, averaged over its heads, or None if it is not used."""
         return None if self.pooling is None else self[self.pooling].mean(axis=1)[:, 0]
 
     def output_grid(self, matrix: np.ndarray) -> np.ndarray:
-        """Return the share of each patch in the output.
+        """Return the weight of each patch in the model's output.
 
         Args:
-            matrix: Weight of each token (last axis) in each token, `[B, ..., N, N]`: a rollout, or weights of a layer.
+            matrix: `[B, ..., N, N]`: a rollout or the weights of a layer. Row n contains the weight of each token in
+                token n.
 
         Returns:
-            `[B, ..., h, w]`: the rows of the tokens that the output reads, averaged; the weighted mean of rows where it
-            reads by attention pooling.
+            `[B, ..., h, w]`: the mean over the rows of the tokens that the head reads, or the mean weighted by
+            attention pooling if the model uses it.
         """
         return self.layout.to_grid(self.layout.output_row(matrix, self.probe()))
 
     def grids(self) -> dict[str, np.ndarray]:
         """Return the attention map of each layer and head, `[B, H, h, w]` by layer name.
 
-        For models that read the class token it is the token's row, else the mean of the patches' rows; for attention
-        pooling the row of its probe.
+        The map of an encoder block is the row of the class token if the head reads it, and the mean over the rows of
+        the patches otherwise. The map of attention pooling is the row of its probe.
         """
         return {
             name: self.layout.to_grid(weights[:, :, 0] if name == self.pooling else self.layout.output_row(weights))
@@ -70,18 +71,20 @@ class AttentionMaps(dict):
 def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> AttentionMaps:
     """Return the attention weights of every layer.
 
-    The model's own layers run once, in the model's order; attention pooling and models inside of models are included.
+    The model's layers run once, in order. Attention pooling and nested models are included.
 
     Args:
         model: A `VisionTransformer`, or a functional or sequential model with one inside.
-        images: `[B, height, width, channels]`, as the model takes them.
-        batch_size: How many images run at a time. The result holds the weights of all.
+        images: Inputs of the model, `[B, height, width, channels]`.
+        batch_size: Number of images per call. The result contains the weights of all images.
 
     Returns:
-        Layer name to float32 `[B, H, N, N]` (rows sum to 1), and `[B, H, 1, N]` for attention pooling.
+        `AttentionMaps` from layer names to float32 arrays: `[B, H, N, N]` for encoder blocks, `[B, H, 1, N]` for
+        attention pooling. Rows sum to 1.
 
     Raises:
-        ValueError: If the model has no attention, or is a subclass whose layers cannot be followed.
+        ValueError: If the model has no attention, or is a subclass with its own `call`, whose layers cannot be
+            intercepted.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
@@ -99,7 +102,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
         count: collections.Counter = collections.Counter()
 
         def keep(layer, weights, _, count=count):
-            count[layer.name] += 1  # two models inside of one can have layers of the same name
+            count[layer.name] += 1  # nested models can have layers of the same name
             name = layer.name if count[layer.name] == 1 else f"{layer.name}#{count[layer.name]}"
             parts.setdefault(name, []).append(_inputs.to_numpy(weights))
             if isinstance(layer, MAPHead):
@@ -115,8 +118,8 @@ def run(
 ) -> tuple[Any, token_layout.LayoutRecorder]:
     """Run a model on a batch and pass each layer's attention weights to a callback.
 
-    `on_weights` takes the encoder block or attention pooling, its weights, and the token layout recorded so far.
-    The result is the model's output and the token layout.
+    `on_weights` is called with the layer (an encoder block or attention pooling), its weights, and the token layout
+    recorded so far. Returns the model's output and the recorder of the token layout.
     """
     recorder = token_layout.LayoutRecorder()
 
@@ -135,7 +138,7 @@ def run(
 
 
 def require_attention(model: keras.Model) -> None:
-    """Raise a ValueError if a model has no attention to look at."""
+    """Raise a ValueError if a model has no attention layers."""
     _inputs.check_model(model)
     if not layer_walk.has_attention(model):
         raise ValueError(
@@ -150,20 +153,21 @@ def attention_rollout(
     discard_ratio: float = 0.0,
     residual: bool = True,
 ) -> np.ndarray:
-    """Return how much of each input token is in each token of the last layer, following attention from layer to layer.
+    """Return the share of each input token in each token of the last layer.
 
-    Each layer's heads are fused, the identity is added for the residual connection, rows are normalized to 1, and the
-    layers are multiplied.
+    In each layer, the heads are fused, the identity is added for the residual connection, and the rows are normalized
+    to sum to 1. The rollout is the product of the resulting matrices.
 
     Args:
-        maps: What `attention_maps` returns, or `[B, H, N, N]` of each layer, first to last.
-        head_fusion: `"mean"`, `"max"` or `"min"` over the heads.
-        discard_ratio: Share of each image's weights, the smallest ones, to set to zero in every layer, in [0, 1).
-        residual: Whether the residual connection counts as much as attention; without it, only attention is followed.
+        maps: Result of `attention_maps`, or a list of arrays `[B, H, N, N]`, one per layer, first to last.
+        head_fusion: How to fuse the heads: `"mean"`, `"max"` or `"min"`.
+        discard_ratio: Fraction of the weights to set to zero, in [0, 1). The smallest weights of each image are set to
+            zero in each layer.
+        residual: Whether to add the identity for the residual connection. If False, only attention counts.
 
     Returns:
-        `[B, N, N]`, float32, rows that sum to 1: row n says what token n is made of. `maps.output_grid(rollout)` is
-        what the output is made of, patch by patch.
+        float32 `[B, N, N]`: row n contains the share of each input token in token n, and sums to 1.
+        `maps.output_grid(rollout)` returns the share of each patch in the output.
 
     References:
         - [Quantifying Attention Flow in Transformers](https://arxiv.org/abs/2005.00928)
@@ -194,9 +198,10 @@ def rollout_step(
     discard_ratio: float = 0.0,
     residual: bool = True,
 ) -> np.ndarray:
-    """Follow attention through one more layer; other arguments as of `attention_rollout`.
+    """Extend a rollout by one layer; the options are those of `attention_rollout`.
 
-    `rollout` is that of the layers before, float64 `[B, N, N]` or None for the first, `weights` are `[B, H, N, N]`.
+    `rollout` covers the previous layers, float64 `[B, N, N]`, or is None for the first layer. `weights` are the
+    attention weights of the next layer, `[B, H, N, N]`.
     """
     fused = _FUSIONS[head_fusion](np.asarray(weights, np.float64), axis=1)  # [B, N, N]
     if count := int(fused[0].size * discard_ratio):
@@ -206,5 +211,5 @@ def rollout_step(
     if residual:
         fused = fused + np.eye(fused.shape[-1])
     total = fused.sum(axis=-1, keepdims=True)
-    fused = fused / np.where(total > 0, total, 1.0)  # a row of zeros stays
+    fused = fused / np.where(total > 0, total, 1.0)  # a row of zeros stays zero
     return fused if rollout is None else fused @ rollout  # [B, N, N]

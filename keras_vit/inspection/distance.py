@@ -15,7 +15,7 @@ from keras_vit.layers import EncoderBlock
 
 @functools.lru_cache(maxsize=1)  # for all layers and batches
 def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.ndarray:
-    """Return the distances in pixels between the centers of all pairs of patches of a grid, float32 `[h*w, h*w]`."""
+    """Return the distance in pixels between the centers of each pair of patches, float32 `[h*w, h*w]`."""
     rows, columns = np.mgrid[: grid[0], : grid[1]].reshape(2, -1).astype(np.float64)
     y = (rows[:, None] - rows) * patch[0]
     x = (columns[:, None] - columns) * patch[1]
@@ -25,18 +25,19 @@ def patch_distances(grid: tuple[int, int], patch: tuple[float, float]) -> np.nda
 def attention_distance(
     model: keras.Model, images: Any, batch_size: int = 8, normalize: bool = True, progress: bool = False
 ) -> np.ndarray:
-    """Return the mean distance over which each head of each layer attends, in pixels of the images.
+    """Return the mean attention distance of each head in each layer, in pixels.
 
-    For each patch, the distances to all patches are averaged with its attention weights, then patches and images are
-    averaged. Class token and registers have no position and are left out. Each layer's weights are reduced at once, so
-    memory does not grow with the number of images or layers.
+    The attention distance of a patch is the mean of its distances to all patches, weighted by attention. The result is
+    averaged over patches and images. The class token and registers have no position and are ignored. The weights of
+    each layer are reduced immediately, so memory does not grow with the number of images or layers.
 
     Args:
         model: A `VisionTransformer`, or a functional or sequential model with one inside.
-        images: `[n, height, width, channels]`, or an iterable of images or batches, read one batch at a time.
+        images: `[n, height, width, channels]`, or an iterable of images or batches, which is read one element at a
+            time.
         batch_size: Number of images per call.
-        normalize: Whether to divide the weights among the patches by their sum, so that the result is a weighted mean.
-            Otherwise attention to the class token and registers counts as distance 0.
+        normalize: Whether to divide the weights of the patches by their sum, so that the result is a weighted mean.
+            If False, attention to the class token and registers counts as distance 0.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -78,7 +79,7 @@ def attention_distance(
 
 
 def _summed_distance(weights: Any, distances: np.ndarray, normalize: bool) -> Any:
-    """Return the distance, averaged over queries and summed over images, `[H]`."""
+    """Return the attention distance, averaged over queries and summed over images, `[H]`."""
     patches = distances.shape[0]
     weights = ops.cast(weights[:, :, -patches:, -patches:], "float32")  # [B, H, h*w, h*w]
     reach = ops.einsum("bhnm,nm->bhn", weights, distances)

@@ -1,4 +1,4 @@
-"""Weights of the first layers: filters of the patch embedding, and similarity of position embeddings."""
+"""Filters of the patch embedding and similarity of the position embeddings."""
 
 import keras
 import numpy as np
@@ -12,15 +12,16 @@ from keras_vit.models import layer_walk
 def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
     """Return the principal components of the filters that read the pixels.
 
-    These are the patch embedding's filters in a Vision Transformer, and the first convolution's in a hybrid or a BiT,
-    whose patch embedding reads features instead.
+    A Vision Transformer reads the pixels with its patch embedding. A hybrid or a BiT reads them with its first
+    convolution.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a model with one inside.
-        k: Number of components; fewer if the filters have fewer dimensions.
+        k: Number of components. Fewer are returned if the filters have fewer dimensions.
 
     Returns:
-        float32 `[k, height, width, channels]`, orthonormal, the strongest first. The largest value of each is positive.
+        float32 `[k, height, width, channels]`: orthonormal components, the strongest first. The entry of largest
+        magnitude in each component is positive.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (left)
@@ -53,13 +54,14 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
 
     Args:
         model: A `VisionTransformer`, or a model with one inside.
-        layer: Index of the table, for models with one per layer.
+        layer: Index of the encoder layer, for models with a table of position embeddings per layer.
 
     Returns:
-        float32 `[h, w, h, w]`: the map `[y, x]` compares the patch in row y and column x with all patches.
+        float32 `[h, w, h, w]`: entry `[y, x]` is the map of similarities between the patch in row y, column x and all
+        patches.
 
     Raises:
-        ValueError: If the model adds no position embeddings to the patches, or has no table `layer`.
+        ValueError: If the model adds no position embeddings to its patches, or `layer` is out of range.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), figure 7 (middle) and appendix D.4

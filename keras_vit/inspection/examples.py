@@ -1,4 +1,4 @@
-"""Images as a model sees them, and the choice of those worth looking at."""
+"""Example images of reports: their preprocessing and selection."""
 
 import dataclasses
 import os
@@ -11,20 +11,20 @@ from keras_vit.data import masks, preprocess
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """An image as the model sees it, before and after the normalization."""
+    """An image after cropping and resizing, both before and after normalization."""
 
     name: str
     pixels: np.ndarray  # uint8 [h, w, c], decoded, resized and cropped
     image: np.ndarray  # float32 [h, w, c], preprocessed
     label: np.ndarray | int | None = None  # class number or multi-hot row
-    attention: np.ndarray | None = None  # [layers, h, w] from an exported model that returns it
+    attention: np.ndarray | None = None  # [layers, h, w] if an exported model returns it
     mask: np.ndarray | None = None  # true class of each pixel, integers [h, w]
     predicted: np.ndarray | None = None  # predicted class of each pixel, integers [h, w]
-    values: Sequence[tuple[str, str]] = ()  # names of predicted values, each with its number as text
+    values: Sequence[tuple[str, str]] = ()  # predicted values: name and formatted number
 
 
 def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = None) -> Example:
-    """Return an example from an encoded image, preprocessed by `pp`; folders are cut off its name."""
+    """Decode and preprocess an image with `pp`. The example's name is the base name of `name`."""
     import tensorflow as tf
 
     encoded = tf.constant(contents)
@@ -34,7 +34,7 @@ def load(contents: bytes, name: str, pp: str, label: np.ndarray | int | None = N
 
 
 def mask_as_seen(contents: bytes, mask: np.ndarray, pp: str, num_classes: int) -> np.ndarray:
-    """Return the mask of an encoded image, `[h, w]`, resized and cropped as the image is; ignored pixels are -1."""
+    """Return a mask `[h, w]`, resized and cropped like its image. Ignored pixels are -1."""
     import tensorflow as tf
 
     function = masks.processed(preprocess.host_function(preprocess.split(pp)[0]), num_classes)
@@ -43,11 +43,11 @@ def mask_as_seen(contents: bytes, mask: np.ndarray, pp: str, num_classes: int) -
 
 
 def choose(count: int, right: np.ndarray | None, confidence: np.ndarray | None, total: int) -> list[int]:
-    """Return the indices of up to `count` of `total` images worth looking at.
+    """Return the indices of up to `count` of `total` images to show.
 
-    Up to half of them are mistakes, those of the highest confidence first. The others are spread evenly over the
-    images that are predicted correctly, because data sets are often sorted by class. Where it is not known which
-    predictions are `right`, all are spread evenly.
+    Up to half of the images are mistakes, the most confident first; more if there are too few correct predictions. The
+    remaining images are spread evenly over the correct predictions, because data sets are often sorted by class. If
+    `right` or `confidence` is None, the images are spread evenly over all `total` images.
     """
     if right is None or confidence is None:
         return spread(range(total), count)
@@ -58,7 +58,7 @@ def choose(count: int, right: np.ndarray | None, confidence: np.ndarray | None, 
 
 
 def spread(indices: Sequence[int], count: int) -> list[int]:
-    """Return up to `count` of some indices, evenly spread."""
+    """Return up to `count` of the indices, evenly spaced."""
     if count < 1 or not len(indices):
         return []
     chosen = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).round().astype(int))

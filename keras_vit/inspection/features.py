@@ -1,4 +1,4 @@
-"""Features of every block, and their similarity between two models."""
+"""Features of every block and their similarity between two models."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,26 +10,27 @@ from keras_vit import _checks
 from keras_vit.inspection import _inputs
 from keras_vit.models import layer_walk
 
-_SMALLEST_BATCH = 4  # the unbiased estimate is undefined below
+_SMALLEST_BATCH = 4  # the unbiased estimate is undefined for smaller batches
 
 
 def layer_features(
     model: keras.Model, images: Any, layers: str | Sequence[str] | None = None, batch_size: int = 32
 ) -> dict[str, np.ndarray]:
-    """Return the output of every block by its name.
+    """Return the outputs of blocks by name.
 
     Args:
         model: Any functional or sequential model.
-        images: `[B, height, width, channels]`, as the model takes them.
-        layers: Name of a layer or several, such as `["encoder_norm", "pre_logits"]`; None for all encoder blocks and
+        images: Inputs of the model, `[B, height, width, channels]`.
+        layers: Name or names of layers, such as `["encoder_norm", "pre_logits"]`. None for all encoder blocks and
             ResNet stages.
-        batch_size: Number of images per call. The result holds the features of all.
+        batch_size: Number of images per call. The result contains the features of all images.
 
     Returns:
-        Layer name to float32 `[B, N, D]` for encoder blocks, `[B, h, w, C]` for ResNet stages, in execution order.
+        Dictionary from layer names to float32 arrays, in execution order: `[B, N, D]` for encoder blocks,
+        `[B, h, w, C]` for ResNet stages.
 
     Raises:
-        ValueError: If there is no layer of that name.
+        ValueError: If the model has no layer with a requested name.
 
     Example:
     >>> features = layer_features(model, images, ["encoderblock_1", "encoder_norm"])
@@ -52,16 +53,16 @@ def _features(model: keras.Model, images: np.ndarray, layers: Sequence[str] | No
 def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     """Return the linear centered kernel alignment (CKA) of two sets of features of the same examples.
 
-    It is 1 for features that differ by rotation and scale, and near 0 for unrelated ones.
+    CKA is 1 for features that differ only by rotation and scale, and near 0 for unrelated features.
 
     Args:
         x: `[n, ...]`, flattened to `[n, features]`.
         y: `[n, ...]`, with any number of features.
-        unbiased: Whether to use the estimate that does not grow when n is below the number of features. It may be
-            slightly negative.
+        unbiased: Whether to use the unbiased estimate. The default estimate grows if n is below the number of
+            features; the unbiased estimate does not, but it may be slightly negative.
 
     Raises:
-        ValueError: If the numbers of examples differ or are too small.
+        ValueError: If `x` and `y` have different numbers of examples, or too few.
 
     References:
         - [Similarity of Neural Network Representations Revisited](https://arxiv.org/abs/1905.00414)
@@ -88,7 +89,7 @@ class LayerSimilarity(NamedTuple):
     Attributes:
         values: CKA of each pair, float32 `[layers, other layers]`.
         layers: Names of the first model's layers.
-        other_layers: Names of the second's.
+        other_layers: Names of the second model's layers.
 
     Example:
     >>> similarity = layer_similarity(model, model, images)
@@ -104,18 +105,20 @@ class LayerSimilarity(NamedTuple):
 def layer_similarity(
     model: keras.Model, other: keras.Model, images: Any, other_images: Any = None, batch_size: int = 64
 ) -> LayerSimilarity:
-    """Return the CKA of each pair of blocks of two models, estimated batch by batch in bounded memory.
+    """Return the CKA of each pair of blocks of two models.
+
+    The CKA is estimated batch by batch, so memory does not grow with the number of images.
 
     Args:
         model: Any functional or sequential model with blocks.
-        other: The model to compare it with. It may be the same.
-        images: An array, or an iterable of batches, as the first model takes them.
-        other_images: The same images as the second model takes them; None if both take the same.
-        batch_size: Number of images that are compared with each other, at least 4. The estimate is unbiased, and less
-            noisy for larger batches. A smaller last batch is left out.
+        other: The second model. It may be the same as `model`.
+        images: Inputs of `model`: an array or an iterable of batches.
+        other_images: The same images as inputs of `other`; None if both models take the same inputs.
+        batch_size: Number of images that are compared with each other, at least 4. Larger batches give a less noisy
+            estimate. An iterable's larger batches are split, and batches of fewer than 4 images are ignored.
 
     Raises:
-        ValueError: If there are too few images, or the two sets differ in number.
+        ValueError: If every batch has fewer than 4 images, or `images` and `other_images` differ in number.
 
     References:
         - [Do Wide and Deep Networks Learn the Same Things?](https://arxiv.org/abs/2010.15327), equations 2 and 3
@@ -137,7 +140,7 @@ def layer_similarity(
     for batch, other_batch in pairs:
         if len(batch) != len(other_batch):
             raise ValueError(
-                f"`images` and `other_images` must hold the same images in the same batches. Received: "
+                f"`images` and `other_images` must contain the same images in the same batches. Received: "
                 f"batches of {len(batch)} and {len(other_batch)}."
             )
         if len(batch) < _SMALLEST_BATCH:
@@ -159,10 +162,10 @@ def layer_similarity(
 
 
 def _gram(features: np.ndarray) -> np.ndarray:
-    """Return the products of all pairs of examples, float64 `[n, n]`."""
+    """Return the inner products of all pairs of examples, float64 `[n, n]`."""
     features = np.atleast_1d(np.asarray(features, np.float64))
     flat = features.reshape(len(features), -1)
-    flat = flat - flat.mean(axis=0)  # changes no result, but keeps precision if means are large
+    flat = flat - flat.mean(axis=0)  # does not change the CKA; keeps precision if the means are large
     return flat @ flat.T
 
 

@@ -1,4 +1,4 @@
-"""Headings of pages and figures, without absolute paths, because both are passed on."""
+"""Headings of pages and figures. They contain no absolute paths, because pages and figures are shared."""
 
 import datetime
 import os
@@ -11,23 +11,23 @@ _SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
 
 
 def run_title(recipe: Mapping[str, Any]) -> str:
-    """Return a title for the recipe of a run, such as `"ViT-B/16 on flowers"`."""
+    """Return a title for a run from its recipe, such as `"ViT-B/16 on flowers"`."""
     return f"{_model(recipe['model'])} on {source_title(recipe['data']['source'])}"
 
 
 def source_title(source: str) -> str:
-    """Return the name of a source, or of its folder if the source is in a folder."""
+    """Return the name of a data source. An absolute path is shortened to the name of its folder."""
     _, colon, place = source.partition("#")[0].partition(":")
     return os.path.basename(os.path.normpath(place)) if colon and os.path.isabs(place) else source
 
 
 def stamp() -> str:
-    """Return version and date, such as `"keras_vit 0.1.0 · 22 November 2026"`."""
+    """Return the version and the date, such as `"keras_vit 0.1.0 · 22 November 2026"`."""
     return f"keras_vit {version.__version__} · {datetime.date.today():%d %B %Y}"
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    """Return the name of the variant, or the number of layers of a model of other sizes."""
+    """Return the name of the variant, or the number of layers if the sizes differ from the variant's."""
     name, sizes = str(model["variant"]), model.get("arguments", {})
     if name not in models.VIT or not any(sizes.get(size) for size in _SIZES):
         return name

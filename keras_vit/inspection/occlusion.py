@@ -1,4 +1,4 @@
-"""Occlusion: which parts of an image a predictor needs. Works with anything that predicts."""
+"""Occlusion sensitivity: which parts of an image a prediction depends on."""
 
 import functools
 from collections.abc import Callable
@@ -18,20 +18,20 @@ def occlusion_sensitivity(
     fill: float = 0.0,
     batch_size: int = 16,
 ) -> np.ndarray:
-    """Return how much the score of a class drops when a part of the image is covered.
+    """Return how much the score of a class drops when each part of the image is covered.
 
-    It needs only predictions, so it works with exported models and with models without attention.
+    Only predictions are needed, so exported models and models without attention work as well.
 
     Args:
-        predict: Model, or function from images `[B, height, width, channels]` to scores `[B, classes]`.
-        image: `[height, width, channels]`, as `predict` takes it.
+        predict: A model, or a function from images `[B, height, width, channels]` to scores `[B, classes]`.
+        image: Input of `predict` for one image, `[height, width, channels]`.
         class_index: Class number; None for the most likely class.
-        grid: Rows and columns of parts that the image is divided into.
-        fill: Value of the covered pixels; 0 is gray for images in [-1, 1].
+        grid: Number of rows and columns to divide the image into.
+        fill: Value of covered pixels; 0 is gray for images in [-1, 1].
         batch_size: Number of images per call.
 
     Returns:
-        float32 `[rows, columns]`: the drop of the score, negative if covering the part raises it.
+        float32 `[rows, columns]`: the drop of the score. It is negative if covering the part raises the score.
 
     References:
         - [Visualizing and Understanding Convolutional Networks](https://arxiv.org/abs/1311.2901), section 4.2
@@ -57,7 +57,7 @@ def occlusion_sensitivity(
 def covered_scores(
     predict: Callable[[np.ndarray], np.ndarray], image: np.ndarray, grid: int | tuple[int, int], fill: float, batch: int
 ) -> np.ndarray:
-    """Return the scores of copies of an image, each with another part covered: `[rows, columns, classes]`."""
+    """Return the scores of an image with each part covered in turn, `[rows, columns, classes]`."""
     rows, columns = _checks.size_pair("grid", grid)
     rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)

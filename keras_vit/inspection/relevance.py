@@ -1,4 +1,4 @@
-"""Relevance of each patch for a class: attention weighted by the gradient of the class score."""
+"""Relevance of each patch for a class: attention weighted by the gradient of the class's score."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,22 +20,22 @@ def gradient_attention(
 ) -> np.ndarray:
     """Return the relevance of each patch for a class.
 
-    In each layer the attention weights are multiplied with the gradient of the class's score with respect to them;
-    what is positive is averaged over the heads, and relevance is passed on from layer to layer: `R += A R`, starting
-    from the identity.
+    In each layer, the attention weights are multiplied by the gradient of the class's score with respect to the
+    weights. Negative products are set to zero, and the mean over the heads is `A`. The relevance `R` starts as the
+    identity and is updated in each layer: `R += A R`.
 
     Args:
         model: A `VisionTransformer` with its head, or a functional or sequential model with one inside.
-        images: `[B, height, width, channels]`, as the model takes them.
-        class_index: The class, one for all images or one each; None for each image's likeliest.
-        batch_size: How many images run at a time.
+        images: Inputs of the model, `[B, height, width, channels]`.
+        class_index: Class number, or a list with one number per image. None for the most likely class of each image.
+        batch_size: Number of images per call.
 
     Returns:
-        float32 `[B, h, w]`, not negative: the output's relevance to each patch.
+        float32 `[B, h, w]`, nonnegative: the relevance of each patch.
 
     Raises:
-        ValueError: If the model has no attention or its output no classes, or the class does not exist.
-        NotImplementedError: On a backend without gradients of functions.
+        ValueError: If the model has no attention or no classes, or `class_index` is out of range.
+        NotImplementedError: On backends other than TensorFlow and JAX.
 
     References:
         - [Generic Attention-model Explainability](https://arxiv.org/abs/2103.15679), equations 5, 6 and 8
@@ -83,7 +83,7 @@ def _relevance(
         return ops.sum(ops.cast(_run_with_offsets(model, images, offsets), "float32") * one_hot)
 
     slopes = gradients(score, [ops.zeros_like(weights) for weights in maps])
-    own = np.eye(recorder.length or 0, dtype=np.float32)  # each token's relevance to itself
+    own = np.eye(recorder.length or 0, dtype=np.float32)  # relevance of each token for itself
     relevance, probe = own, None
     for layer, weights, slope in zip(layers, maps, slopes, strict=True):
         # [B, N, N], or [B, 1, N] for attention pooling
@@ -99,12 +99,12 @@ def _relevance(
 
 
 def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]) -> Any:
-    """Return a model's scores when an offset, here zero, is added to each layer's attention weights."""
+    """Return the model's scores with an offset added to the attention weights of each layer."""
     remaining, last = iter(offsets), endings(model)[-1]
 
     def call(layer, *args, **kwargs):
         if layer is last and activation_of(layer) in ("softmax", "sigmoid"):
-            # The score is what comes before: a probability near 1 has no gradient left.
+            # Use the logit as the score: the gradient of a probability near 1 vanishes.
             if not hasattr(layer, "kernel"):
                 return args[0]
             activation, layer.activation = layer.activation, keras.activations.linear
@@ -120,9 +120,9 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
 
 
 def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:
-    """Return the gradients of `function(tensors)`, a scalar, with respect to each of the tensors.
+    """Return the gradients of the scalar `function(tensors)` with respect to each tensor.
 
-    Keras has no such operation, so TensorFlow or JAX computes them.
+    Keras has no operation for gradients, so TensorFlow or JAX computes them.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -138,5 +138,5 @@ def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[
         return jax.grad(function)(tensors)
     raise NotImplementedError(
         f"gradient_attention works with the TensorFlow and JAX backends. Received: {backend!r}. attention_rollout "
-        "works with all."
+        "works with every backend."
     )

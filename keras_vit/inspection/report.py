@@ -1,4 +1,4 @@
-"""The report of a model: one page and its figures."""
+"""Report of a model: an HTML page and its figures."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ from keras_vit.models import layer_walk
 
 FIGURES = "figures"
 _HELP = {
-    "Reconstruction of hidden patches": "Input, what the model saw of it, and the patches it predicted.",
+    "Reconstruction of hidden patches": "Input, visible patches, and predicted patches.",
     "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
-    "Training": "The training loss includes augmentation and label smoothing: it can be above that of the evaluation.",
-    "Filters of the first layer": "Main components of the filters that read the pixels; gray is zero.",
-    "Similarity of positions": "Each panel compares the position embedding of its patch with those of all patches.",
-    "Attention distance": "Each dot is a head: its average distance between a patch and the patches it attends to.",
+    "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
+    "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
+    "Similarity of positions": "Each panel compares the position embedding of a patch with those of all patches.",
+    "Attention distance": "Each dot is an attention head: the mean distance from a patch to the patches it attends to.",
 }
 
 
@@ -47,22 +47,23 @@ def write_report(
     reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
 ) -> str:
-    """Write `report.html` and the figures next to it, and return the path of the page.
+    """Write `report.html` and its figures, and return the path of the page.
 
     Args:
-        directory: Directory to write to. It is created if it does not exist.
+        directory: Directory to write to; created if it does not exist.
         title: Heading of the page.
-        examples: Images to look at.
-        predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`; None for a model without classes.
-        class_names: Name of each class.
-        model: The Keras model, or None for an exported model, which only predicts.
+        examples: Images to show.
+        predict: Function from images `[B, h, w, c]` to probabilities `[B, classes]`, or None for a model without
+            classes.
+        class_names: Names of the classes.
+        model: The Keras model, or None for an exported model, which provides only predictions.
         results: Result of the evaluator `classification`, `regression` or `segmentation`.
-        data: Name of the data of `results`, such as `"test split of digits"`.
-        card: Facts about the model: names to values.
+        data: Name of the evaluated data, such as `"test split of digits"`.
+        card: Model card, a dictionary from names to values.
         metrics: Lines of `metrics.jsonl`.
-        quantities: Loss and score of the run.
-        distance_images: Images for the attention distance.
-        reconstructions: See `plots.reconstructions`.
+        quantities: Metrics to plot, the loss and the score.
+        distance_images: Images to measure the attention distance on.
+        reconstructions: Images for `plots.reconstructions`.
         progress: Whether to show progress bars.
     """
     plots.require_matplotlib()
@@ -102,7 +103,7 @@ def write_report(
             for heading, drawings in figures.items()
         ],
         card or {},
-        f"Written by {stamp()}. This file needs no network and holds the images it shows.",
+        f"Written by {stamp()}. This file contains all its images and needs no network.",
     )
     path = os.path.join(directory, "report.html")
     _io.write_text(path, page.render(content))
@@ -114,7 +115,7 @@ def _has_answer(example: Example) -> bool:
 
 
 def _classes(found: Mapping[str, Any], class_names: Sequence[str]) -> page.Classes | None:
-    """Return the results per class, of images or of pixels, if there are any."""
+    """Return the results per class, counted in images or pixels, or None."""
     if "confusion" not in found:
         return None
     if "class_examples" in found:
@@ -124,7 +125,7 @@ def _classes(found: Mapping[str, Any], class_names: Sequence[str]) -> page.Class
 
 
 def _write(directory: str, name: str, figure: Any) -> bytes:
-    """Write a figure as SVG and return it."""
+    """Write a figure as SVG and return the content of the file."""
     drawing = plots.svg(figure)
     _io.write_text(os.path.join(directory, FIGURES, f"{name}.svg"), drawing.decode("utf-8"))
     return drawing
@@ -133,7 +134,7 @@ def _write(directory: str, name: str, figure: Any) -> bytes:
 def _tiles(
     results: Result | None, data: str, model: keras.Model | None, class_names: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return the headline figures."""
+    """Return the headline values with their captions."""
     tiles = []
     if results:
         shown = [key for key in ("miou", "pixel_accuracy", "accuracy", "mae", "rmse", "r2") if key in results.metrics]
@@ -156,16 +157,16 @@ def _tiles(
 def _notes(model: keras.Model | None, with_attention: bool, has_head: bool) -> list[str]:
     if model is None:
         return [
-            "This is an exported model, whose layers cannot be inspected. Occlusion needs only predictions. Give the "
-            "run or checkpoint that the model was exported from to see the other figures."
+            "This is an exported model, whose layers cannot be inspected. Occlusion needs only predictions. For the "
+            "other figures, pass the run or checkpoint that the model was exported from."
         ]
     if not with_attention:
-        return ["This model has no attention. Occlusion, which needs only predictions, shows what it looks at."]
+        return ["This model has no attention. Occlusion needs only predictions and shows where the model looks."]
     return [] if has_head else ["This model has no head, so it predicts no classes."]
 
 
 def _weights(model: keras.Model) -> dict[str, dict[str, Any]]:
-    """Draw the filters and positions of the model, if it has them."""
+    """Draw the filters and position embeddings of the model, if it has any."""
     drawn: dict[str, dict[str, Any]] = {}
     try:
         filters = plots.embedding_filters(embedding_filters(model), title="")

@@ -1,4 +1,4 @@
-"""Images of the report of a model: their predictions, and maps of what the model looks at."""
+"""Images of a report with their predictions and maps of where the model looks."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from keras_vit.inspection.relevance import gradient_attention
 
 _TOP = 5
 _OCCLUSION_GRID = 8
-_BY_LAYER = "Where the output's token attends in this layer."
+_BY_LAYER = "Attention of the token that the output reads, in this layer."
 
 
 def image_cards(
@@ -32,7 +32,7 @@ def image_cards(
     class_names: Sequence[str],
     model: keras.Model | None,
 ) -> tuple[list[page.ImageCard], list[page.View]]:
-    """Return images with their predictions and maps, and the kinds of maps; `model` is None if it has no attention."""
+    """Return the images with predictions and maps, and the kinds of maps. Pass `model=None` if it has no attention."""
     cards: list[page.ImageCard] = []
     views: list[page.View] = []
     for example in track(examples, "Maps of images"):
@@ -55,7 +55,7 @@ def image_cards(
 
 
 def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a card with the masks of its image, if it has any."""
+    """Return the fields of an `ImageCard` that show masks; empty if no mask was predicted."""
     found = [mask for mask in (example.predicted, example.mask) if mask is not None]
     if example.predicted is None:
         return {}
@@ -72,7 +72,7 @@ def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]
 
 
 def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[str | None, bool | None]:
-    """Return the name of a label, or the names of several, and whether the prediction is right."""
+    """Return the name or names of the true classes, and whether the prediction is correct."""
     if label is None:
         return None, None
     correct = None if best is None else bool(is_correct(np.array([best]), np.asarray(label)[None])[0])
@@ -85,7 +85,7 @@ def _truth(label: Any, best: int | None, class_names: Sequence[str]) -> tuple[st
 def _attention_maps(
     model: keras.Model, example: Example, class_index: int | None
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    """Return the maps of a model with attention: rollout, relevance, and attention by layer and head."""
+    """Return maps of rollout, relevance, and attention by layer and head."""
     found = attention_maps(model, example.image[None])
     names = tuple(f"{number}: {name}" for number, name in enumerate(found, start=1))
     rollouts: list[np.ndarray] = []
@@ -98,14 +98,14 @@ def _attention_maps(
         rollouts.append(found.layout.to_grid(found.layout.output_row(rollout))[0])
     layers = [grids[0] for grids in found.grids().values()]  # [H, h, w] each
     means = [grids.mean(axis=0, keepdims=True) for grids in layers]
-    if len({len(grids) for grids in layers}) == 1:  # layers with different numbers of heads have only their mean
+    if len({len(grids) for grids in layers}) == 1:  # show each head only if all layers have equally many
         means = [np.concatenate(pair) for pair in zip(means, layers, strict=True)]
     maps = {"rollout": np.stack(rollouts)[:, None], "layers": np.stack(means)}
     views = [
         page.View(
             "rollout",
             "Attention rollout",
-            "How much of each patch reaches the output when attention is followed from the first layer to this one.",
+            "Share of each patch in the output, following attention from the first layer to this layer.",
             tuple(f"1 to {name}" for name in names),
         ),
         page.View("layers", "Attention by layer", _BY_LAYER, names, maps["layers"].shape[1] - 1),
@@ -125,7 +125,7 @@ def _attention_maps(
 def _prediction_maps(
     predict: Callable[[np.ndarray], np.ndarray], example: Example, class_index: int
 ) -> tuple[dict[str, np.ndarray], list[page.View]]:
-    """Return the maps of a model that only predicts: occlusion, and its attention if it was exported with it."""
+    """Return occlusion maps, and attention maps if the model was exported with attention."""
     maps = {"occlusion": occlusion_sensitivity(predict, example.image, class_index, grid=_OCCLUSION_GRID)[None, None]}
     help_text = "How much the probability of the predicted class drops when this part of the image is covered."
     views = [page.View("occlusion", "Occlusion", help_text, ("whole model",))]

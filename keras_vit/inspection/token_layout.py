@@ -1,4 +1,4 @@
-"""Layout of the tokens: prefix tokens, the grid of the patches, and the tokens that the output reads."""
+"""Layout of the tokens: prefix tokens, patches, and the tokens that the head reads."""
 
 import dataclasses
 from typing import Any
@@ -17,8 +17,9 @@ class TokenLayout:
     Attributes:
         grid: Rows and columns of the patches.
         num_prefix_tokens: Number of tokens before the patches (class token, distillation token, registers).
-        reads: Input of the head: `"tokens"`, `"patches"` (their mean) or `"probe"` (attention pooling).
-        read_tokens: Positions of the tokens that are read, if `reads` is `"tokens"`.
+        reads: Input of the head: `"tokens"` (the tokens in `read_tokens`), `"patches"` (the mean of the patches) or
+            `"probe"` (the result of attention pooling).
+        read_tokens: Positions of the tokens that the head reads, if `reads` is `"tokens"`.
 
     Example:
     >>> layout = attention_maps(model, images).layout
@@ -32,16 +33,16 @@ class TokenLayout:
     read_tokens: tuple[int, ...] = ()
 
     def to_grid(self, weights: np.ndarray) -> np.ndarray:
-        """Return the patches' part of `[..., N]` as `[..., h, w]`."""
+        """Return the entries of the patches in `[..., N]` as a grid `[..., h, w]`."""
         patches = weights[..., self.num_prefix_tokens :]
         return patches.reshape(*weights.shape[:-1], *self.grid)
 
     def output_row(self, matrix: np.ndarray, probe: np.ndarray | None = None) -> np.ndarray:
-        """Return how much the output takes from each token, `[..., N]`.
+        """Return the weight of each token in the output, `[..., N]`.
 
         Args:
-            matrix: `[..., N, N]`: row n holds how much token n takes from each token.
-            probe: Weights of the attention pooling, `[B, N]`; None averages the patches' rows.
+            matrix: `[..., N, N]`: row n contains the weight of each token in token n.
+            probe: Weights of attention pooling, `[B, N]`. If None, the rows of the patches are averaged.
         """
         if self.reads == TOKENS:
             return matrix[..., list(self.read_tokens), :].mean(axis=-2)
@@ -51,11 +52,11 @@ class TokenLayout:
 
 
 class LayoutRecorder:
-    """Record of the token layout, found from the layers that run.
+    """Recorder that infers the token layout from the layers as they run.
 
     Attributes:
-        grid: Rows and columns of the patches, None before the patch embedding ran.
-        length: Number of tokens in the encoder blocks, None before the first.
+        grid: Rows and columns of the patches, or None until the patch embedding has run.
+        length: Number of tokens in the encoder blocks, or None until the first block has run.
     """
 
     def __init__(self):
@@ -64,7 +65,7 @@ class LayoutRecorder:
         self._reads: list[Any] = []
 
     def see(self, layer: Any, inputs: Any, output: Any) -> None:
-        """Record a layer that ran."""
+        """Record a layer that has run."""
         if isinstance(layer, PatchEncoder):
             shape, patch = inputs.shape, layer.patch_size
             self.grid = (int(shape[1]) // patch[0], int(shape[2]) // patch[1])
@@ -74,14 +75,14 @@ class LayoutRecorder:
             self._reads.append(PROBE)
         elif isinstance(layer, PatchMeanPooling):
             prefix = int(inputs.shape[1]) - (self.grid[0] * self.grid[1] if self.grid else 0)
-            # The mean of all tokens, or only of the patches.
+            # The mean is either over all tokens or only over the patches.
             self._reads += range(int(inputs.shape[1])) if prefix and not layer.num_prefix_tokens else [PATCHES]
 
     def layout(self) -> TokenLayout:
-        """Return the layout of the model that ran; it must have a patch embedding and an encoder block."""
+        """Return the token layout. Raises a ValueError unless a patch embedding and an encoder block have run."""
         if self.grid is None or self.length is None:
             raise ValueError(
-                "The model has no patch embedding that encoder blocks follow, so it has no attention. Pass a "
+                "The model has no patch embedding followed by encoder blocks, so it has no attention. Pass a "
                 "VisionTransformer or a model that contains one."
             )
         prefix = self.length - self.grid[0] * self.grid[1]
@@ -90,5 +91,5 @@ class LayoutRecorder:
             return TokenLayout(self.grid, prefix, TOKENS, tokens)
         if self._reads:
             return TokenLayout(self.grid, prefix, self._reads[-1])
-        # All tokens are returned: the class token, where there is one, stands for the image.
+        # The model returns all tokens. The class token, if there is one, represents the image.
         return TokenLayout(self.grid, prefix, TOKENS, (0,)) if prefix else TokenLayout(self.grid, 0, PATCHES)

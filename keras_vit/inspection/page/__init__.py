@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no network: images, figures, script and style are inside."""
+"""The report as one HTML file that contains its images, figures, scripts and styles."""
 
 from keras_vit.inspection.page import html
 from keras_vit.inspection.page._classes import Classes

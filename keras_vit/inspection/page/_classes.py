@@ -1,4 +1,4 @@
-"""The part of the page that shows accuracy per class and confusions."""
+"""Section of the page with the accuracy per class and the confusion matrix."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ import numpy as np
 from keras_vit._numbers import percent
 from keras_vit.inspection.page import html
 
-_MAX_MATRIX = 20  # more classes have a list of confusions instead
-_MAX_ROWS = 12  # classes in view; the rest is folded
-_MAX_PAIRS = 12  # most frequent confusions in their place
+_MAX_MATRIX = 20  # with more classes, the most frequent confusions are listed instead
+_MAX_ROWS = 12  # further classes are folded
+_MAX_PAIRS = 12  # number of listed confusions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,31 +21,31 @@ class Classes:
     accuracies: np.ndarray  # NaN for a class without images
     counts: np.ndarray
     confusion: np.ndarray | None = None  # [true class, predicted class], None for images with several labels
-    of_pixels: bool = False  # whether pixels are counted, and the accuracies are intersections over unions
+    of_pixels: bool = False  # whether pixels are counted; `accuracies` are then intersections over unions
 
 
 def sections(classes: Classes | None) -> str:
-    """Return the HTML of both cards."""
+    """Return the HTML of the section."""
     if classes is None:
         return ""
     accuracy_help = (
-        "Share of the images of each class that are predicted correctly, the weakest class first. "
-        "The last number counts the images of the class."
+        "Share of each class's images that are predicted correctly, lowest first. "
+        "The last number is the number of images of the class."
     )
     if classes.of_pixels:
         accuracy_help = (
-            "Pixels of each class that are predicted correctly, divided by those that are of the class or predicted as "
-            "the class, the lowest first. The last number counts the pixels of the class."
+            "Pixels of each class that are predicted correctly, divided by the pixels that belong to the class or are "
+            "predicted as the class, lowest first. The last number is the number of pixels of the class."
         )
     if classes.confusion is None:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
         title, content = "Confusion matrix", _matrix(classes, classes.confusion)
-        help_text = "Each row is a true class, each column a predicted class: mistakes are outside the diagonal."
-        help_text += " Pixels are counted in percent of the row." if classes.of_pixels else ""
+        help_text = "Each row is a true class and each column a predicted class. Mistakes are off the diagonal."
+        help_text += " Numbers are percentages of the pixels of a row." if classes.of_pixels else ""
     else:
         title, content = "Most frequent confusions", _pairs(classes, classes.confusion)
-        help_text = "True classes and what they were mistaken for, the most frequent first."
+        help_text = "Pairs of a true class and a wrongly predicted class, the most frequent first."
     name = "Intersection over union per class" if classes.of_pixels else "Accuracy per class"
     return html.card(name, accuracy_help, _accuracies(classes)) + html.card(title, help_text, content)
 
@@ -73,7 +73,7 @@ def _accuracy(classes: Classes, index: int) -> str:
 def _matrix(classes: Classes, confusion: np.ndarray) -> str:
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     largest = np.where(np.eye(len(shares), dtype=bool), 0, shares).max(initial=1e-9)
-    tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes among themselves
+    tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes are scaled among themselves
     names = [html.escape(name) for name in classes.names]
     upright = "" if max(map(len, classes.names)) <= 3 else ' class="upright"'
     head = "".join(f'<th scope="col" title="{name}"><span{upright}>{name}</span></th>' for name in names)

@@ -1,4 +1,4 @@
-"""The part of the page that shows images with their predictions, and the data that its script draws maps from."""
+"""Section of the page with images and predictions, and the data of its maps."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from keras_vit.inspection import plots
 from keras_vit.inspection.page import html
 
 _CHIPS = 3  # predictions per image
-_MASK_CHIPS = 8  # classes of a mask
-_SMALL = 64  # images below this size show their pixels
-_HELP = "Bright patches count most. The images are resized and cropped as the model sees them."
-_MASK_HELP = "Each image is followed by its predicted mask, and by its true mask if it is known."
+_MASK_CHIPS = 8  # classes per mask
+_SMALL = 64  # images with fewer pixels per side are enlarged without smoothing
+_HELP = "Bright patches count most. The images are resized and cropped as for the model."
+_MASK_HELP = "Each image is followed by its predicted mask and, if known, its true mask."
 _CONTROLS = """<div class="controls">
 <label>Show <select id="view"></select></label>
 <label class="wide"><span>Layer <output id="layer-name" for="layer"></output></span>
@@ -30,33 +30,33 @@ _CONTROLS = """<div class="controls">
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A kind of map over the images; `key` is that of its maps in `ImageCard.maps`."""
+    """A kind of map over the images. `key` is the key of its maps in `ImageCard.maps`."""
 
     key: str
     title: str
     help: str
     frames: tuple[str, ...]  # positions of the slider, such as layer names
-    heads: int = 0  # number of maps per frame after the mean of the heads
+    heads: int = 0  # number of maps per frame in addition to the mean of the heads
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageCard:
-    """An image with its predictions, the most likely first, and its maps, each scaled to its maximum."""
+    """An image with its predictions, the most likely first, and its maps."""
 
     name: str
-    pixels: np.ndarray  # uint8 [H, W, C], as the model saw them
+    pixels: np.ndarray  # uint8 [H, W, C], resized and cropped
     predictions: Sequence[tuple[str, float]] = ()
     maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
-    truth: str | None = None  # None if it is unknown, and so is `correct`
+    truth: str | None = None  # None if unknown; `correct` is then None as well
     correct: bool | None = None
-    colors: Sequence[Sequence[int]] = ()  # of the predictions, in overlays
-    overlays: Sequence[tuple[str, np.ndarray]] = ()  # further images, uint8 [H, W, 3], with their titles
+    colors: Sequence[Sequence[int]] = ()  # colors of the predicted classes in the overlays
+    overlays: Sequence[tuple[str, np.ndarray]] = ()  # titles and further images, uint8 [H, W, 3]
     note: str = ""
-    values: Sequence[tuple[str, str]] = ()  # names, each with a number as text
+    values: Sequence[tuple[str, str]] = ()  # predicted values: name and formatted number
 
 
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
-    """Return the HTML of all images: mistakes first, with the controls of the maps above."""
+    """Return the HTML of the section: the controls of the maps, then the images, mistakes first."""
     if not images:
         return ""
     mistakes = [index for index, image in enumerate(images) if image.correct is False]
@@ -83,7 +83,7 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
 
 
 def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
-    """Return what the script needs to draw the maps."""
+    """Return the data for the script that draws the maps."""
     return {
         "colors": plots.heat_colors() if views else [],
         "views": [dataclasses.asdict(view) for view in views],
@@ -135,7 +135,7 @@ def _chips(image: ImageCard) -> str:
 
 
 def _map(values: np.ndarray) -> dict[str, Any]:
-    """Return maps as bytes, each scaled to its maximum."""
+    """Return maps as base64, each scaled to its maximum."""
     values = np.maximum(np.nan_to_num(np.asarray(values, np.float32)), 0.0)
     largest = values.max(axis=(-2, -1), keepdims=True)
     scaled = np.round(255 * values / np.maximum(largest, 1e-30)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Small pieces of HTML that several parts of the page use."""
+"""HTML elements shared by the sections of the page."""
 
 import base64
 import html as standard_html
@@ -12,7 +12,7 @@ _POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
 )
-# matplotlib writes colors into each element. These rules replace them where the reader prefers dark pages.
+# matplotlib writes the colors into each element. These rules replace the colors for readers who prefer dark pages.
 _DARK = """<style>
 text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif !important; }
 #patch_1 path { fill: none !important; }
@@ -32,7 +32,7 @@ text { font-family: system-ui, "Segoe UI", "DejaVu Sans", sans-serif !important;
 
 
 def escape(text: object) -> str:
-    """Return a text that HTML shows as it is."""
+    """Escape a text for HTML."""
     return standard_html.escape(str(text))
 
 
@@ -46,9 +46,10 @@ def document(
     css: str = "",
     policy: str = _POLICY,
 ) -> str:
-    """Return a page in this package's style that needs no network; `body`, `scripts` and `policy` are HTML.
+    """Return a self-contained HTML page in this package's style.
 
-    `tiles` are the headline figures: values with their captions, the most important first. `css` extends the style.
+    `body`, `scripts` and `policy` are HTML. `tiles` are headline values with their captions, the most important first.
+    `css` extends the style.
     """
     parts = {
         "title": escape(title),
@@ -64,15 +65,15 @@ def document(
 
 
 def drawing(svg: bytes, title: str) -> str:
-    """Return an SVG figure of matplotlib, with a title in its place, as an image that fits light and dark pages."""
+    """Return an `<img>` of a matplotlib SVG that fits light and dark pages; `title` is its alternative text."""
     themed = re.sub(rb"(<svg[^>]*>)", lambda match: match[1] + _DARK.encode(), svg, count=1)
     return f'<img alt="{escape(title)}" src="{data_url(themed, "image/svg+xml")}">'
 
 
 def card(title: str, help_text: str, content: str, kind: str = "") -> str:
-    """Return a section with a heading, one sentence of help (or none) under a question mark, and HTML as content.
+    """Return a section with a heading, an optional help text that a "?" opens, and HTML as content.
 
-    `kind` is the value of its attribute `class`.
+    `kind` is the `class` attribute of the section.
     """
     help_html = (
         f'<details class="help"><summary title="What is this?" aria-label="What is this?">?</summary>'
@@ -89,20 +90,20 @@ def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
 
 
 def asset(name: str, package: str = __package__) -> str:
-    """Return the text of a file in `assets/` of a package."""
+    """Return the text of a file in the `assets/` folder of a package."""
     return importlib.resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def data_url(content: bytes, kind: str) -> str:
-    """Return a file as the address of itself."""
+    """Return the content of a file as a `data:` URL."""
     return f"data:{kind};base64,{to_base64(content)}"
 
 
 def to_base64(content: bytes) -> str:
-    """Return bytes as ASCII text."""
+    """Encode bytes as base64."""
     return base64.b64encode(content).decode("ascii")
 
 
 def script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element that holds it."""
+    """Return JSON that is safe inside of a `<script>` element."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""The page as HTML."""
+"""Rendering of the page as HTML."""
 
 import dataclasses
 import json
@@ -23,15 +23,15 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """The page."""
+    """Content of the page."""
 
     title: str
     subtitle: str = ""
-    tiles: Sequence[tuple[str, str]] = ()  # headline figures: values with their captions
-    notes: Sequence[str] = ()  # on what the page does not show, and why
+    tiles: Sequence[tuple[str, str]] = ()  # headline values with their captions
+    notes: Sequence[str] = ()  # reasons why parts of the page are missing
     images: Sequence[ImageCard] = ()
-    views: Sequence[View] = ()  # the first is shown first
-    num_mistakes: int | None = None  # among all evaluated images
+    views: Sequence[View] = ()  # the page opens with the first view
+    num_mistakes: int | None = None  # among all evaluated images, not only `images`
     classes: Classes | None = None
     figures: Sequence[Figure] = ()
     card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -39,7 +39,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Return the page as HTML; names may contain any characters."""
+    """Return the page as HTML. All texts are escaped."""
     body = [
         "".join(f'<section class="note"><p>{html.escape(note)}</p></section>' for note in page.notes),
         _images.section(page.images, page.views, page.num_mistakes),

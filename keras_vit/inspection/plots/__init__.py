@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib. Each function returns one, and `save` writes it as PNG, SVG or PDF."""
+"""Figures drawn with matplotlib. Each function returns a figure, and `save` writes it as PNG, SVG or PDF."""
 
 from keras_vit.inspection.plots._matplotlib import fit, heat_colors, require_matplotlib, save, svg
 from keras_vit.inspection.plots.curves import CLASSIFICATION, training_curve

@@ -1,4 +1,4 @@
-"""The only module that imports matplotlib, and only when a figure is drawn."""
+"""Drawing and saving with matplotlib. Only this module imports matplotlib, and only when a figure is drawn."""
 
 import functools
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 from keras_vit import _io
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
-SEQUENTIAL, HEAT = "viridis", "inferno"  # both are readable in gray and by color-blind readers
+SEQUENTIAL, HEAT = "viridis", "inferno"  # readable in grayscale and by color-blind readers
 
 _STYLE = {
     "font.size": 9,
@@ -21,19 +21,19 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.constrained_layout.use": True,
-    "text.parse_math": False,  # a "$" in the name of a class or file is a "$"
-    "svg.fonttype": "none",  # letters stay letters: they can be searched and set in the reader's font
-    "svg.hashsalt": "keras_vit",  # the same figure gives the same file
+    "text.parse_math": False,  # a "$" in the name of a class or file does not start a formula
+    "svg.fonttype": "none",  # keep text as text, so that it is searchable and uses the reader's font
+    "svg.hashsalt": "keras_vit",  # write equal files for equal figures
     "pdf.fonttype": 42,
     "savefig.dpi": 150,
 }
 
 
 def require_matplotlib() -> Any:
-    """Return `matplotlib.figure`, without touching the process-wide state of `pyplot`.
+    """Return the module `matplotlib.figure`. Unlike `pyplot`, it has no global state.
 
     Raises:
-        ImportError: If matplotlib is not installed. The message names the extra.
+        ImportError: If matplotlib is not installed. The message contains the command to install it.
 
     Example:
     >>> require_matplotlib().Figure(figsize=(4, 3)).get_size_inches().tolist()
@@ -54,7 +54,7 @@ def styled() -> Any:
 
 
 def in_style(draw: Callable) -> Callable:
-    """Make a function draw in this package's style."""
+    """Decorate a function to draw in this package's style."""
 
     @functools.wraps(draw)
     def wrapper(*args, **kwargs):
@@ -65,7 +65,7 @@ def in_style(draw: Callable) -> Callable:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches."""
+    """Return an empty figure. Width and height are in inches."""
     return require_matplotlib().Figure(figsize=(width, height), layout="constrained")
 
 
@@ -82,7 +82,7 @@ def heat_colors() -> list[list[int]]:
 
 
 def encode(image: Any, kind: str) -> bytes:
-    """Return a uint8 image `[height, width, 3]` as a file, `kind` "png" or "jpeg"."""
+    """Encode a uint8 image `[height, width, 3]`; `kind` is "png" or "jpeg"."""
     require_matplotlib()
     buffer = io.BytesIO()
     options = {"pil_kwargs": {"quality": 88}} if kind == "jpeg" else {}
@@ -91,11 +91,11 @@ def encode(image: Any, kind: str) -> bytes:
 
 
 def fit(text: str, width: int) -> str:
-    """Return a text in one line, shortened with an ellipsis where it does not fit.
+    """Return a text as one line, shortened with an ellipsis if it does not fit.
 
     Args:
-        text: Any text; line breaks and control characters become spaces.
-        width: Largest width, in letters "x". East Asian characters and emoji take two.
+        text: Any text. Line breaks and control characters become spaces.
+        width: Maximum width in units of the letter "x". East Asian characters and emoji are two units wide.
 
     Example:
     >>> fit("a class with a long name", width=16)
@@ -115,11 +115,11 @@ def _width(character: str) -> float:
 
 
 def save(figure: Any, path: str) -> None:
-    """Write a figure in one step.
+    """Write a figure to a file. The file appears atomically.
 
     Args:
         figure: Result of a function of `plots`.
-        path: File to write. The extension decides the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
+        path: File to write. The extension sets the format: `.svg` and `.pdf` are vector graphics, `.png` is not.
 
     Example:
     >>> save(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]), "loss.svg")
@@ -129,7 +129,7 @@ def save(figure: Any, path: str) -> None:
 
 
 def svg(figure: Any) -> bytes:
-    """Return a figure as an SVG file.
+    """Return a figure as the bytes of an SVG file.
 
     Example:
     >>> svg(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]))[:5]
@@ -142,5 +142,5 @@ def svg(figure: Any) -> bytes:
 
 def _write(figure: Any, target: Any, kind: str) -> None:
     with styled(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in SVG the reader's fonts supply it
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # in SVG, the reader's fonts supply the glyph
         figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -1,4 +1,4 @@
-"""Curves over the steps of a run."""
+"""Training curves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 
-# Loss and score of a classification.
+# Metrics of classification: loss and score.
 CLASSIFICATION = (Metric("loss", larger_is_better=False, unit="nats"), Metric("accuracy", unit="%"))
 
 
 @_matplotlib.in_style
 def training_curve(metrics: Sequence[dict], quantity: Metric, title: str = "") -> Any:
-    """Draw a quantity of a run over its steps, in training and in evaluation.
+    """Draw a metric over the steps of a run, in training and in evaluation.
 
     Args:
         metrics: Lines of `metrics.jsonl`.
-        quantity: The quantity, such as `Metric("loss", unit="nats")`.
+        quantity: Metric to draw, such as `Metric("loss", unit="nats")`.
         title: Title of the figure.
 
     Example:
@@ -31,10 +31,10 @@ def training_curve(metrics: Sequence[dict], quantity: Metric, title: str = "") -
 
 
 def draw_metric(axes: Any, metrics: Sequence[dict], quantity: Metric) -> None:
-    """Draw a quantity of a run, in training and in evaluation."""
+    """Draw the curves of a metric on existing axes."""
     curves = (
         (f"eval_{quantity.name}", "evaluation", _matplotlib.VERMILION),
-        (quantity.name, "training", _matplotlib.BLUE),  # on top
+        (quantity.name, "training", _matplotlib.BLUE),  # drawn on top
     )
     for name, label, color in curves:
         values = {line["step"]: line[name] for line in metrics if name in line}

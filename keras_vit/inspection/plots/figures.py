@@ -8,17 +8,17 @@ import numpy as np
 
 from keras_vit.inspection.plots import _matplotlib
 
-_LARGEST_MOSAIC = 14  # panels on a side that can still be told apart in print
+_LARGEST_MOSAIC = 14  # more panels per side would be too small in print
 
 
 @_matplotlib.in_style
 def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", columns: int = 7) -> Any:
-    """Draw the result of `inspection.embedding_filters`. Each component is scaled by itself, and gray is zero.
+    """Draw the result of `inspection.embedding_filters`. Each component is scaled separately; gray is zero.
 
     Args:
-        filters: `[k, height, width, channels]`. The mean is shown unless there are 1 or 3 channels.
+        filters: `[k, height, width, channels]`. The mean over the channels is shown unless there are 3 channels.
         title: Title of the figure.
-        columns: Largest number of components per row.
+        columns: Maximum number of components per row.
 
     Example:
     >>> figure = embedding_filters(keras_vit.inspection.embedding_filters(model, k=7))
@@ -35,7 +35,7 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, component in zip(panels, scaled, strict=False):
         axes.imshow(component, interpolation="none")
-        axes.spines[:].set(visible=True, color="#b0b0b0", linewidth=0.8)  # keeps white components apart from the ground
+        axes.spines[:].set(visible=True, color="#b0b0b0", linewidth=0.8)  # outlines white components
         axes.set_xticks([])
         axes.set_yticks([])
     for axes in panels[len(scaled) :]:
@@ -48,10 +48,11 @@ def embedding_filters(filters: np.ndarray, title: str = "Embedding filters", col
 def position_similarity(similarity: np.ndarray, title: str = "Position embedding similarity") -> Any:
     """Draw the result of `inspection.position_similarity`: a map per patch, at the position of the patch.
 
-    The colors span the similarities of different patches; that of a patch with itself, 1, is the brightest.
+    The colors span the similarities between different patches. The similarity of a patch with itself, 1, is the
+    brightest color.
 
     Args:
-        similarity: `[h, w, h, w]`. Every n-th patch of large grids is shown.
+        similarity: `[h, w, h, w]`. Of large grids, only every n-th patch is shown.
         title: Title of the figure.
 
     Example:
@@ -91,12 +92,12 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
 
 @_matplotlib.in_style
 def attention_distance(distances: np.ndarray, title: str = "Attention distance", num_images: int | None = None) -> Any:
-    """Draw the result of `inspection.attention_distance`: a dot per head, and a line through the layers' means.
+    """Draw the result of `inspection.attention_distance`: a dot per head and a line through the means of the layers.
 
     Args:
         distances: `[layers, heads]`, in pixels.
         title: Title of the figure.
-        num_images: Number of images that it is averaged over, for the title.
+        num_images: Number of images that the distances are averaged over, to show in the title.
 
     Example:
     >>> figure = attention_distance(keras_vit.inspection.attention_distance(model, images), num_images=len(images))

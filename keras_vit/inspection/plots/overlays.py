@@ -1,4 +1,4 @@
-"""Overlays of maps on images."""
+"""Images overlaid with maps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
 
 OPACITY = 0.6
-_TITLE_WIDTH = 17  # letters above an image
-_SMALL = 64  # pixels per side below which an image shows its pixels
+_TITLE_WIDTH = 17  # letters in the title of an image
+_SMALL = 64  # images with fewer pixels per side are drawn without smoothing
 
 
 def overlay(image: np.ndarray, grid: np.ndarray, opacity: float = OPACITY) -> np.ndarray:
-    """Lay a map of patches over an image, at the resolution of the image.
+    """Overlay an image with a map of patches, at the resolution of the image.
 
     Args:
-        image: uint8 `[H, W]`, `[H, W, 1]` or `[H, W, 3]`, as the model saw it.
-        grid: `[h, w]`, weight of each patch. Negative values count as zero, and the largest is the brightest.
+        image: uint8 `[H, W]`, `[H, W, 1]` or `[H, W, 3]`, resized and cropped as for the model.
+        grid: Weight of each patch, `[h, w]`. The largest weight is the brightest; negative weights count as zero.
         opacity: Opacity of the map, in [0, 1].
 
     Returns:
@@ -40,13 +40,13 @@ def overlay(image: np.ndarray, grid: np.ndarray, opacity: float = OPACITY) -> np
 
 
 def _weights(size: int, cells: int) -> np.ndarray:
-    """Return how each pixel of a side mixes the two nearest cells, `[size, cells]`."""
+    """Return the weights of linear interpolation from cells to pixels, `[size, cells]`."""
     place = np.clip((np.arange(size) + 0.5) / size * cells, 0.5, cells - 0.5)  # 0.5 is the center of the first cell
     return np.maximum(1.0 - np.abs(place[:, None] - (np.arange(cells) + 0.5)), 0.0).astype(np.float32)
 
 
 def to_rgb(image: np.ndarray) -> np.ndarray:
-    """Return an image, uint8 or float of any range, as uint8 `[H, W, 3]`.
+    """Convert an image, uint8 or float of any range, to uint8 `[H, W, 3]`.
 
     Example:
     >>> image = to_rgb(images[0])  # float in [-1, 1]
@@ -64,7 +64,7 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray) -> bytes:
-    """Return an image as a file: JPEG if it is large, PNG otherwise.
+    """Encode an image: as JPEG if a side has at least 256 pixels, as PNG otherwise.
 
     Example:
     >>> encode_image(to_rgb(images[0]))[1:4]
@@ -75,7 +75,7 @@ def encode_image(image: np.ndarray) -> bytes:
 
 
 def show_image(axes: Any, image: np.ndarray) -> None:
-    """Draw an image; gray ones dark on light, like ink on paper."""
+    """Draw an image. Grayscale images are inverted: high values are dark, like ink on paper."""
     image = np.asarray(image)
     if image.ndim == 3 and image.shape[-1] == 1:
         axes.imshow(to_rgb(image)[..., 0], cmap="gray_r", vmin=0, vmax=255)
@@ -87,11 +87,12 @@ def show_image(axes: Any, image: np.ndarray) -> None:
 def attention_overlays(
     images: Sequence[np.ndarray], rows: Mapping[str, Sequence[np.ndarray]], titles: Sequence[str] = ()
 ) -> Any:
-    """Draw images in columns, with one row of overlays per kind of map.
+    """Draw one column per image, with a row of overlays for each kind of map.
 
     Args:
-        images: Images, see `overlay`, one per column.
-        rows: Name, such as `"Attention rollout"` or that of a layer, to a grid `[h, w]` per image.
+        images: Images as for `overlay`, one per column.
+        rows: Maps the name of a row, such as `"Attention rollout"` or the name of a layer, to a list with a grid
+            `[h, w]` per image.
         titles: Title of each column.
 
     Example:
@@ -112,7 +113,7 @@ def attention_overlays(
         side = max(image.shape[:2])
         panels[0, column].imshow(image, interpolation="nearest" if side < _SMALL else "auto")
         panels[0, column].set_title(fit(titles[column], title_width) if titles else "", fontsize=8)
-        factor = max(_SMALL // side, 1)  # a small image is enlarged, so that a smooth map over it looks smooth
+        factor = max(_SMALL // side, 1)  # enlarge a small image, so that a map over it looks smooth
         large = image.repeat(factor, axis=0).repeat(factor, axis=1)
         for row, grids in enumerate(rows.values(), start=1):
             panels[row, column].imshow(overlay(large, grids[column]))

@@ -9,17 +9,17 @@ from keras_vit.evaluators import regression
 from keras_vit.inspection.plots import _matplotlib
 
 _COLUMNS = 3
-_MANY = 5_000  # dots, of which a vector graphic holds a picture
+_MANY = 5_000  # with more dots, vector graphics embed the dots as pixels
 
 
 @_matplotlib.in_style
 def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Any:
-    """Draw predicted against true values, one panel per value, with the diagonal on which exact predictions lie.
+    """Draw predicted against true values, one panel per value. Exact predictions lie on the diagonal.
 
     Args:
         true: True values, `[N, k]`.
-        predicted: Predicted values, `[N, k]`. Those that are not finite are left out.
-        names: Name of each value.
+        predicted: Predicted values, `[N, k]`. Pairs with a value that is not finite are ignored.
+        names: Names of the values.
 
     Example:
     >>> true = np.random.default_rng(0).normal(40, 10, (50, 1))

@@ -1,4 +1,4 @@
-"""Figure of pre-training: images, what the model saw of them, and its reconstructions."""
+"""Figure of pre-training: images, their visible patches, and the reconstructions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,14 +22,14 @@ def reconstructions(
     metrics: Sequence[dict] = (),
     quantities: Sequence[Metric] = (Metric("loss"), Metric("explained")),
 ) -> Any:
-    """Draw input, hidden patches and reconstruction of some images, below the curves of the run if there are any.
+    """Draw images with their visible patches and reconstructions, below the curves of the run if there are any.
 
     Args:
-        images: uint8 `[n, height, width, channels]` by name, such as `{"input", "visible", "reconstruction"}`.
+        images: Maps `"input"`, `"visible"` and `"reconstruction"` to images, uint8 `[n, height, width, channels]`.
         title: Title of the figure.
-        limit: Largest number of images.
-        metrics: Lines of `metrics.jsonl`; empty for no curves.
-        quantities: Loss and score of the run.
+        limit: Maximum number of images.
+        metrics: Lines of `metrics.jsonl`, or empty for no curves.
+        quantities: Metrics to plot, the loss and the score.
 
     Example:
     >>> images = {name: np.zeros((3, 8, 8, 1), "uint8") for name in ("input", "visible", "reconstruction")}

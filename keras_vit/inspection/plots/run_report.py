@@ -1,4 +1,4 @@
-"""The figure that a training run writes."""
+"""Figure of a training run: its curves and some predictions."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from keras_vit.inspection.plots.overlays import show_image
 
 MAX_IMAGES = 18
 _COLUMNS = 6
-_TITLE_WIDTH = 22  # letters above an image
+_TITLE_WIDTH = 22  # letters in the title of an image
 _RIGHT, _WRONG, _QUIET = _matplotlib.BLUE, _matplotlib.VERMILION, "#55606F"
 
 
@@ -27,17 +27,17 @@ def draw_report(
     title: str = "",
     subtitle: str = "",
 ) -> None:
-    r"""Draw the curves of a run, and some of its test images with their predictions.
+    r"""Draw the curves of a run and some evaluation images with their predictions.
 
     Args:
-        path: File to write; its extension decides the format (`.png`, `.svg`, `.pdf`).
+        path: File to write. The extension sets the format: `.png`, `.svg` or `.pdf`.
         metrics: Lines of `metrics.jsonl`.
         images: `[n, height, width, channels]`, uint8, or float in any range, mistakes first. The first 18 are drawn.
-        captions: Prediction for each image, in one or two lines. The first line ends in what is behind its ` · `.
-        right: Whether each prediction is right; None where predictions are not right or wrong.
-        quantities: Loss and score of the run.
+        captions: Prediction for each image, in one or two lines. Long lines are shortened before their last ` · `.
+        right: Whether each prediction is correct, or None if predictions are neither right nor wrong.
+        quantities: Metrics to plot, the loss and the score.
         title: Headline, such as the accuracy.
-        subtitle: Line below it.
+        subtitle: Line below the headline.
 
     Example:
     >>> metrics = [{"step": 1, "loss": 2.3, "accuracy": 0.1}, {"step": 1, "eval_accuracy": 0.2}]
@@ -57,7 +57,7 @@ def draw_report(
     draw_metric(of_score, metrics, score)
     name = f"eval_{score.name}"
     evaluations = [(line[name], line["step"]) for line in metrics if name in line]
-    if evaluations:  # the checkpoint of the best one is kept
+    if evaluations:  # mark the best evaluation, whose checkpoint is kept
         best, step = max(evaluations, key=lambda pair: score.goodness(pair[0]))
         of_score.plot([step], [best], "o", markersize=10, fillstyle="none", color=_WRONG)
         of_score.set_title(f"Best evaluation: {score.text(best)} at step {step:,}", fontsize=8, color=_QUIET)
@@ -74,7 +74,7 @@ def draw_report(
 
 
 def _fitted(caption: str) -> str:
-    """Return a caption whose lines fit above an image. What is behind a ` · ` is not cut."""
+    """Shorten the lines of a caption to fit above an image. The text after the last ` · ` is kept."""
     lines = []
     for line in caption.split("\n"):
         text, dot, end = line.rpartition(" · ")

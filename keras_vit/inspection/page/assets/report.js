@@ -1,5 +1,6 @@
 "use strict";
-// Lays maps of patches over images. Each view has frames (layers) of maps: the mean of the heads first, then each head.
+// Overlays images with maps of patches. Each view has frames (layers), and each frame has maps: the mean of the heads,
+// then each head.
 (() => {
   const data = JSON.parse(document.getElementById("viewer-data").textContent);
   if (!data || !data.images.length || !data.views.length) return;
@@ -24,7 +25,7 @@
     return { rows, columns, values: map.values.subarray(index * rows * columns, (index + 1) * rows * columns) };
   }
 
-  // A canvas with the map in colors, bilinear between the centers of the patches.
+  // Returns a canvas with the colored map, interpolated bilinearly between the centers of the patches.
   function heat({ rows, columns, values }, width, height) {
     const canvas = new OffscreenCanvas(width, height);
     const context = canvas.getContext("2d");
