@@ -215,7 +215,7 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
         route("/healthz", lambda: "ok\n"),
         route("/readyz", lambda: "ready\n" if model.is_warm else "warming up\n"),
         *(
-            route(f"/page/examples/{index}", functools.partial(bytes, image), "image/png")  # a lambda would bind `image` late
+            route(f"/page/examples/{index}", functools.partial(bytes, image), "image/png")  # binds this `image`
             for index, image in enumerate(model.examples.values())
         ),
         *(route(path, counts.render, metrics.MEDIA_TYPE) for path in _METRICS_PATHS),
