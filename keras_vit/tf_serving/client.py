@@ -208,9 +208,7 @@ class Client:
         return content
 
     def _unexpected(self, problem: str) -> RequestError:
-        return RequestError(
-            f"The response of {self.url} does not match TF Serving's REST API: {problem}."
-        )
+        return RequestError(f"The response of {self.url} does not match TF Serving's REST API: {problem}.")
 
 
 def _shut_down(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
