@@ -83,6 +83,6 @@ def version_number(base: str, version: int | None = None) -> int:
     if os.path.lexists(os.path.join(base, str(version))):
         raise FileExistsError(
             f"Version {version} exists in {base!r} and is never overwritten. "
-            "Leave the version out to take the next free one."
+            "Leave out the version to use the next free number."
         )
     return version
