@@ -1,4 +1,4 @@
-"""Check of an exported artifact: every signature, on real images."""
+"""Verification of every signature of an artifact on real images."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
 
 BATCH_SIZE = 16
 
-# Precision -> largest error of the features, relative to their norm. Float32 differs in the order of sums, bfloat16 and
-# float16 round each number to 8 or 11 bits. The int8 precisions round the weights to 8 bits, and `dynamic_int8` also
+# Precision -> largest error of the features, relative to their norm. Float32 differs in the order of sums. Bfloat16
+# rounds each number to 8 bits, float16 to 11 bits. The int8 precisions round the weights to 8 bits; `dynamic_int8` also
 # rounds the inputs of the matrix products.
 FEATURE_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 1e-2, "weight_only_int8": 0.05, "dynamic_int8": 0.1}
 

@@ -21,7 +21,7 @@ from keras_vit.layers import Dense, EinsumDense, EncoderBlock, MlpBlock, SelfAtt
 from keras_vit.models import layer_walk
 
 DAMPING = 0.01  # relative to the mean of the diagonal, as in the reference implementation
-_BLOCK = 128  # inputs whose errors are applied to all later inputs at once
+_BLOCK = 128  # number of inputs whose errors are applied to later inputs at once
 
 
 IMAGES = 32
@@ -84,7 +84,7 @@ def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
     largest = (np.arange(len(kernel))[:, None] == np.abs(weights).argmax(axis=0)) & (weights != 0)
     damped = moments[np.ix_(order, order)]
     damped = damped + np.eye(len(kernel)) * max(DAMPING * np.diagonal(moments).mean(), 1e-12)
-    factor = np.linalg.cholesky(np.linalg.inv(damped)).T  # upper triangle: a row has the shares of the later inputs
+    factor = np.linalg.cholesky(np.linalg.inv(damped)).T  # upper triangular; a row has the factors of later inputs
     rounded = np.empty_like(weights)
     for start in range(0, len(kernel), _BLOCK):
         block = slice(start, min(start + _BLOCK, len(kernel)))

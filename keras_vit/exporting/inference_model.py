@@ -78,7 +78,7 @@ def _is_ours(layer: Any) -> bool:
 
 
 def _copy(layer: Any, precision: str, is_last: bool, arguments: dict[str, Any]) -> Any:
-    """Copy a layer or model without its weights. If it is the last, its softmax or sigmoid is left out."""
+    """Copy a layer or model without its weights and, if `is_last`, without its final softmax or sigmoid."""
     if isinstance(layer, keras.Model) and not isinstance(layer, ConfiguredModel):
         # In a nested sequential model, `input` and `output` are tensors of the outer model.
         is_sequential = isinstance(layer, keras.Sequential)

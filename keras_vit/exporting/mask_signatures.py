@@ -28,7 +28,7 @@ def to_runs(mask: tf.Tensor) -> tf.Tensor:
 
 
 def of_sizes(function: Callable, masks: tf.Tensor, sizes: tf.Tensor, spec: tf.TypeSpec) -> Any:
-    """Resize each of the masks `[B, H, W]` to its size, `[B, 2]` and at least one pixel, and apply a function to it."""
+    """Resize each of the masks `[B, H, W]` to its size, `[B, 2]`, and apply a function. A size of 0 counts as 1."""
     with tf.device("/cpu:0"):
         sizes = tf.maximum(sizes, 1)
         return tf.map_fn(lambda pair: function(resized(*pair)), (masks, sizes), fn_output_signature=spec)

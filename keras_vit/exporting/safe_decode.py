@@ -18,7 +18,7 @@ def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: 
     graph, where `ignore_errors` drops only the failed element; its results are zeros. Each element carries its index,
     which restores the order.
     """
-    with tf.device("/cpu:0"):  # accelerators have no strings or variants
+    with tf.device("/cpu:0"):  # strings and variants cannot be placed on accelerators
         count = tf.shape(elements, out_type=tf.int64)[0]
 
         def numbered(index, element):

@@ -47,7 +47,7 @@ class ServingModule(tf.Module):
 
     def __init__(self, model: keras.Model, card: ModelCard, top_k: int = TOP_K, extra_signatures: Sequence[str] = ()):
         super().__init__(name="predictor")
-        # The lambda hides the model from tracking. Its Keras variables wrap `model_variables`: both would be saved.
+        # A lambda hides the model from tracking. Otherwise its Keras variables would be saved next to their values.
         self._model = lambda: model
         self._card, self._top_k = card, top_k
         self._preprocess = card.preprocess_function()

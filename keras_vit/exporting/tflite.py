@@ -117,7 +117,7 @@ def convert(
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
     functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
     with tempfile.TemporaryDirectory() as folder:
-        # Only from a SavedModel does the converter keep the names in signatures.
+        # The converter keeps the names of a signature only if it reads a SavedModel.
         signatures.write(module, folder, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:

@@ -90,8 +90,8 @@ class Tolerance:
 
 
 # Limits for probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant bits and
-# int8 weights about 7, and errors add up through the blocks. Quantized artifacts have loose limits for the difference:
-# for them, the predicted classes count.
+# int8 weights about 7, and errors add up through the blocks. For quantized artifacts, the agreement of the classes
+# matters more than the size of the difference, so the limit for the difference is loose.
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1.0),
     "bfloat16": Tolerance(0.1, 0.98),

@@ -1,4 +1,4 @@
-"""Page of the development server, which shows the prediction for an image and the parts that it relies on."""
+"""Page of the development server: the prediction for an image, and the parts that the prediction relies on."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ class Page:
     def explain(self, body: bytearray) -> dict[str, Any]:
         """Return the preprocessed image, and how much each output falls if each part is covered, `[rows, columns]`.
 
-        Models with probabilities return this for the most probable classes only.
+        For probabilities, only the most probable classes are returned.
         """
         card, predict = self._model.card, self._model.scores_of
         if card.output_name not in _COLUMNS:

@@ -82,7 +82,7 @@ class ServedModel:
             logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
 
     def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return the number of pixels in a request, or raise an error if it has too many pixels or images."""
+        """Return the number of pixels to count for a request. Raises a `RequestError` if it has too many."""
         images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
         pixels = 0
         for image in images:

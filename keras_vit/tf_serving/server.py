@@ -2,8 +2,8 @@
 
 It serves one version of one model, without batching or access control. A client's mistake cannot exhaust the machine's
 memory or block other clients: `Limits` bounds the number of connections, the size of each body and of all bodies
-together, the time of a body, and the number of its values. `served_model` bounds the images in a request. The server is
-not secure against attackers.
+together, the time in which a body arrives, and the number of values in it. `served_model` bounds the images in a
+request. The server is not secure against attackers.
 
 References:
     https://www.tensorflow.org/tfx/serving/api_rest
@@ -95,7 +95,7 @@ class RestServer:
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Make `run` return in another thread."""
+        """Stop `run` from another thread."""
         self._server.should_exit = True
 
 
