@@ -37,7 +37,7 @@ flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images. Positio
 flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
 flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not state it.")
 flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not state it.", 1)
-flags.DEFINE_string("prefix", None, "Prefix of the model to convert, such as params/ema/, if SRC contains several.")
+flags.DEFINE_string("prefix", None, "Prefix of the model to convert, such as params/ema/, if SRC has several models.")
 flags.DEFINE_string("model_config", None, "Path of SRC's config.json, if it is not next to SRC.")
 flags.DEFINE_boolean("check", True, "Whether to read DST back and compare its logits with SRC's.")
 flags.DEFINE_boolean("describe", False, "Print the arguments of SRC's model, and write nothing.")
@@ -59,7 +59,7 @@ with program.imports(__name__):
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if len(argv) != (2 if options.describe else 3):
-        raise ValueError("Expected two arguments, SRC and DST; with --describe only SRC, one argument.")
+        raise ValueError("Expected the arguments SRC and DST, or only SRC with --describe.")
     if options.describe:
         model, _ = load_source(argv[1], options)
         unused = set() if model.get_config().get("include_top", True) else {"classes"}

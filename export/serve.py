@@ -3,8 +3,8 @@
     keras-vit serve --model=served/digits --port=8501
     keras-vit serve --model=ViT-B_16.npz --preprocess='value_range(-1, 1)'
 
---model is the directory of an exported SavedModel, whose newest version is served, a run, a `.keras` file, a
-checkpoint, or a TFLite, ONNX or OpenVINO file.
+--model is a run, a `.keras` file, a checkpoint, a TFLite, ONNX or OpenVINO file, or the directory of an exported
+SavedModel, whose newest version is served.
 
 Open the address in the log, http://localhost:8501/ by default, in a browser. On this page you can drop, paste, choose
 or photograph an image, or try a test image of the run if its data are on this machine. The page shows the classes with
