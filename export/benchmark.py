@@ -3,9 +3,10 @@
     keras-vit benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
     keras-vit benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
-Each runs in a process of its own, one after the other, so that none warms up or slows down the others. The model is
-timed from preprocessed images to probabilities. The precision is that of the computation on this machine; the agreement
-is the share of the images with the model's answer when the artifact was exported. Run it on an idle machine.
+The model and each artifact run one after the other, each in a process of its own, so that none warms up or slows down
+another. The time is measured from preprocessed images to probabilities. The table also shows the precision of the
+computation on this machine, and the top-1 agreement with the model that was measured at the export. Run the program on
+an idle machine.
 """
 
 import json
@@ -21,12 +22,12 @@ from keras_vit import program
 from keras_vit.program import common_flags
 
 common_flags.define_model_flags()
-flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure as well.")
+flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure, comma-separated.")
 flags.DEFINE_list("batch_sizes", ["1", "4", "8"], "Images per call.")
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Threads of the kernels.", 1)
 flags.DEFINE_integer("calls", 50, "Timed calls for each artifact and batch size.", 1)
 common_flags.define_json_flag()
-flags.DEFINE_string("worker", None, "Used by the program itself: what this process measures.")
+flags.DEFINE_string("worker", None, "For internal use: path that this process measures.")
 
 with program.imports(__name__):
     import tensorflow as tf
@@ -79,7 +80,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
 
 
 def worker_command(path: str, is_model: bool) -> list[str]:
-    """Return the command that measures one path; artifacts have their own preprocessing, labels and weights."""
+    """Return the command that measures one path. Only the model gets flags such as `--preprocess` and `--labels`."""
     options = flags.FLAGS
     sizes = ",".join(options.batch_sizes)
     names = common_flags.model_options() if is_model else ()

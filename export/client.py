@@ -1,9 +1,9 @@
-"""Predict the classes, the values or the masks of images with a server, over TensorFlow Serving's REST API.
+"""Predict the classes, values or masks of images with a server, over TensorFlow Serving's REST API.
 
     keras-vit client --url=http://localhost:8501 --name=digits *.jpg
     keras-vit client --url=http://localhost:8501 --name=shapes --output=masks *.jpg
 
-Of a model that predicts masks, --output gets the files that `keras-vit predict` writes.
+If the model predicts masks, the program writes the same files to --output as `keras-vit predict`.
 """
 
 import json
@@ -18,10 +18,10 @@ from keras_vit.program import common_flags
 flags.DEFINE_string("url", "http://localhost:8501", "REST address of the server.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
 flags.DEFINE_float(
-    "timeout", 60.0, "Seconds for each request. A server that is still starting is waited for, up to about 13 s.", 0.001
+    "timeout", 60.0, "Seconds for each request. The program waits up to about 13 s for a server to start.", 0.001
 )
 flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
-common_flags.define_output_flag("Folder for masks and overlays, of a model that predicts masks.")
+common_flags.define_output_flag("Folder for masks and overlays, for models that predict masks.")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)
-    except (OSError, RequestError) as error:  # no connection and no answer in time are kinds of OSError
+    except (OSError, RequestError) as error:  # ConnectionError and TimeoutError are subclasses of OSError
         starting = " A server that is still starting logs its address when it is ready."
         logging.error("%s: %s.%s", options.url, error, starting if isinstance(error, ConnectionError) else "")
         return 1
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         if names:
             if prediction.mask is None:
                 raise ValueError(
-                    "--output is for a model that predicts masks. Received: one of " + prediction.kind + "."
+                    "--output requires a model that predicts masks. Received: a model of " + prediction.kind + "."
                 )
             _io.make_directory(options.output)
             masks.write_files(names[index], prediction.mask, masks.read_pixels(contents[index], "decode"))

@@ -1,4 +1,4 @@
-"""Convert a checkpoint to the format of another project, and check that it gives the same logits.
+"""Convert a checkpoint to the format of another project, and check that the logits stay the same.
 
     keras-vit convert-checkpoint ViT-B_16.npz vit_b16.keras
     keras-vit convert-checkpoint runs/flowers flowers-hf --format=huggingface
@@ -6,10 +6,10 @@
     keras-vit convert-checkpoint vit-base/ merged --adapter=adapter/ --format=huggingface
     keras-vit convert-checkpoint hf:facebook/dinov2-small --describe
 
-SRC is any checkpoint that keras_vit.load_checkpoint reads, also by name, or the directory of a run. DST is a file
-(.npz, .safetensors, .keras) or a directory. If a format cannot hold the model, the error names those that can.
---describe prints the arguments of the model as JSON. LoRA, of a run or of an --adapter of peft, is merged into the
-kernels.
+SRC is a run directory, or any path or name of a checkpoint that keras_vit.load_checkpoint reads. DST is a file (.npz,
+.safetensors, .keras) or a directory. If a format does not support the model, the error names the formats that do.
+--describe prints the arguments of the model as JSON. LoRA weights, from a run or from an --adapter of peft, are merged
+into the kernels.
 """
 
 import json
@@ -25,24 +25,24 @@ from keras_vit.program import common_flags
 
 FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras")
 
-flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}; keras if DST ends in .keras.")
+flags.DEFINE_string("format", None, f"One of {', '.join(FORMATS)}. By default keras if DST ends in .keras.")
 common_flags.define_checkpoint_flag()
-flags.DEFINE_string("adapter", None, "Folder of an adapter of peft to merge, with adapter_config.json.")
+flags.DEFINE_string("adapter", None, "Folder of a peft adapter to merge, with adapter_config.json.")
 flags.DEFINE_integer("classes", None, "Classes of the adapter's head, if SRC has another head or none.", 1)
-flags.DEFINE_string("pooling", None, "Pooling before it, such as token+gap of transformers' DINOv2.")
+flags.DEFINE_string("pooling", None, "Pooling before the adapter's head, such as token+gap of transformers' DINOv2.")
 flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16 or float16.")
-flags.DEFINE_string("naming", None, "Names of the tensors, where a format has several; see save_checkpoint.")
-flags.DEFINE_boolean("stacked", None, "Whether to stack the blocks (big_vision), as scan=True does there.")
-flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images that position embeddings are resized to.")
+flags.DEFINE_string("naming", None, "Naming scheme of the tensors, if the format has several; see save_checkpoint.")
+flags.DEFINE_boolean("stacked", None, "big_vision: whether to stack the blocks, as its scan=True does.")
+flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images. Position embeddings are resized to it.")
 flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
-flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not say it.")
-flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not say it.", 1)
-flags.DEFINE_string("prefix", None, "Prefix of one of several models in SRC, such as params/ema/.")
-flags.DEFINE_string("model_config", None, "SRC's config.json, if it is not beside it.")
-flags.DEFINE_boolean("check", True, "Whether to read DST back and compare its logits.")
-flags.DEFINE_boolean("describe", False, "Print what SRC is, and write nothing.")
+flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not state it.")
+flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not state it.", 1)
+flags.DEFINE_string("prefix", None, "Prefix of the model to convert, such as params/ema/, if SRC has several models.")
+flags.DEFINE_string("model_config", None, "Path of SRC's config.json, if it is not next to SRC.")
+flags.DEFINE_boolean("check", True, "Whether to read DST back and compare its logits with SRC's.")
+flags.DEFINE_boolean("describe", False, "Print the arguments of SRC's model, and write nothing.")
 
-# The same weights in the same operations. Adding its position to a class token rounds once more.
+# The weights and operations are the same, but adding the position to the class token before saving rounds once more.
 TOLERANCE = 1e-4
 
 with program.imports(__name__):
@@ -59,7 +59,7 @@ with program.imports(__name__):
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if len(argv) != (2 if options.describe else 3):
-        raise ValueError("Two arguments are needed, SRC and DST (with --describe one, SRC).")
+        raise ValueError("Expected the arguments SRC and DST, or only SRC with --describe.")
     if options.describe:
         model, _ = load_source(argv[1], options)
         unused = set() if model.get_config().get("include_top", True) else {"classes"}
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def convert(source: str, destination: str, options: flags.FlagValues) -> None:
-    """Write the model of SRC to DST, and compare their outputs."""
+    """Write the model of SRC to DST, and compare the outputs of both."""
     format = options.format or ("keras" if destination.endswith(".keras") else "google")
     if format not in FORMATS:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Received: --format={format}.")
@@ -126,14 +126,14 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
 
 
 def one_or_two(name: str, values: Sequence[str]) -> Any:
-    """Return SIZE or HEIGHT,WIDTH as numbers."""
+    """Parse SIZE or HEIGHT,WIDTH."""
     if len(values) not in (1, 2) or not all(value.isdigit() for value in values):
         raise ValueError(f"--{name} must be SIZE or HEIGHT,WIDTH. Received: --{name}={','.join(values)}.")
     return int(values[0]) if len(values) == 1 else (int(values[0]), int(values[1]))
 
 
 def save_keras(model: keras.Model, path: str) -> None:
-    """Write a .keras file in one step."""
+    """Write a .keras file atomically."""
     with atomic_file(path) as temporary:
         model.save(temporary)
 
@@ -146,13 +146,13 @@ def outputs_of(model: keras.Model) -> np.ndarray:
 
 
 def check(expected: np.ndarray, path: str, dtype: str) -> None:
-    """Compare the outputs of the model, before LoRA was merged, and of the written checkpoint."""
+    """Compare the outputs of the written checkpoint with the model's, which were computed before LoRA was merged."""
     with Progress(f"Comparing {path}"):
         difference = float(np.max(np.abs(expected - outputs_of(model_from_checkpoint(path)))))
     scale = max(float(np.max(np.abs(expected))), 1.0)
     logging.info("Read back: the largest difference of the outputs is %.3g.", difference)
     if dtype == "float32" and difference > TOLERANCE * scale:
-        raise ValueError(f"{path} does not give the outputs of the model: they differ by {difference:.3g}.")
+        raise ValueError(f"The outputs of {path} do not match the model's: they differ by {difference:.3g}.")
 
 
 if __name__ == "__main__":

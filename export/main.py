@@ -4,12 +4,13 @@
     keras-vit export --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
     keras-vit export --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
 
-The ending of --output chooses the format: .tflite, .onnx or .xml (OpenVINO), and a directory for a SavedModel. With
---format, an --output without such an ending is a directory, for model.onnx, model.xml or model_PRECISION.tflite.
+The extension of --output chooses the format: .tflite, .onnx or .xml (OpenVINO). Without an extension, --output is the
+directory of a SavedModel. With --format, an --output without an extension is a directory in which the program writes
+model.onnx, model.xml or model_PRECISION.tflite.
 
-A SavedModel is written as the next free version, served/digits/1 at first. A version appears under its number only
-when it is complete and verified, and no version is ever overwritten. The other formats are files, with their model card
-(OUTPUT.json) beside them. ONNX and OpenVINO need
+A SavedModel is written as the next free version; the first is served/digits/1. A version appears under its number only
+when it is complete and verified, and no version is ever overwritten. The other formats are files with their model card
+(OUTPUT.json) next to them. ONNX and OpenVINO need
 pip install 'keras-vision-transformers[onnx]' or '[openvino]'.
 """
 
@@ -31,7 +32,7 @@ flags.DEFINE_enum(
     "format",
     None,
     ["saved_model", "tflite", "onnx", "openvino"],
-    "Format; by the ending of --output if not given.",
+    "Format; chosen by the extension of --output if not given.",
 )
 PRECISIONS = ["float32", "mixed_bfloat16", "float16", "weight_only_int8", "dynamic_int8", "int8", "int16x8"]
 flags.DEFINE_enum(
@@ -41,35 +42,35 @@ flags.DEFINE_enum(
     "Precision of the artifact. SavedModel: float32, mixed_bfloat16, float16; OpenVINO: float32, mixed_bfloat16, "
     "weight_only_int8; ONNX: float32, weight_only_int8; TFLite: all but mixed_bfloat16.",
 )
-flags.DEFINE_integer("batch_size", None, "Of files: images per call; 1 for TFLite and any for others if not given.", 1)
+flags.DEFINE_integer("batch_size", None, "Files: images per call; by default 1 for TFLite, else any number.", 1)
 # Of a SavedModel.
-flags.DEFINE_integer("version", None, "SavedModel: version number; the next free one if not given.", 1)
-flags.DEFINE_integer("top_k", 5, "SavedModel with classes: number of labels in an answer.", 1)
-flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: larger images are refused before they are decoded.", 1)
+flags.DEFINE_integer("version", None, "SavedModel: version number; by default the next free number.", 1)
+flags.DEFINE_integer("top_k", 5, "SavedModel with classes: number of labels in a response.", 1)
+flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: images with more pixels are rejected before decoding.", 1)
 flags.DEFINE_multi_enum(
     "signature",
     ["features"],
     ["features", "attention"],
-    "SavedModel: also offer this signature; may be repeated. Features are the input of a head.",
+    "SavedModel: additional signature; may be repeated. Features are the input of the head.",
 )
 flags.DEFINE_list(
     "batch_sizes",
     ["1", "4", "8"],
-    "SavedModel: batch sizes that the server warms up; empty for none.",
+    "SavedModel: batch sizes that the server runs to warm up; empty for none.",
 )
 # Of a TFLite file.
 flags.DEFINE_enum(
-    "input", "float32", ["float32", "uint8"], "TFLite: whether the file takes preprocessed images or pixels."
+    "input", "float32", ["float32", "uint8"], "TFLite: input of the file, preprocessed (float32) or pixels (uint8)."
 )
-flags.DEFINE_bool("features", False, "TFLite: add a signature that returns the features before the head; no integers.")
+flags.DEFINE_bool("features", False, "TFLite: add a signature that returns the head's input; not for int8, int16x8.")
 flags.DEFINE_multi_string(
     "calibration",
     [],
-    "TFLite integers: training image or pattern, may be repeated; images of the run's data if not given.",
+    "TFLite int8, int16x8: training image or pattern; may be repeated. By default, images of the run's data.",
 )
-flags.DEFINE_integer("calibration_images", 256, "TFLite integers: number of images to find the ranges with.", 1)
+flags.DEFINE_integer("calibration_images", 256, "TFLite int8, int16x8: number of images for calibration.", 1)
 flags.DEFINE_float(
-    "max_accuracy_drop", 0.01, "TFLite integers: largest allowed loss of accuracy, of models of classes."
+    "max_accuracy_drop", 0.01, "TFLite int8, int16x8: largest allowed loss of accuracy, for models with classes."
 )
 
 with program.imports(__name__, backend="tensorflow"):
@@ -80,7 +81,7 @@ with program.imports(__name__, backend="tensorflow"):
     from keras_vit.models.representation import head_input
     from keras_vit.program import trained_model
 
-# Options of a format that are flags of the same name. The library refuses an option that its format does not have.
+# Flags that are options of `export` with the same name. `export` raises an error if the format lacks an option.
 OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
 OF_SAVED_MODEL = ("signature", "batch_sizes")
 OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     check_flags(format)
     chosen = {option: options[option].value for option in OPTIONS if options[option].present}
     if options.model and path:
-        writer_of(path, format, chosen)  # its errors come before the model is opened
+        writer_of(path, format, chosen)  # raises its errors before the model is opened
     predictor = trained_model.open_model()
     is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
     images = trained_model.load_images(predictor.card, 512 if is_calibrated else 64)
@@ -104,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
         if images.labels is None and predictor.class_names:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
-        has_head = head_input(predictor.model) is not None  # its input are the features
+        has_head = head_input(predictor.model) is not None  # the features are its input
         signatures = options.signature if has_head or options["signature"].present else ()
         chosen["extra_signatures"] = tuple(dict.fromkeys(signatures))
         chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]
@@ -128,7 +129,7 @@ def output() -> tuple[str, str]:
 
 
 def check_flags(format: str) -> None:  # noqa: A002
-    """Refuse flags of another format before the model is opened."""
+    """Raise an error for flags of another format before the model is opened."""
     for owner, names in (("saved_model", OF_SAVED_MODEL), ("tflite", OF_TFLITE)):
         for name in names if format != owner else ():
             if flags.FLAGS[name].present:
@@ -136,7 +137,7 @@ def check_flags(format: str) -> None:  # noqa: A002
 
 
 def calibration(predictor: KerasPredictor) -> dict[str, Any]:
-    """Return the training images to find the ranges of activations with, and the tolerance."""
+    """Return the options of a calibrated precision: training images and the tolerance."""
     options, card = flags.FLAGS, predictor.card
     images = sample_images.for_model(
         card,

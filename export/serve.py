@@ -3,22 +3,22 @@
     keras-vit serve --model=served/digits --port=8501
     keras-vit serve --model=ViT-B_16.npz --preprocess='value_range(-1, 1)'
 
-The model is the directory of an exported SavedModel, whose newest version is served, or anything else that predicts: a
-run, a `.keras` file, a checkpoint, or a TFLite, ONNX or OpenVINO file.
+--model is a run, a `.keras` file, a checkpoint, a TFLite, ONNX or OpenVINO file, or the directory of an exported
+SavedModel, whose newest version is served.
 
-The address that the log shows, http://localhost:8501/ by default, is a page to drop, paste, choose or photograph an
-image on, or to try a test image of the run, if the data are on this machine. It shows the classes with their
-probabilities, the values or the mask, and on request the parts of the image that they rely on. All other paths are
-those of TF Serving's REST API, so that clients can be written and tested without it, and /healthz, /readyz and
-/metrics.
+Open the address in the log, http://localhost:8501/ by default, in a browser. On this page you can drop, paste, choose
+or photograph an image, or try a test image of the run if its data are on this machine. The page shows the classes with
+their probabilities, the values or the mask, and on request the parts of the image that the prediction relies on. The
+server also has /healthz, /readyz, /metrics and the paths of TF Serving's REST API, so that you can write and test
+clients without TF Serving.
 
-This is a development server: it does not batch, authenticate or encrypt. Use TensorFlow Serving for production. The
+This is a development server without batching, authentication or encryption. Use TensorFlow Serving for production. The
 server listens at localhost; put a proxy in front of it before you open it to others with --host. The first response of
-a model in bfloat16 takes longer and more memory than later ones. A request may have 64 MiB, 400 images and 100 million
-pixels; docs/serving.md lists all bounds.
+a model in bfloat16 takes more time and memory than later responses. A request may have 64 MiB, 400 images and 100
+million pixels; docs/serving.md lists all bounds.
 
-SIGTERM and Ctrl-C end the server after the requests under way, at most --grace_seconds later. The program needs
-pip install 'keras-vision-transformers[serving]'.
+After SIGTERM or Ctrl-C, the server finishes the running requests, within at most --grace_seconds, and ends. The program
+needs pip install 'keras-vision-transformers[serving]'.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ from keras_vit import program
 from keras_vit.program import common_flags, exit_codes
 
 EXAMPLES = 8
-LOCAL = ("folder:", "manifest:", "digits")  # data that are opened without a download
+LOCAL = ("folder:", "manifest:", "digits")  # sources that are not downloaded
 
-common_flags.define_model_flags("Directory with versions of a SavedModel, run, .keras file, checkpoint or artifact.")
-flags.DEFINE_string("name", None, "Name of the model in requests; that of the directory or file if not given.")
+common_flags.define_model_flags("Directory of a SavedModel's versions, run, .keras file, checkpoint or artifact.")
+flags.DEFINE_string("name", None, "Name of the model in requests; by default the name of the directory or file.")
 flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen at; 0 for any free one.", 0, 65535)
-flags.DEFINE_float("grace_seconds", 30.0, "Time that requests under way get to finish after SIGTERM.", 1.0)
+flags.DEFINE_float("grace_seconds", 30.0, "Time in which running requests must finish after SIGTERM.", 1.0)
 
 with program.imports(__name__):
     from keras_vit.inference import ModelCard, open_predictor, sample_images
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.model:
-        raise ValueError("--model is missing: the directory of an exported model, or another model.")
+        raise ValueError("--model is missing: the directory of an exported SavedModel, or another model.")
     predictor = open_predictor(options.model, **common_flags.model_options())
     predictor.prepare_for_many()
     model = ServedModel(options.name or name_of(options.model), predictor, examples_of(predictor.card))
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError(
             f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}. Give another --port."
         ) from error
-    # The server raises its signal again after its end. Python would wait for threads that still compute.
+    # uvicorn raises its signal again after it has ended. Python's own exit would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exit_codes.end(0))
     address = f"http://{options.host}:{rest_server.port}"
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def examples_of(card: ModelCard) -> dict[str, bytes]:
-    """Return some images of the data that the model was evaluated on; none if these are not on this machine."""
+    """Return some of the images that the model was evaluated on; none if the data are not on this machine."""
     source = card.recipe_data.get("source", "")
     if source.startswith(LOCAL) and "://" not in source:
         with contextlib.suppress(OSError, ValueError):
@@ -83,7 +83,7 @@ def examples_of(card: ModelCard) -> dict[str, bytes]:
 
 
 def name_of(path: str) -> str:
-    """Return the name of a directory, or that of a file without its extension."""
+    """Return the name of a directory, or the name of a file without its extension."""
     name = os.path.basename(os.path.normpath(path))
     # A colon would end the name in an address.
     return os.path.splitext(name)[0] if os.path.isfile(path) else name.replace(":", "-")

@@ -1,10 +1,11 @@
-"""Compare an exported artifact with the model that it came from, on real images.
+"""Compare an exported artifact with its model on real images.
 
     keras-vit verify --model=runs/digits --artifact=served/digits
     keras-vit verify --model=runs/digits --artifact=digits.tflite --num_images=1000 --min_agreement=0.99
 
-Each prepares the images with its own preprocessing. All signatures and labels of the artifact are compared. The exit
-code is 1 if they differ by more than the flags allow, or than the precision explains that the types in the file show.
+The model and the artifact each use their own preprocessing. All signatures and labels of the artifact are compared. The
+exit code is 1 if a difference exceeds a flag or, without the flag, the tolerance for the types of the weights in the
+file.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ flags.DEFINE_string("split", None, "Split of the data; the run's evaluation spli
 flags.DEFINE_float(
     "max_difference",
     None,
-    "Largest allowed difference, of probabilities, of values in standard deviations, or of masks as the share of the "
-    "pixels of an image; by precision if not given.",
+    "Largest allowed difference of probabilities, of values in standard deviations, or of masks as a fraction of the "
+    "pixels of an image. By default, it depends on the precision.",
 )
-flags.DEFINE_float("min_agreement", None, "Smallest allowed fraction of equal answers; by precision if not given.")
-flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, of models of classes.")
+flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. By default, it depends on the precision.")
+flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, for models with classes.")
 
 with program.imports(__name__):
     import keras
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             f"Received: {artifact.card.values or artifact.card.names[:5]}."
         )
     images = trained_model.load_images(model.card, split=options.split)
-    if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts hold float32
+    if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts have float32 weights
         model = KerasPredictor(inference_model(model.model), model.card, model.path)
     trained_model.check_accuracy_drop(model.card, images)
     tolerance = choose_tolerance(artifact)
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose_tolerance(artifact: Predictor) -> verify.Tolerance:
-    """Return the tolerance of the precision that the file has, with the changes of the flags."""
+    """Return the tolerance of the file's precision, with the limits of the flags."""
     options = flags.FLAGS
     chosen = {
         "max_difference": options.max_difference,
@@ -77,7 +78,7 @@ def choose_tolerance(artifact: Predictor) -> verify.Tolerance:
 
 
 def origin(artifact: Predictor) -> str:
-    """Return the origin of the tolerance."""
+    """Describe the origin of the tolerance."""
     limits = ("max_difference", "min_agreement", "max_accuracy_drop")
     given = [f"--{name}" for name in limits if flags.FLAGS[name].value is not None]
     return ", ".join([f"{artifact.stored_precision}, by the types in the file", *given])

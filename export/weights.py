@@ -1,13 +1,13 @@
-"""List published weights: size, license, and where each file is or may be put by hand.
+"""List published weights: size, license, the path of each file, and where to put files by hand.
 
     keras-vit weights
     keras-vit weights ViT_S14
     keras-vit weights hf:facebook/dinov2-small ViT_B16:augreg --verify
 
-Without names it lists all published weights; the name of a model lists the weights of this model. For a name of weights
-(MODEL:NAME, hf:OWNER/NAME, or an address) it also shows the source, and where to put the files on a machine without a
-network. Nothing is downloaded. --verify compares the files that are here with the hashes that their owners state. The
-exit code is 1 if a file is damaged.
+Without arguments, the program lists all published weights; for the name of a model, the weights of this model. For a
+name of weights (MODEL:NAME, hf:OWNER/NAME, or an address), it also shows the source, and where to put the files on a
+machine without a network. Nothing is downloaded. --verify compares the downloaded files with the hashes that their
+owners state. The exit code is 1 if a file is damaged.
 """
 
 import json
@@ -21,7 +21,7 @@ from absl import flags
 from keras_vit import program
 from keras_vit.program import common_flags
 
-flags.DEFINE_bool("verify", False, "Compare the files that are here with their hashes.")
+flags.DEFINE_bool("verify", False, "Compare the downloaded files with their hashes.")
 common_flags.define_json_flag("text")
 
 with program.imports(__name__):
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return the facts about the weights of a name."""
+    """Return the facts about weights with this name."""
     found = zoo.parse(name)
     if found.address is None:
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
@@ -69,13 +69,13 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def size_of(path: str) -> str:
-    """Return the size of a file, or of the files of a directory."""
+    """Return the size of a file, or the total size of the files in a directory."""
     files = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
     return f"{sum(map(os.path.getsize, files)) / 2**20:.0f} MiB"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a line for each row."""
+    """Return a text with a line for each row."""
     lines = [("weights", "size", "license", "path")]
     lines += [(row["name"], row["size"], row["license"], (row["path"] or "not here") + verified(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -88,7 +88,7 @@ def verified(row: dict[str, Any]) -> str:
 
 
 def as_text(row: dict[str, Any]) -> str:
-    """Return all facts, a line each."""
+    """Return a text with a line for each fact."""
     shown = {**row, "path": (row["path"] or "not here") + verified(row)}
     names = {"source": "source", "size": "size", "license": "license", "path": "path", "by_hand": "by hand"}
     return "".join(

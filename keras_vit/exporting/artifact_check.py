@@ -1,4 +1,4 @@
-"""Check of an exported artifact: every signature, on real images."""
+"""Verification of every signature of an artifact on real images."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -20,8 +20,9 @@ from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
 
 BATCH_SIZE = 16
 
-# Precision -> largest error of the features, relative to their length: float32 sums in another order; 8 or 11 bits of
-# each number; 8 bits of each weight and of the inputs of the matrix products.
+# Precision -> largest error of the features, relative to their norm. Float32 differs in the order of sums. Bfloat16
+# rounds each number to 8 bits, float16 to 11 bits. The int8 precisions round the weights to 8 bits; `dynamic_int8` also
+# rounds the inputs of the matrix products.
 FEATURE_TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 1e-2, "weight_only_int8": 0.05, "dynamic_int8": 0.1}
 
 
@@ -30,7 +31,8 @@ def check(
 ) -> tuple[verify.Comparison, list[str]]:
     """Run every signature of an artifact on real images and compare the outputs with the model's.
 
-    Each predictor prepares the images itself. The comparison is that of the first signature.
+    The artifact and the model each do their own preprocessing. Returns the comparison for the first signature, and the
+    problems of all signatures.
     """
     images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
@@ -41,7 +43,7 @@ def check(
     problems: list[str] = []
     are_logits = reference.card.output == "softmax" and reference.scores_are == "logits" and scores.shape[-1] > 1
     if are_logits and (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1.0, atol=1e-5):
-        problems.append("the outputs of the model are probabilities already; let it end in keras.layers.Softmax")
+        problems.append("the outputs of the model are already probabilities; end the model in keras.layers.Softmax")
     for signature, run in _signatures(artifact).items():
         expected: Any
         given: Any
@@ -49,12 +51,12 @@ def check(
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
             expected, given = answers, found[name]
-        else:  # masks of the sizes of their images, empty for images that are refused
+        else:  # masks in the sizes of their images; empty for rejected images
             expected = reference.card.at_image_sizes(answers, images.contents)
             given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
         comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
-        wrong = [f"it refuses the image {image}, which the model takes" for image in refused]
+        wrong = [f"it rejects the image {image}, which the model accepts" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)
         wrong += [] if refused else _wrong_names(found, reference.card.names)
         problems += [f"{signature}: {problem}" if signature else problem for problem in wrong]
@@ -69,16 +71,16 @@ def check(
 
 
 def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Comparison:
-    """Return the comparison of `check`, or raise an error if there are problems."""
+    """Return the comparison of `check`, or raise a `VerificationError` if there are problems."""
     comparison, problems = result
     if problems:
-        message = f"{what} does not answer as its model: {'; '.join(problems)}. ({comparison.summary()})"
+        message = f"{what} does not match its model: {'; '.join(problems)}. ({comparison.summary()})"
         raise verify.VerificationError(message, comparison)
     return comparison
 
 
 def _signatures(artifact: Predictor) -> dict[str, Callable[[list[bytes]], dict[str, np.ndarray]]]:
-    """Return functions from encoded images to the outputs of a signature; a file has a single one."""
+    """Return a function from encoded images to outputs for each signature. A file has one signature without a name."""
     if not isinstance(artifact, SavedModelPredictor):
         return {"": lambda batch: {artifact.card.output_name: artifact.predict(artifact.preprocess(batch))}}
     return {
@@ -90,7 +92,7 @@ def _signatures(artifact: Predictor) -> dict[str, Callable[[list[bytes]], dict[s
 def _check_serve_images(
     artifact: SavedModelPredictor, reference: KerasPredictor, content: bytes, tolerance: verify.Tolerance
 ) -> list[str]:
-    """Compare the outputs for a decoded image with those for a file of the same pixels."""
+    """Check that `serve_images` gives the model's outputs for the decoded pixels of an image."""
     channels = artifact.card.image_shape[-1]
     image = decode(tf.constant(content), channels)
     file = tf.io.encode_png(image).numpy()
@@ -104,7 +106,7 @@ def _check_serve_images(
 def _check_extra_signatures(
     artifact: SavedModelPredictor, reference: KerasPredictor, contents: list[bytes]
 ) -> list[str]:
-    """Compare the features and attention maps with those outside of the exported graph."""
+    """Check features and attention maps against the model's, and run lengths against the mask of `serving_default`."""
     encoded = {"image_bytes": np.array(contents, object)}
     images, prepared = reference.preprocess(contents), {"images": artifact.preprocess(contents)}
     problems = []
@@ -117,7 +119,7 @@ def _check_extra_signatures(
         mask = masks.from_png(files["mask_bytes"][0])
         same = np.array_equal(runs["run_lengths"][0], masks.to_runs(mask))
         if not same or tuple(runs["size"][0]) != mask.shape:
-            problems.append("run_lengths: the mask is not that of serving_default")
+            problems.append("run_lengths: the mask differs from the mask of serving_default")
     if "attention" in artifact.signatures:
         maps = inspection.attention_maps(reference.model, images)
         grids = maps.grids()
@@ -128,7 +130,7 @@ def _check_extra_signatures(
 
 
 def _different_features(name: str, artifact: Predictor, expected: np.ndarray, found: np.ndarray) -> list[str]:
-    """Compare features or maps, relative to their length."""
+    """Compare features or attention maps by the norm of their difference, relative to their norm."""
     expected = np.asarray(expected, np.float32)
     error = float(np.linalg.norm(found - expected)) / max(float(np.linalg.norm(expected)), 1e-6)
     limit = FEATURE_TOLERANCES[artifact.stored_precision]
@@ -136,7 +138,7 @@ def _different_features(name: str, artifact: Predictor, expected: np.ndarray, fo
 
 
 def _wrong_names(outputs: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    """Compare the names of outputs, or the labels with the classes of the largest probabilities, if there are any."""
+    """Check the names of the outputs, or the labels of the largest probabilities, if the outputs contain any."""
     for given in NAMED.values():
         if given in outputs and (outputs[given] != np.array([name.encode() for name in names], object)).any():
             return [f"{given} does not name the outputs"]

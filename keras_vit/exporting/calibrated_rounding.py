@@ -1,7 +1,8 @@
-"""Kernels of 8 bits whose errors cancel on images: GPTQ (https://arxiv.org/abs/2210.17323) for every dense layer.
+"""Rounding of the kernels of all dense layers to 8 bits with GPTQ (https://arxiv.org/abs/2210.17323).
 
-To round each weight to the nearest integer ignores that the inputs of a layer are correlated. Here the error of each
-input's weights is compensated by the weights that are not rounded yet, and the mean of the rest by the bias.
+Rounding each weight to the nearest integer ignores that the inputs of a layer are correlated. GPTQ rounds the weights
+of one input at a time and changes the remaining weights to compensate for the error. The bias compensates for the mean
+of the error that is left at the end.
 """
 
 import functools
@@ -19,15 +20,15 @@ from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import Dense, EinsumDense, EncoderBlock, MlpBlock, SelfAttention, SwiGLU, kernels
 from keras_vit.models import layer_walk
 
-DAMPING = 0.01  # of the mean diagonal, as in the reference implementation
-_BLOCK = 128  # inputs whose errors are applied to the others at once
+DAMPING = 0.01  # relative to the mean of the diagonal, as in the reference implementation
+_BLOCK = 128  # number of inputs whose errors are applied to later inputs at once
 
 
 IMAGES = 32
 
 
 def rounded(model: keras.Model, card: ModelCard, images: SampleImages) -> keras.Model:
-    """Return a copy of a model for export with rounded kernels, by its activations on the first `IMAGES` images."""
+    """Return a copy of a model for export whose kernels are rounded, calibrated on the first `IMAGES` images."""
     copy = inference_model(model, "float32")
     with Progress("Rounding kernels"):
         round_kernels(copy, card.prepare(images.contents[:IMAGES]))
@@ -35,10 +36,10 @@ def rounded(model: keras.Model, card: ModelCard, images: SampleImages) -> keras.
 
 
 def round_kernels(model: keras.Model, images: np.ndarray) -> None:
-    """Move the kernels of a model's dense layers to integers times a scale, by its activations on images `[B, ...]`.
+    """Round the kernels of a model's dense layers to integers times a scale, calibrated on images `[B, ...]`.
 
-    Each layer is rounded when the images reach it, through the layers before it that are rounded already.
-    `weight_only.quantize` finds the same integers.
+    Each layer is rounded when the forward pass reaches it, so that its inputs come from rounded layers.
+    `weight_only.quantize` later finds the same integers.
     """
     layers: list[Any] = layer_walk.layers_of(model)
     for layer in layers:
@@ -73,9 +74,9 @@ def _round_and_call(layer: Any, call: Callable[..., Any], x: Any, **arguments: A
 
 
 def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """Round a kernel `[inputs, outputs]`, for small errors of its outputs, by the second moments of its inputs.
+    """Round a kernel `[inputs, outputs]` for small errors of the outputs, given the second moments of the inputs.
 
-    The largest weight of each output stays, which determines the scale of the others.
+    The largest weight of each output does not change, because it determines the output's scale.
     """
     order = np.argsort(-np.diagonal(moments), kind="stable")
     weights = np.asarray(kernel, "float64")[order]
@@ -83,7 +84,7 @@ def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
     largest = (np.arange(len(kernel))[:, None] == np.abs(weights).argmax(axis=0)) & (weights != 0)
     damped = moments[np.ix_(order, order)]
     damped = damped + np.eye(len(kernel)) * max(DAMPING * np.diagonal(moments).mean(), 1e-12)
-    factor = np.linalg.cholesky(np.linalg.inv(damped)).T  # upper: each row has the shares of the later inputs
+    factor = np.linalg.cholesky(np.linalg.inv(damped)).T  # upper triangular; a row has the factors of later inputs
     rounded = np.empty_like(weights)
     for start in range(0, len(kernel), _BLOCK):
         block = slice(start, min(start + _BLOCK, len(kernel)))
@@ -99,7 +100,7 @@ def round_kernel(kernel: np.ndarray, moments: np.ndarray) -> np.ndarray:
 
 
 def _fold_norms(block: EncoderBlock) -> None:
-    """Multiply the kernels after both norms by the norms' scales, as TFLite's converter does."""
+    """Fold the scale of both norms into the kernels of the next layers, as TFLite's converter does."""
     attention, mlp = block.attention, block.mlp
     after: list[tuple[Any, list[Any]]] = []
     if isinstance(attention, SelfAttention):
@@ -108,7 +109,7 @@ def _fold_norms(block: EncoderBlock) -> None:
         after.append((block.norm_1, [mlp.dense_0] if isinstance(mlp, MlpBlock) else [mlp.gate, mlp.up]))
     for norm, dense in after:
         scale = np.array(norm.scale)
-        scale[np.abs(scale) < 1e-6] = 1  # cannot be divided by
+        scale[np.abs(scale) < 1e-6] = 1  # too small for a divisor
         for weight in norm.weights:
             weight.assign(weight / scale)
         for layer in dense:

@@ -1,4 +1,4 @@
-"""Export in one call, to any format."""
+"""Export of a model to any format in one call."""
 
 import dataclasses
 import importlib
@@ -31,44 +31,44 @@ def export(
     class_names: Sequence[str] | None = None,
     **options: Any,
 ) -> verify.Comparison:
-    """Export a model, after checking that the outputs of the artifact are the model's.
+    """Export a model and verify on real images that the outputs of the artifact match the model's.
 
-    The output of the artifact is called
+    The name of the output depends on the model:
 
-    - `probabilities` for a model of this package with its head, for a model that ends in softmax or sigmoid, and for
-      any model with `class_names`. Logits become probabilities by softmax, a single logit by sigmoid;
-    - `values` for a model with `values`: numbers in the unit of the data;
-    - `mask` for a model with logits for each patch, `[B, h, w, classes]`, by its `head` or with `class_names`: the
-      class of each pixel;
-    - `scores` for another model that ends in a dense layer or was given a `head`: its outputs as they are;
-    - `features` for other models, such as those with `include_top=False`.
+    - `probabilities`: models of this package with their head, models that end in softmax or sigmoid, and all models
+      with `class_names`. Softmax turns logits into probabilities; sigmoid is used for a single logit.
+    - `values`: models with `values`. The output is in the unit of the data.
+    - `mask`: models with logits for each patch, `[B, h, w, classes]`, that were given their `head` or have
+      `class_names`. The output is the class of each pixel.
+    - `scores`: other models that end in a dense layer or were given a `head`. Their outputs are not changed.
+    - `features`: all other models, such as models with `include_top=False`.
 
     Args:
         model: A functional or sequential model with layers of this package, such as
-            `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`, or whatever
-            `keras_vit.inference.open_predictor` opens as one: a run directory, a `.keras` file or a checkpoint.
-        path: The file to write, or the directory of the versions of a SavedModel.
-        format: `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`; None for that of the extension of `path`, which
-            is a SavedModel for a path without extension.
+            `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`, or the path of a run
+            directory, a `.keras` file or a checkpoint, as for `keras_vit.inference.open_predictor`.
+        path: File to write; for a SavedModel, the directory of its versions.
+        format: `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`. None uses the format of the extension of `path`,
+            or a SavedModel if `path` has no extension.
         images: Real images to verify with: file names, patterns, contents of image files, or arrays of pixels from 0 to
             255, `[N, H, W, C]`.
-        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added where they are
-            missing. None for that of the run, or for the model's `input_normalization`.
-        class_names: Names of the classes; None for those of the run or checkpoint, or numbers.
+        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added if they are
+            missing. None uses the preprocessing of the run, or the model's `input_normalization`.
+        class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
             `"float32"`, `"float16"`, `"weight_only_int8"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`,
-            `"weight_only_int8"`; OpenVINO: also `"mixed_bfloat16"`), `batch_size` and `tolerance` of files, `version`,
-            `top_k`, `max_pixels`, `extra_signatures` and `warm_up` of a SavedModel, `input`, `calibration` and
-            `features` of a TFLite file.
+            `"weight_only_int8"`; OpenVINO: also `"mixed_bfloat16"`). For files: `batch_size` and `tolerance`. For a
+            SavedModel: `version`, `top_k`, `max_pixels`, `extra_signatures` and `warm_up`. For a TFLite file: `input`,
+            `calibration` and `features`.
 
     Returns:
-        The comparison of the artifact with the model.
+        The comparison of the artifact's outputs with the model's.
 
     Raises:
-        TypeError: If an argument has another type, or is not an option of the format.
-        ValueError: If an argument is wrong.
+        TypeError: If an argument has the wrong type, or the format does not have an option.
+        ValueError: If an argument has an invalid value.
         ConversionError: If the format does not support the model.
-        VerificationError: If the outputs of the artifact differ; nothing is written then.
+        VerificationError: If the outputs of the artifact differ from the model's. In this case nothing is written.
 
     Example:
     >>> comparison = export("runs/digits", "digits.tflite", images="images/*.png")
@@ -96,13 +96,13 @@ def write(
     images: SampleImages,
     **options: Any,  # noqa: A002
 ) -> tuple[str, verify.Comparison]:
-    """Export an open predictor as `export` does; return the path of the artifact, too."""
+    """Export an open predictor; return the path of the artifact and the comparison."""
     writer = writer_of(path, format, options)
     return writer(predictor.model, path, card=predictor.card, images=images, **options)
 
 
 def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
-    """Return the function that writes a format; refuse what cannot be written, and missing packages."""
+    """Return the function that writes a format, or raise an error for a bad path, a bad option or a missing package."""
     _io.check_writable(path)
     chosen = format_of(path, format)
     chosen.require_packages()
@@ -119,7 +119,7 @@ def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callabl
 
 
 def format_of(path: str, format: str | None = None) -> formats.Format:  # noqa: A002
-    """Return the format of a path, and refuse an extension of another format."""
+    """Return the format of a path, or raise an error if its extension belongs to another format."""
     by_extension = formats.of_file(path)
     extension = os.path.splitext(path)[1]
     if format is None and by_extension is None and extension[1:].isalpha() and not os.path.isdir(path):
@@ -139,7 +139,7 @@ def format_of(path: str, format: str | None = None) -> formats.Format:  # noqa: 
 def _open(
     model: keras.Model | str | os.PathLike, preprocess: str | None, class_names: Sequence[str] | None
 ) -> tuple[keras.Model, ModelCard]:
-    """Return a model and its description, with the kind of its output."""
+    """Return a model and its model card, which states the kind of its output."""
     if isinstance(model, keras.Model):
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model

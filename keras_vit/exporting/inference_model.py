@@ -1,4 +1,4 @@
-"""Copy of a model for export, under a chosen precision, that returns logits."""
+"""Copies of models for export, which compute in a chosen precision and return logits."""
 
 from typing import Any
 
@@ -17,15 +17,15 @@ _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 
 
 def inference_model(model: keras.Model, precision: str = "float32", **arguments: Any) -> keras.Model:
-    """Rebuild a model for inference under another precision, with the same weights.
+    """Rebuild a model for inference in another precision, with the same weights.
 
-    A graph that was traced under `mixed_bfloat16` keeps its casts: TFLite cannot convert it, and a CPU without bfloat16
-    runs it slowly. The copy is traced anew. It has no dropout, and it returns logits, `[B, k]`, whatever its last
-    activation was; an activation of patches, `[B, h, w, k]`, is kept.
+    A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert them, and a CPU without
+    bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns `[B, k]`, the
+    copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation is kept.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "TensorFlow writes artifacts, of models of every backend. Received: a model of KERAS_BACKEND="
+            "Artifacts are written by TensorFlow. Received: a model of KERAS_BACKEND="
             f"{keras.backend.backend()}. Save it as model.keras, and export that file with `keras-vit export`, or in a "
             "process with KERAS_BACKEND=tensorflow."
         )
@@ -35,23 +35,23 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     copy = _copy(model, precision, len(model.output_shape) == 2, arguments)
     _copy_weights(model, copy)
     for layer in lora_layers(copy):
-        if layer.quantization_mode is None:  # quantized again, it would have other outputs
+        if layer.quantization_mode is None:  # merging would quantize the kernel again and change the outputs
             layer.merge_lora()
     return copy
 
 
 def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPredictor:
-    """Return what the artifact of a copy is compared with: the model itself, or the copy if one computes in 16 bits."""
+    """Return the predictor to compare an artifact with: the model, or its copy if one of them computes in 16 bits."""
     return KerasPredictor(copy if is_half(model) or is_half(copy) else model, card)
 
 
 def is_half(model: keras.Model) -> bool:
-    """Return whether a layer computes in 16 bits."""
+    """Return whether any layer computes in 16 bits."""
     return any(layer.compute_dtype in ("bfloat16", "float16") for layer in layer_walk.layers_of(model))
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model that cannot be exported."""
+    """Raise an error if a model cannot be exported."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"The exported model must be a keras.Model. Received: {type(model).__name__}.")
     what = f"Received: {type(model).__name__} {model.name!r}"
@@ -72,20 +72,20 @@ def check_model(model: Any) -> None:
 
 
 def _is_ours(layer: Any) -> bool:
-    """Return whether a layer is one of this package, or a model with such layers."""
+    """Return whether a layer belongs to this package, or is a model that contains such a layer."""
     inner = layer.layers if isinstance(layer, keras.Model) else ()
     return isinstance(layer, (BaseLayer, ConfiguredModel)) or any(map(_is_ours, inner))
 
 
 def _copy(layer: Any, precision: str, is_last: bool, arguments: dict[str, Any]) -> Any:
-    """Copy a layer or model without its weights; the activation of the last one is left out."""
+    """Copy a layer or model without its weights and, if `is_last`, without its final softmax or sigmoid."""
     if isinstance(layer, keras.Model) and not isinstance(layer, ConfiguredModel):
-        # `input` and `output` of a sequential model inside of another are tensors of the outer one.
+        # In a nested sequential model, `input` and `output` are tensors of the outer model.
         is_sequential = isinstance(layer, keras.Sequential)
         inputs, outputs = (layer.inputs[0], layer.outputs[0]) if is_sequential else (layer.input, layer.output)
-        model = keras.Model(inputs, outputs, name=layer.name)  # of the same layers, and not compiled
+        model = keras.Model(inputs, outputs, name=layer.name)  # the same layers, not compiled
         last = endings(model)[1]
-        if is_last and type(last).__name__ in ("Softmax", "Sigmoid"):  # layer or operation
+        if is_last and type(last).__name__ in ("Softmax", "Sigmoid"):  # a layer or an operation
             model = keras.Model(inputs, last.input, name=layer.name)
         dtype = keras.dtype_policies.get(precision).compute_dtype
         images = keras.tree.map_structure(
@@ -105,9 +105,9 @@ def _copy(layer: Any, precision: str, is_last: bool, arguments: dict[str, Any]) 
 
 
 def _for_inference(config: dict[str, Any], precision: str) -> dict[str, Any]:
-    """Return a layer's configuration without dropout, under a precision unless the layer is quantized.
+    """Return a layer's configuration without dropout and, unless the layer is quantized, in another precision.
 
-    The layers that it was given, such as the MLP of a block, are changed in the same way.
+    Sublayers in the configuration, such as the MLP of a block, are changed in the same way.
     """
     changed: dict[str, Any] = {name: 0.0 for name in _RATES if name in config}
     policy = config.get("dtype")
@@ -121,13 +121,13 @@ def _for_inference(config: dict[str, Any], precision: str) -> dict[str, Any]:
 
 
 def _copy_weights(source: Any, target: Any) -> None:
-    """Copy all weights to a copy: of a model by the names of its layers, of a layer by the paths inside of it."""
+    """Copy all weights to a copy. Layers are matched by name, and the weights of a layer by their path in the layer."""
     if isinstance(target, keras.Model):
         for layer in target.layers:
             if layer.weights:
                 _copy_weights(source.get_layer(layer.name), layer)
         return
-    # A path begins with the path of the layer, and that with the name of a sequential model around it.
+    # The path of a weight begins with the path of its layer, which may begin with the name of a sequential model.
     sources, targets = (
         {weight.path.removeprefix(f"{layer.path}/"): weight for weight in layer.weights} for layer in (source, target)
     )

@@ -1,4 +1,4 @@
-"""Masks in the exported graph, at the sizes of their images: as PNG files, and as run lengths."""
+"""Masks in the exported graph, resized to their images and encoded as PNG files or run lengths."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def resized(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Return masks `[..., H, W]` at another (height, width), as `inference.masks.resized` does."""
+    """Resize masks `[..., H, W]` to a (height, width), as `inference.masks.resized` does."""
     for axis in (-2, -1):
         new, old = tf.cast(size[axis], tf.int64), tf.shape(mask, tf.int64)[axis]
         mask = tf.gather(mask, (2 * tf.range(new) + 1) * old // (2 * new), axis=axis)
@@ -15,12 +15,12 @@ def resized(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def to_png(mask: tf.Tensor) -> tf.Tensor:
-    """Return a mask `[h, w]` as a PNG file of gray pixels: of 8 bits, or of 16 for int32."""
+    """Encode a mask `[h, w]` as a grayscale PNG file with 8 bits per pixel, or 16 bits for int32."""
     return tf.io.encode_png(tf.cast(mask, tf.uint8 if mask.dtype == tf.uint8 else tf.uint16)[..., None])
 
 
 def to_runs(mask: tf.Tensor) -> tf.Tensor:
-    """Return the run lengths of a mask `[h, w]`, row by row: pairs of class and number of pixels, int32 `[R, 2]`."""
+    """Encode a mask `[h, w]`, row by row, as pairs of class and number of pixels, int32 `[R, 2]`."""
     flat = tf.cast(tf.reshape(mask, [-1]), tf.int32)
     starts = tf.cast(tf.where(tf.concat([[True], flat[1:] != flat[:-1]], axis=0))[:, 0], tf.int32)
     counts = tf.concat([starts[1:], [tf.size(flat)]], axis=0) - starts
@@ -28,7 +28,7 @@ def to_runs(mask: tf.Tensor) -> tf.Tensor:
 
 
 def of_sizes(function: Callable, masks: tf.Tensor, sizes: tf.Tensor, spec: tf.TypeSpec) -> Any:
-    """Apply a function to each of the masks `[B, H, W]` at its size, `[B, 2]`; a size of nothing counts as a pixel."""
+    """Resize each of the masks `[B, H, W]` to its size, `[B, 2]`, and apply a function. A size of 0 counts as 1."""
     with tf.device("/cpu:0"):
         sizes = tf.maximum(sizes, 1)
         return tf.map_fn(lambda pair: function(resized(*pair)), (masks, sizes), fn_output_signature=spec)

@@ -1,4 +1,4 @@
-"""ONNX and OpenVINO files, written by Keras' own exporters and verified before they are published."""
+"""Export to ONNX and OpenVINO files with Keras' exporters. The files are verified before they are published."""
 
 import contextlib
 import dataclasses
@@ -39,11 +39,12 @@ def write(
     batch_size: int | None = None,
     tolerance: verify.Tolerance | None = None,
 ) -> tuple[str, verify.Comparison]:
-    """Export a predictor to ONNX or OpenVINO, as `export` does.
+    """Export a predictor to ONNX or OpenVINO. See `export`.
 
-    The card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written beside the file. Its input is `images`, its
-    output `probabilities` or another by the card, both float32. `batch_size=None` leaves the batch size open.
-    `precision` is one of `PRECISIONS`. A file in `mixed_bfloat16` has float32 weights, and its card sets the runtime.
+    The model card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written next to the file. The input is called
+    `images`, and the output has the name in the card, such as `probabilities`; both are float32. With
+    `batch_size=None`, the file accepts any batch size. `precision` is one of `PRECISIONS`. A `mixed_bfloat16` file
+    stores float32 weights; its card makes the runtime compute in bfloat16.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
     _checks.choice("precision", precision, PRECISIONS[format])
@@ -57,7 +58,7 @@ def write(
         try:
             with Progress(f"Converting to {format}"), _garbage_collected(), kernels.plain():
                 exported.export(name, format=format, verbose=False, input_signature=[spec])
-        except Exception as error:  # each converter raises its own
+        except Exception as error:  # each converter has its own exceptions
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
@@ -78,7 +79,7 @@ def write(
 
 
 def _prepare(path: str) -> str:
-    """Return the name of the format of a file, after importing and patching what writes it."""
+    """Return the format of a file, after importing and patching its converter."""
     format = formats.EXTENSIONS[os.path.splitext(path)[1]]  # noqa: A001
     format.require_packages()
     if format.name == "openvino":
@@ -89,7 +90,7 @@ def _prepare(path: str) -> str:
 
 
 def with_answers(model: keras.Model, card: ModelCard, batch_size: int | None = None) -> keras.Model:
-    """Return a model with one input, `images`, and the answers as the only output, which has the name of the card."""
+    """Return a model that maps `images` to predictions. The output has the name in the card."""
     images = keras.Input(card.image_shape, batch_size, dtype="float32", name=INPUT)
     answers = card.answers(model(images, training=False))
     return keras.Model(images, {card.output_name: answers}, name="predictor")
@@ -99,8 +100,8 @@ def with_answers(model: keras.Model, card: ModelCard, batch_size: int | None = N
 def _garbage_collected(seconds: float = 1.0) -> Iterator[None]:
     """Collect garbage regularly inside the block.
 
-    tf2onnx copies the whole model for each of its passes. The copies are few large objects in reference cycles: by
-    default Python would let them grow to forty times the size of the model before it collects them.
+    tf2onnx copies the whole model in each of its passes. The copies are a few large objects in reference cycles. By
+    default, Python would let them grow to forty times the size of the model before it collects them.
     """
     finished = threading.Event()
 

@@ -20,9 +20,9 @@ PRECISIONS = {
 }
 CALIBRATED = ("int8", "int16x8")
 
-# Operators that stay in float32 in an int8 file. The two matrix products of attention cost the most accuracy: both
-# sides are activations, with one range for all heads. Residual sums, the parts of norms, softmax and GELU have
-# outliers, or outputs on a fixed scale of 1/256, which is coarser than attention weights over some hundred tokens.
+# Operators that stay in float32 in an int8 file. Quantizing the two matrix products of attention costs the most
+# accuracy: both operands are activations, with one range for all attention heads. Residual sums, norms, softmax and
+# GELU have outliers, or outputs with a fixed scale of 1/256, too coarse for attention weights over some hundred tokens.
 FLOAT_OPERATORS = (
     "BATCH_MATMUL",
     "SOFTMAX",
@@ -34,14 +34,14 @@ FLOAT_OPERATORS = (
     "MUL",
     "RSQRT",
     "MAX_POOL_2D",
-    # They carry group norm's means from groups to channels, and would round them.
+    # Group norm uses these to copy means from groups to channels; integers would round the means.
     "RESHAPE",
     "BROADCAST_TO",
 )
 
 
 def check(precision: str, calibration: object) -> None:
-    """Refuse an unknown precision, or missing calibration images."""
+    """Raise an error for an unknown precision or missing calibration images."""
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
     if precision in CALIBRATED and not calibration:
@@ -49,8 +49,8 @@ def check(precision: str, calibration: object) -> None:
 
 
 def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
-    """Return arguments of a model that the converter needs, and that compute the same."""
-    # BiT pads with minus infinity before it pools, which no integer can represent.
+    """Return arguments that replace the model's for the converter and do not change its outputs."""
+    # BiT pads with minus infinity before pooling, which no integer can represent.
     if precision in CALIBRATED and model.get_config().get("pool_padding") == "infinity":
         return {"pool_padding": "edge"}
     return {}
@@ -66,7 +66,7 @@ def convert(
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision in CALIBRATED:
         converter.representative_dataset = lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
-    if precision == "int8":  # only the converter's debugger can keep kinds of operators in float
+    if precision == "int8":  # only the quantization debugger can keep chosen operators in float
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter,
             debug_dataset=lambda: iter(()),  # not used
@@ -83,7 +83,7 @@ def convert(
 
 
 def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Yield full batches of calibration images, of the input's type."""
+    """Yield full batches of calibration images in the dtype of the input."""
     if images is None:
         raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]

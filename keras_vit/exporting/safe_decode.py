@@ -1,22 +1,24 @@
-"""Decoding inside the exported graph: an image that is unreadable or too large does not fail its batch."""
+"""Decoding in the exported graph, where an unreadable or too large image does not fail its batch."""
 
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-MAX_PIXELS = 50_000_000  # of an image, see `keras_vit.data.headers.check`
+MAX_PIXELS = 50_000_000  # per image, see `keras_vit.data.headers.check`
 
 
 def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: Any) -> tuple[Any, tf.Tensor]:
-    """Apply a function to every element on the CPU, in parallel; return the results, and which are valid, `[B]`.
+    """Apply a function to every element on the CPU, in parallel. Return the results and whether each is valid, `[B]`.
 
-    `specs` describes the result of the function, a tensor or a structure of tensors; the results have `B` in front.
+    `specs` describes the result for one element, a tensor or a structure of tensors. The returned tensors have an
+    additional first dimension, `B`.
 
-    The function runs in a `tf.data` pipeline inside the graph. A failed operation ends its whole graph, but
-    `ignore_errors` drops only the element, whose results are zeros. Elements carry their number, which gives the order.
+    A failed operation normally stops its whole graph. The function therefore runs in a `tf.data` pipeline inside the
+    graph, where `ignore_errors` drops only the failed element; its results are zeros. Each element carries its index,
+    which restores the order.
     """
-    with tf.device("/cpu:0"):  # strings and variants cannot live on an accelerator
+    with tf.device("/cpu:0"):  # strings and variants cannot be placed on accelerators
         count = tf.shape(elements, out_type=tf.int64)[0]
 
         def numbered(index, element):
@@ -27,7 +29,7 @@ def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: 
 
         results = tf.data.Dataset.from_tensor_slices(elements).enumerate()
         results = results.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).ignore_errors()
-        # One extra element, cut off below: an empty batch cannot be taken out of the pipeline.
+        # Add an element, removed below: the pipeline cannot return an empty batch.
         zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
         extra = tf.data.Dataset.from_tensors((count, zeros))
         indices, found = extra.concatenate(results).batch(count + 1).get_single_element()

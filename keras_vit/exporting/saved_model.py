@@ -1,4 +1,4 @@
-"""SavedModels for TF Serving, verified before they become visible."""
+"""Export to SavedModels for TensorFlow Serving, which are verified before they are published."""
 
 import dataclasses
 import os
@@ -32,20 +32,20 @@ def write(
     extra_signatures: Sequence[str] = (),
     warm_up: Sequence[int] = (),
 ) -> tuple[str, verify.Comparison]:
-    """Export a predictor as a new version in the directory `path`, as `export` does.
+    """Export a predictor as a new version in the directory `path`. See `export`.
 
     Args:
         model: The trained model.
         path: Directory of the versions.
-        card: Description of the model.
+        card: Model card of the model.
         images: Real images to verify with.
-        version: The version number; None for the next free one.
+        version: Version number; None for the next free number.
         precision: Precision of the computation, one of `PRECISIONS`.
-        top_k: Number of labels in an answer, of a model with classes.
-        max_pixels: Images with more pixels are refused by the artifact, and left out of the verification.
-        extra_signatures: `"features"` (input of the head, as `features` and `features_tensor`) and `"attention"`
-            (attention map of each block).
-        warm_up: Batch sizes of the requests that a server runs before it takes traffic.
+        top_k: Number of labels in a response, for models with classes.
+        max_pixels: The artifact rejects images with more pixels, and the verification skips them.
+        extra_signatures: `"features"` adds the signatures `features` and `features_tensor`, which return the input of
+            the head; `"attention"` adds a signature that returns the attention map of each block.
+        warm_up: Batch sizes of the requests that a server runs before it receives traffic.
     """
     _checks.choice("precision", precision, PRECISIONS)
     copy = inference_model(model, precision)
@@ -67,7 +67,7 @@ def write(
             if warm_up:
                 with Progress("Writing requests for the warm-up"):
                     warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
-            # With the files of the requests.
+            # The final card also has the hash of the warm-up requests.
             model_card.write(draft, dataclasses.replace(card, verification=dataclasses.asdict(comparison)))
         finally:
             artifact.close()
@@ -75,7 +75,7 @@ def write(
 
 
 def version_number(base: str, version: int | None = None) -> int:
-    """Return the number of a new version in a directory: the given one if it is free, else that after the largest."""
+    """Return `version` if that version does not exist yet; for None, the number after the largest version."""
     if version is None:
         return max(formats.list_versions(base), default=0) + 1
     if version < 1:
@@ -83,6 +83,6 @@ def version_number(base: str, version: int | None = None) -> int:
     if os.path.lexists(os.path.join(base, str(version))):
         raise FileExistsError(
             f"Version {version} exists in {base!r} and is never overwritten. "
-            "Leave the version out to take the next free one."
+            "Leave out the version to use the next free number."
         )
     return version

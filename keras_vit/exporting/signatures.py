@@ -20,7 +20,7 @@ EXTRA_SIGNATURES = ("features", "attention")
 
 
 def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf.types.experimental.ConcreteFunction]:
-    """Trace the signatures of a file, which has no use for the backward passes of kernels."""
+    """Trace the signatures of an artifact, which does not need the backward passes of kernels."""
     with kernels.plain():
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)
@@ -39,15 +39,15 @@ def write(module: tf.Module, path: str, functions: Mapping[str, Callable]) -> No
 
 
 class ServingModule(tf.Module):
-    """Trained predictor as a `tf.Module` with the signatures that TF Serving offers.
+    """Module with the signatures that TensorFlow Serving offers for a trained model.
 
-    A Keras model cannot be saved with `tf.saved_model.save` directly: names and dtypes of its signature get lost. The
-    module tracks the model's variables and traces its call instead.
+    Saving the Keras model with `tf.saved_model.save` would lose the names and dtypes of its signature. This module
+    tracks the model's variables and traces its call instead.
     """
 
     def __init__(self, model: keras.Model, card: ModelCard, top_k: int = TOP_K, extra_signatures: Sequence[str] = ()):
         super().__init__(name="predictor")
-        # A function hides the model from tracking: Keras' variables wrap those below, and both would be saved.
+        # A lambda hides the model from tracking. Otherwise its Keras variables would be saved next to their values.
         self._model = lambda: model
         self._card, self._top_k = card, top_k
         self._preprocess = card.preprocess_function()
@@ -58,12 +58,12 @@ class ServingModule(tf.Module):
         self.model_variables = [variable.value for variable in model.variables]  # tracked, and so saved
 
     def classify_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Run on encoded images of any size, string `[B]`. An unreadable one gets zeros and `valid` = False."""
+        """Run on encoded images of any size, string `[B]`. Unreadable images get zeros and `valid` = False."""
         images, valid = self._read(image_bytes)
         return {**_blank_invalid(self.classify_tensor(images), valid), "valid": valid}
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Run on decoded images of one size, uint8 `[B, h, w, C]`. Masks have this size."""
+        """Run on decoded images of one size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
         prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
         outputs = self.classify_tensor(prepared)
         if self._card.output == "mask":
@@ -71,7 +71,7 @@ class ServingModule(tf.Module):
         return _blank_invalid(outputs, valid)
 
     def masks_of_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the masks of encoded images of any size as PNG files of these sizes, and the names of the classes."""
+        """Return the masks of encoded images as PNG files in the sizes of the images, and the names of the classes."""
         (images, sizes), valid = self._read_sized(image_bytes)
         outputs = self.classify_tensor(images)
         found = mask_signatures.of_sizes(
@@ -80,7 +80,7 @@ class ServingModule(tf.Module):
         return {**_blank_invalid({"mask_bytes": found, **outputs}, valid), "valid": valid}
 
     def run_lengths(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the masks of encoded images as run lengths, filled up to the longest, and the sizes of the images."""
+        """Return the masks of encoded images as run lengths, padded to the longest, and the sizes of the images."""
         (images, sizes), valid = self._read_sized(image_bytes)
         runs = tf.RaggedTensorSpec([None, 2], tf.int32, ragged_rank=0)
         found = mask_signatures.of_sizes(mask_signatures.to_runs, self.classify_tensor(images)["mask"], sizes, runs)
@@ -102,7 +102,7 @@ class ServingModule(tf.Module):
         return {**outputs, "top_k_classes": labels, "top_k_scores": scores}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Trace all signatures; return them by name."""
+        """Trace all signatures and return them by name."""
         height, width, channels = self._card.image_shape
         encoded = tf.TensorSpec([None], tf.string, "image_bytes")
         prepared = tf.TensorSpec([None, height, width, channels], tf.float32, "images")
@@ -123,7 +123,7 @@ class ServingModule(tf.Module):
         return trace(methods)
 
     def _read(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Preprocess encoded images; return them `[B, H, W, C]` and which of them are valid, `[B]`."""
+        """Preprocess encoded images. Return them, `[B, H, W, C]`, and whether each is valid, `[B]`."""
 
         def read(contents):
             return self._preprocess(headers.check(contents, self._card.max_pixels, untrusted=True))
@@ -131,7 +131,7 @@ class ServingModule(tf.Module):
         return safe_decode.map_valid(read, image_bytes, tf.TensorSpec(self._card.image_shape))
 
     def _read_sized(self, image_bytes: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """Preprocess encoded images; return them with their sizes before, int32 `[B, 2]`, and which are valid."""
+        """Preprocess encoded images. Return them, their original sizes, int32 `[B, 2]`, and whether each is valid."""
         decode = preprocess.host_function(masks.decoding(self._card.preprocess))
 
         def read(contents):
@@ -142,7 +142,7 @@ class ServingModule(tf.Module):
         return safe_decode.map_valid(read, image_bytes, specs)
 
     def _of_bytes(self, name: str, function: Callable) -> Callable:
-        """Return a signature for encoded images with one output, called `name`."""
+        """Return a signature for encoded images whose output is called `name`."""
 
         def method(image_bytes):
             images, valid = self._read(image_bytes)
@@ -152,7 +152,7 @@ class ServingModule(tf.Module):
 
 
 def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Replace the rows that are not valid by zeros and empty strings."""
+    """Replace the rows of invalid images by zeros or empty strings."""
 
     def blank(value):
         rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]
@@ -165,7 +165,7 @@ def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function from images `[B, H, W, C]` to the features of `models.representation`, float32 `[B, D]`."""
     features = head_input(model)
     if features is None:
-        raise ValueError(f"The model must have a layer 'head', whose input are the features. Received: {model.name!r}.")
+        raise ValueError(f"The model must have a layer 'head'; its input is the features. Received: {model.name!r}.")
     body = keras.Model(model.inputs, features)
     return lambda images: tf.cast(body(images, training=False), tf.float32)
 
@@ -173,8 +173,8 @@ def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
 def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function from images `[B, H, W, C]` to the attention map of each block, float32 `[B, blocks, h, w]`.
 
-    A map is the mean over the heads of the class token's row, or of the patches' rows if the model has no class token.
-    Weights on tokens that are no patches are left out, so that a map sums to less than 1.
+    A map is the mean over the attention heads of the class token's row. Without a class token, it is also the mean over
+    the rows of the patches. Weights on tokens other than patches are left out, so a map sums to less than 1.
 
     References:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8
@@ -185,7 +185,7 @@ def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
         blocks = []
 
         def keep(layer, weights, recorder):
-            if weights.shape[-2] != 1:  # [B, H, N, N]; attention pooling has a single row, of its probe
+            if weights.shape[-2] != 1:  # [B, H, N, N]; skip attention pooling, which has one row for its probe
                 blocks.append(tf.reduce_mean(tf.cast(weights, tf.float32), axis=1))  # [B, N, N]
 
         _, recorder = attention.run(model, images, keep)

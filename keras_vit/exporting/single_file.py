@@ -1,4 +1,4 @@
-"""Artifacts that are single files: verified as drafts, then published with their model card."""
+"""Artifacts in a single file, which are verified as drafts and then published with their model card."""
 
 import contextlib
 import dataclasses
@@ -11,19 +11,20 @@ from keras_vit.inference.model_card import ModelCard
 
 
 class ConversionError(RuntimeError):
-    """A model that the format's converter or runtime does not take."""
+    """The format's converter or runtime does not support the model."""
 
 
 @contextlib.contextmanager
 def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[..., ModelCard]]]:
-    """Write a file, and its model card beside it, that appear under their names only when all went well.
+    """Write a draft of a file and its model card, and publish both if the block ends without an error.
 
-    Yields the name of the draft, and the function that writes its card, with further fields as arguments.
+    Yields the name of the draft, and a function that writes its card. The arguments of the function replace fields of
+    the card.
     """
     with _io.draft_directory(path) as folder:
         name = os.path.join(folder, os.path.basename(path))
         yield name, lambda **fields: model_card.write(name, dataclasses.replace(card, **fields))
-        # Until the card follows, the new file has the old card, which is refused because it does not match.
+        # Until the new card is published, the old card does not match the new file, and readers reject both.
         finals = model_card.parts_of(path)
         for part, file in model_card.parts_of(name).items():
             _io.publish_file(file, finals[part])

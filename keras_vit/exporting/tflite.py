@@ -1,4 +1,4 @@
-"""TFLite files: converted, and verified before they are published."""
+"""Export to TFLite files, which are verified before they are published."""
 
 import dataclasses
 import tempfile
@@ -35,23 +35,23 @@ def write(
     tolerance: verify.Tolerance | None = None,
     features: bool = False,
 ) -> tuple[str, verify.Comparison]:
-    """Export a predictor for devices, as `export` does.
+    """Export a predictor to a TFLite file. See `export`.
 
-    The card (`PATH.json`) is written beside the file. The signature `classify` takes `images` and returns
-    `probabilities`; that of a model with another output has the name of the output.
+    The model card (`PATH.json`) is written next to the file. The signature `classify` takes `images` and returns
+    `probabilities`. If a model has another output, the signature has the name of the output.
 
     Args:
         model: The trained model, under any precision.
         path: The `.tflite` file to write.
-        card: Description of the model.
+        card: Model card of the model.
         images: Real images to verify with.
         precision: A key of `quantization.PRECISIONS`.
-        batch_size: Number of images per call. It is part of the file, because accelerators refuse open shapes.
-        input: `"float32"` for preprocessed images, or `"uint8"` for pixels of the model's image size, which the file
-            normalizes itself.
-        calibration: Real training images, for precisions whose activations are integers.
-        tolerance: Largest differences that the verification allows; None for those of the precision.
-        features: Whether to add a second signature, `features`, that returns the input of the head.
+        batch_size: Number of images per call. It is fixed in the file, because accelerators need static shapes.
+        input: `"float32"` for preprocessed images, or `"uint8"` for pixels in the model's image size, which the file
+            normalizes.
+        calibration: Real training images, required for precisions with integer activations.
+        tolerance: Limits of the verification; None for the limits of the precision.
+        features: Whether to add a second signature, `features`, which returns the input of the head.
     """
     quantization.check(precision, calibration)
     if features and precision not in WITH_FEATURES:
@@ -60,7 +60,7 @@ def write(
         )
     normalize, card_of_model = None, card
     if input == "uint8":
-        # The application resizes the image, the file does the rest.
+        # The application decodes and resizes the image; the file normalizes it.
         normalize = preprocessing.device_function(card.preprocess)
         card = dataclasses.replace(card, preprocess=preprocessing.split(card.preprocess)[0] or "decode")
     elif input != "float32":
@@ -117,13 +117,13 @@ def convert(
         methods[FEATURES] = lambda images: {"features": body(normalize(images))}
     functions = signatures.trace({name: (method, spec) for name, method in methods.items()})
     with tempfile.TemporaryDirectory() as folder:
-        # Through a SavedModel: the converter's other inputs lose the names of the signature.
+        # The converter keeps the names of a signature only if it reads a SavedModel.
         signatures.write(module, folder, functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(functions))
         try:
-            with without_deprecation():  # the converter calibrates with TensorFlow's interpreter
+            with without_deprecation():  # the converter calibrates with TensorFlow's deprecated interpreter
                 content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
-        except Exception as error:  # the converter raises its own error, unexported, or whatever its passes raise
+        except Exception as error:  # the converter's own exception is not public, and its passes may raise others
             raise single_file.ConversionError(
                 f"The model cannot be converted to TFLite ({card.precision}): {error}"
             ) from error

@@ -1,19 +1,19 @@
-"""Changes of TFLite files: reading them as objects of TensorFlow's schema, and writing them."""
+"""Reading and writing of TFLite files as objects of TensorFlow's schema, in order to change them."""
 
 from typing import Any
 
-_ALIGNMENT = 16  # of the weights, by the schema of TFLite
+_ALIGNMENT = 16  # bytes, for weights, as TFLite's schema requires
 
 
 def read(content: bytes) -> Any:
-    """Return the `ModelT` of a file."""
+    """Parse a file into a `ModelT`."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     return schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
 
 
 def add_code(model: Any, operator: int, version: int = 1) -> int:
-    """Add a kind of operator, of `BuiltinOperator`; return its index."""
+    """Add an operator code, a value of `BuiltinOperator`, and return its index."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     code = schema.OperatorCodeT()
@@ -24,11 +24,11 @@ def add_code(model: Any, operator: int, version: int = 1) -> int:
 
 
 def pack(model: Any) -> bytes:
-    """Return the file of a `ModelT`."""
+    """Serialize a `ModelT` to the content of a file."""
     import flatbuffers
 
     class Builder(flatbuffers.Builder):
-        """Align bytes as the schema demands; the generated code does not."""
+        """Builder that aligns bytes as the schema requires, which the generated code does not."""
 
         def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803  the name that is overridden
             alignment = _ALIGNMENT if elemSize == 1 else alignment

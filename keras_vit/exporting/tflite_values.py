@@ -1,7 +1,8 @@
-"""Operators that return a TFLite file's output in the unit of the data, in float32 whatever the precision of the file.
+"""Operators that convert a TFLite file's output to the unit of the data, in float32 for every precision of the file.
 
-The converter would fold them into the last layer: with a mean of 1950 and a deviation of 10, steps of an 8-bit output
-are one deviation wide, and those of a bias in float16 a tenth. They are appended to the converted file instead.
+The converter would fold the operators into the last layer. With a mean of 1950 and a deviation of 10, a step of an
+8-bit output would then be one deviation wide, and a step of a float16 bias a tenth of a deviation. The operators are
+therefore appended to the converted file.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ from keras_vit.exporting import tflite_files
 
 
 def append(content: bytes, signature: str, values: Values) -> bytes:
-    """Return a TFLite file whose signature multiplies its only output by the deviation and adds the mean."""
+    """Append operators that multiply a signature's only output by the deviation and add the mean."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = tflite_files.read(content)
@@ -23,7 +24,7 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
     raw = result = output.tensorIndex
 
     def add_tensor(name: str, shape: Any, numbers: Any = ()) -> int:
-        """Add a tensor, with the given numbers if it is a constant; return its index."""
+        """Add a tensor, or a constant with the given numbers; return its index."""
         tensor, buffer = schema.TensorT(), schema.BufferT()
         buffer.data = np.frombuffer(np.float32(numbers).tobytes(), np.uint8) if numbers else None
         tensor.name, tensor.shape, tensor.type = name.encode(), shape, schema.TensorType.FLOAT32
@@ -44,7 +45,7 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
         graph.operators.append(operator)
     graph.outputs = [result if index == raw else index for index in graph.outputs]
     output.tensorIndex = result
-    # The first graph is the file to whoever does not know signatures; the converter sorts them by name.
+    # Programs without signatures run the first graph. The converter sorts the graphs by name.
     order = sorted(range(len(model.subgraphs)), key=lambda index: index != definition.subgraphIndex)
     model.subgraphs = [model.subgraphs[index] for index in order]
     for item in model.signatureDefs:

@@ -12,10 +12,10 @@ from keras_vit.inference.outputs import CLASSIFICATION, is_correct
 
 
 class VerificationError(RuntimeError):
-    """An artifact does not answer like the model that it was exported from.
+    """The outputs of an artifact differ from the outputs of its model.
 
     Attributes:
-        comparison: The differences; None if there are none to report.
+        comparison: The measured differences; None if nothing was measured.
     """
 
     def __init__(self, message: str, comparison: "Comparison | None" = None):
@@ -25,19 +25,20 @@ class VerificationError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Answers of two predictors to the same images.
+    """Differences between the predictions of a model and of its artifact for the same images.
 
     Attributes:
         examples: Number of images.
-        max_difference: Largest absolute difference of a probability. Values are compared in standard deviations, scores
-            and features relative to the largest. Of masks, the largest share of the pixels of an image that differ.
+        max_difference: Largest absolute difference of a probability. Values are compared in standard deviations; scores
+            and features, relative to the largest of them. For masks, the largest fraction of pixels of an image that
+            differ.
         mean_difference: Mean absolute difference, in the same unit.
-        top1_agreement: Fraction of the images, or of the pixels of masks, where both name the same class; None without
-            classes.
+        top1_agreement: Fraction of the images for which both predict the same class; for masks, fraction of the pixels.
+            None without classes.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
-        output: What was compared: `"probabilities"`, `"values"`, `"mask"`, `"scores"` or `"features"`.
-        precision: Precision that the artifact computed in, on the machine of the comparison.
+        output: Output that was compared: `"probabilities"`, `"values"`, `"mask"`, `"scores"` or `"features"`.
+        precision: Precision of the artifact's computation on the machine of the comparison.
 
     Example:
     >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
@@ -55,11 +56,11 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """Unit of the differences, after a space; empty if they have none."""
+        """Unit of the differences with a leading space; empty if they have no unit."""
         return {"values": " standard deviations", "mask": " of the pixels"}.get(self.output, "")
 
     def summary(self) -> str:
-        """Return the comparison in one line."""
+        """Describe the comparison in one line."""
         text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {self.top1_agreement:.2%}"
@@ -70,11 +71,11 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """Largest differences that are allowed.
+    """Limits for the differences between a model and its artifact.
 
     Attributes:
         max_difference: Largest allowed difference, as in `Comparison`.
-        top1_agreement: Smallest allowed fraction of equal answers.
+        top1_agreement: Minimum top-1 agreement.
         accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
 
     Example:
@@ -88,9 +89,9 @@ class Tolerance:
     accuracy_drop: float | None = None
 
 
-# Differences are of probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant
-# bits and int8 weights about 7, and errors add up through the blocks. For quantized artifacts the answers decide, not
-# the size of the difference.
+# Limits for probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant bits and
+# int8 weights about 7, and errors add up through the blocks. For quantized artifacts, the agreement of the classes
+# matters more than the size of the difference, so the limit for the difference is loose.
 TOLERANCES = {
     "float32": Tolerance(1e-4, 1.0),
     "bfloat16": Tolerance(0.1, 0.98),
@@ -101,13 +102,13 @@ TOLERANCES = {
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
 }
 
-# Of values in standard deviations, of scores and features relative to the largest: errors add up through the blocks,
-# and no softmax dampens them.
+# Limits for values in standard deviations, and for scores and features relative to the largest of them. Errors add up
+# through the blocks, and no softmax dampens them.
 RELATIVE = {"float32": 1e-4, "float16": 0.02} | dict.fromkeys(("int8", "int16x8"), 0.25)
 RELATIVE |= dict.fromkeys(("bfloat16", "weight_only_int8", "dynamic_int8"), 0.1)
 
-# Of masks, the share of the pixels with equal classes. The logits of two classes are equal on the border between them:
-# the larger the rounding, the wider the strip where it decides, whatever the network.
+# Minimum fraction of pixels of masks with equal classes. On the border between two classes, their logits are equal and
+# rounding decides. The larger the rounding errors, the wider the strip of such pixels, for every model.
 MASKS = {"float32": 0.999, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
 MASKS |= dict.fromkeys(("bfloat16", "weight_only_int8"), 0.98)
 
@@ -117,8 +118,8 @@ def compare(
 ) -> Comparison:
     """Compare the probabilities `[N, classes]` of a model and of an artifact.
 
-    `labels` are true classes `[N]` or multi-hot rows `[N, classes]`, None if unknown. Classes whose reference
-    probabilities differ by less than `tie` are both right answers: rounding decides between them.
+    `labels` are true classes `[N]` or multi-hot rows `[N, classes]`; None if unknown. If the model's probabilities of
+    two top classes differ by less than `tie`, the artifact may predict either class: rounding decides between them.
     """
     reference, candidate = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
     if reference.shape != candidate.shape or reference.ndim != 2 or not len(reference):
@@ -128,7 +129,7 @@ def compare(
     difference = np.abs(reference - candidate)
     finite = np.isfinite(candidate).all(axis=-1)
     difference = np.where(np.isfinite(difference), difference, np.inf)
-    if reference.shape[1] == 1:  # of one sigmoid: the answer is yes or no
+    if reference.shape[1] == 1:  # a single sigmoid, which decides between two classes
         reference, candidate = (np.concatenate([values, 1.0 - values], axis=1) for values in (reference, candidate))
     chosen = np.where(finite, np.argmax(np.nan_to_num(candidate), axis=-1), 0)
     rows = np.arange(len(reference))
@@ -143,7 +144,7 @@ def compare(
 
 
 def compare_masks(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Comparison:
-    """Compare the masks of a model and of an artifact, `[h, w]` each. All pixels of a mask of another size differ."""
+    """Compare the masks of a model and of an artifact, `[h, w]` each. In a mask of another size, all pixels differ."""
     pairs = list(zip(reference, candidate, strict=True))
     differ = [float(np.mean(one != other)) if one.shape == np.shape(other) else 1.0 for one, other in pairs]
     sizes = [one.size for one in reference]
@@ -152,7 +153,7 @@ def compare_masks(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarra
 
 
 def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.ndarray | None = None) -> Comparison:
-    """Compare the answers `[N, ...]` of a model and an artifact of the same card; `labels` count for probabilities."""
+    """Compare predictions `[N, ...]` of a model and an artifact with the same card; `labels` are for probabilities."""
     if card.output in CLASSIFICATION:
         return compare(reference, candidate, labels)
     if card.output == "mask":
@@ -162,7 +163,7 @@ def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.
     if card.output == "values":
         scale = Values.from_dict(card.values).deviation
         difference = np.float64(candidate) - reference
-        # Neighbors in float32 are equal: of large means they are further apart than the tolerance.
+        # Adjacent float32 numbers count as equal: near a large mean, they are further apart than the tolerance.
         rounding = np.minimum(np.abs(difference), np.spacing(np.abs(np.float32(reference))))
         candidate = reference + difference - np.sign(difference) * rounding
     comparison = compare(np.float64(reference) / scale, np.float64(candidate) / scale)
@@ -170,17 +171,17 @@ def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.
 
 
 def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
-    """Return the tolerance of a precision, by its name in `TOLERANCES` or that of a Keras policy."""
+    """Return the tolerance of a precision, which is a key of `TOLERANCES` or the name of a Keras policy."""
     name = precision.removeprefix("mixed_")
     if name not in TOLERANCES:
         raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
-    if output == "mask":  # a single image may be all border
+    if output == "mask":  # all pixels of a single image may be near a border
         return Tolerance(1.0, MASKS[name])
     return TOLERANCES[name] if output in CLASSIFICATION else Tolerance(RELATIVE[name])
 
 
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
-    """Return how a comparison exceeds a tolerance, one clause per problem; empty if it does not."""
+    """Return a description of each limit that a comparison exceeds."""
     problems = []
     kinds = {"probabilities": "a probability", "values": "a value"}
     kind = kinds.get(comparison.output, "an output, relative to the largest output,")

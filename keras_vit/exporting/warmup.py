@@ -1,8 +1,9 @@
-"""Warm-up requests, which a server runs before it takes traffic, so that no user waits for a first call.
+"""Warm-up requests, which a server runs before it receives traffic, so that no user waits for a slow first call.
 
 A record of the file is a `PredictionLog`. The package that defines it, `tensorflow-serving-api`, requires the
-`tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. The fields
-that are used here are strings and messages, which have the same encoding: a number, a length, and the content.
+`tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. So this module
+encodes the messages itself. All fields that it needs are strings or messages, which have the same encoding: a field
+number, a length, and the content.
 
 References:
     https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
@@ -18,21 +19,21 @@ from keras_vit import _io
 from keras_vit.inference.saved_model import SavedModelPredictor
 
 FILE_NAME = "tf_serving_warmup_requests"
-MAX_RECORDS = 1000  # the server refuses files with more
-# Numbers of the fields on the way to a signature and its inputs, a map from names to tensors.
+MAX_RECORDS = 1000  # the server rejects files with more records
+# Field numbers of the model, the signature, and the inputs, which are a map from names to tensors.
 _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _MODEL, _SIGNATURE, _INPUTS, _KEY, _VALUE = 6, 1, 1, 1, 3, 2, 1, 2
 
 
 def write(
     artifact: SavedModelPredictor, model_name: str, contents: Sequence[bytes], batch_sizes: Sequence[int]
 ) -> list[tuple[str, int]]:
-    """Run one request for each signature and batch size, as the server will, and write them into the SavedModel.
+    """Run one request for each signature and batch size, as the server will, and write the requests to the SavedModel.
 
-    Returns the signatures and batch sizes.
+    Returns the signature and the batch size of each request.
     """
     count = len(batch_sizes) * len(artifact.signatures)
     if count > MAX_RECORDS:
-        raise ValueError(f"A warm-up file holds at most {MAX_RECORDS} requests. Received: {count}.")
+        raise ValueError(f"A warm-up file may contain at most {MAX_RECORDS} requests. Received: {count}.")
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
     _io.make_directory(os.path.dirname(path))
     done = []
@@ -45,7 +46,7 @@ def write(
 
 
 def encode(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
-    """Return the bytes of the `PredictionLog` of a request."""
+    """Encode a request as a `PredictionLog`."""
     request = _field(_MODEL_SPEC, _field(_MODEL, model.encode()) + _field(_SIGNATURE, signature.encode()))
     for name, value in inputs.items():
         tensor = tf.make_tensor_proto(value).SerializeToString()
@@ -71,7 +72,7 @@ def _requests(
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a message: its number, its length in groups of 7 bits, and its content."""
+    """Encode a field of a message: its number, its length in groups of 7 bits, and its content."""
     size, length = len(content), b""
     while size > 127:
         length, size = length + bytes([size & 127 | 128]), size >> 7

@@ -1,8 +1,9 @@
-"""Weights in 8 bits inside of ONNX, OpenVINO and TFLite files; everything is computed in float32.
+"""Weights in 8 bits in ONNX, OpenVINO and TFLite files that compute in float32.
 
 Kernels of matrix products and convolutions become integers from -127 to 127, with one scale for each output channel.
-Each format has an operator that multiplies them by their scales. This is written here because AI Edge Quantizer pins
-one version of LiteRT, NNCF requires many packages, and ONNX Runtime quantizes only weights for operators of its own.
+Each format has an operator that multiplies the integers by their scales. The existing tools are not used: AI Edge
+Quantizer pins one version of LiteRT, NNCF requires many packages, and ONNX Runtime quantizes only the weights of its
+own operators.
 """
 
 import itertools
@@ -15,12 +16,12 @@ from keras_vit.exporting import tflite_files
 from keras_vit.inference import onnx, openvino
 
 NAME = "weight_only_int8"
-_OF_PIXELS = 1  # first kernels, which stay in float32: a hundredth of a ViT, which rounds all that follows
-SMALLEST = 1024  # numbers; the scales of a smaller kernel cost more than it saves
+_OF_PIXELS = 1  # first kernels that stay in float32: 1% of a ViT, but their rounding would affect all other layers
+SMALLEST = 1024  # weights; in a smaller kernel, the scales cost more than the integers save
 
 
 def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 weights as int8 and the scales of the channels on an axis, float32 `[channels]`."""
+    """Quantize weights to int8. Return them, and the scales of the channels on an axis, float32 `[channels]`."""
     axis %= weights.ndim
     others = tuple(index for index in range(weights.ndim) if index != axis)
     largest = np.abs(weights).max(axis=others)
@@ -29,14 +30,14 @@ def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_onnx_file(path: str) -> None:
-    """Replace the kernels of an ONNX file by integers and `DequantizeLinear`."""
+    """Replace the kernels of an ONNX file by integers and `DequantizeLinear` operators."""
     library = onnx.import_onnx()
     helper, numpy_helper = library.helper, library.numpy_helper
     model = library.load(path)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "Conv")]
     for node in [node for node in nodes if node.input[1] in constants][_OF_PIXELS:]:
-        tensor = constants.pop(node.input[1], None)  # None if nodes share it
+        tensor = constants.pop(node.input[1], None)  # None if it was replaced for another node
         if tensor is None or np.prod(tensor.dims) < SMALLEST:
             continue
         is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
@@ -45,13 +46,13 @@ def in_onnx_file(path: str) -> None:
         names = [f"{tensor.name}/int8", f"{tensor.name}/scale"]
         model.graph.initializer.remove(tensor)
         model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
-        # Its output has the name of the kernel, for every node that reads it.
+        # The output has the name of the kernel, so that all nodes that used the kernel use it.
         model.graph.node.insert(0, helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis))
     library.save(model, path)
 
 
 def in_openvino_file(path: str) -> None:
-    """Replace the kernels of an OpenVINO file by integers, their conversion and their multiplication."""
+    """Replace the kernels of an OpenVINO file by integers, which are converted to float32 and multiplied by scales."""
     runtime = openvino.import_openvino()
     opset, model = runtime.opset13, runtime.Core().read_model(path)
     nodes = [node for node in model.get_ordered_ops() if node.get_type_name() in ("MatMul", "Convolution")]
@@ -60,7 +61,7 @@ def in_openvino_file(path: str) -> None:
         source = node.input_value(1)
         constant: Any = source.get_node()
         if constant.get_type_name() != "Constant" or np.prod(constant.shape) < SMALLEST:
-            continue  # replaced already, or small
+            continue  # already replaced, or small
         weights = constant.data
         is_product = node.get_type_name() == "MatMul"
         axis = weights.ndim - 1 if is_product and not node.get_attributes()["transpose_b"] else 0
@@ -70,7 +71,7 @@ def in_openvino_file(path: str) -> None:
         kernel = opset.multiply(floats, opset.constant(scales.reshape(shape)), name=constant.get_friendly_name())
         for target in source.get_target_inputs():
             target.replace_source_output(kernel.output(0))
-    draft = f"{os.path.splitext(path)[0]}_int8.xml"  # the model reads its own file while it is written
+    draft = f"{os.path.splitext(path)[0]}_int8.xml"  # saving still reads weights from the original file
     runtime.save_model(model, draft, compress_to_fp16=False)
     del model
     for extension in (".xml", ".bin"):
@@ -78,13 +79,14 @@ def in_openvino_file(path: str) -> None:
 
 
 def in_tflite_file(content: bytes) -> bytes:
-    """Return a TFLite file with integers and `DEQUANTIZE` in place of its kernels."""
+    """Replace the kernels of a TFLite file by integers and `DEQUANTIZE` operators."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = tflite_files.read(content)
     kinds = schema.BuiltinOperator
-    code = tflite_files.add_code(model, kinds.DEQUANTIZE, version=5)  # of scales per channel
-    done: dict[int, tuple[int, np.ndarray]] = {}  # graphs share buffers: index -> that of the integers, and scales
+    code = tflite_files.add_code(model, kinds.DEQUANTIZE, version=5)  # supports scales per channel
+    # Index of a kernel's buffer -> index of the buffer of its integers, and scales. Graphs share buffers.
+    done: dict[int, tuple[int, np.ndarray]] = {}
     for graph in model.subgraphs:
         added = []
         codes = [model.operatorCodes[operator.opcodeIndex].builtinCode for operator in graph.operators]

@@ -1,4 +1,4 @@
-"""Client of TF Serving's REST API, with a deadline and retries."""
+"""Client for TF Serving's REST API, with a deadline and retries."""
 
 import base64
 import http.client
@@ -18,7 +18,7 @@ from keras_vit._progress import track
 from keras_vit.inference import masks, outputs
 
 _MAX_BYTES = 64 << 20  # of a response
-# Outputs of `serving_default`, by what the model predicts.
+# Outputs of `serving_default` for each kind of prediction.
 _OUTPUTS = {
     "probabilities": ("top_k_classes", "top_k_scores", "valid"),
     "values": ("value_names", "values", "valid"),
@@ -27,7 +27,7 @@ _OUTPUTS = {
 
 
 class RequestError(ValueError):
-    """Request that the server refuses. `status` is the HTTP status code."""
+    """The server rejected a request. `status` is the HTTP status code."""
 
     def __init__(self, message: str, status: int = 400):
         super().__init__(message)
@@ -38,11 +38,13 @@ class Prediction(NamedTuple):
     """Prediction for one image.
 
     Attributes:
-        labels: Names of the classes, best first, or of the values; empty if the server could not read the image.
-        scores: Their probabilities, their shares of the pixels of a mask, or the values in the unit of the data.
+        labels: Names of the classes, largest score first, or names of the values. Empty if the server could not read
+            the image.
+        scores: Probabilities of the classes, their fractions of the pixels of a mask, or values in the unit of the
+            data.
         valid: Whether the server could read the image.
         kind: `"probabilities"`, `"values"` or `"mask"`.
-        mask: Class of each pixel of the image, `[h, w]`, of a model that predicts masks.
+        mask: Class of each pixel of the image, `[h, w]`; None for models that do not predict masks.
     """
 
     labels: list[str]
@@ -53,19 +55,19 @@ class Prediction(NamedTuple):
 
 
 class Client:
-    """Client of a model on TF Serving or on the development server, over REST.
+    """Client for a model on TF Serving or on the development server, over REST.
 
     Args:
         url: Address of the server, such as `"http://localhost:8501"`.
         model: Name of the model on the server.
-        version: Version of the model; None for the newest.
-        timeout: Seconds for each request, from the connection to the last byte of the response, retries included.
-        retries: Number of retries while the server is unavailable. Nothing else is retried: a request that was refused
-            would be refused again, and one that took too long makes an overloaded server slower.
-        backoff: Seconds before the first retry. The pause doubles each time, with some randomness.
+        version: Version of the model; None for the newest version.
+        timeout: Seconds for each request, from the connection to the last byte of the response, including retries.
+        retries: Number of retries while the server is unavailable. Other failures are not retried: a rejected request
+            would be rejected again, and repeating a slow request would slow an overloaded server further.
+        backoff: Seconds before the first retry. The delay doubles with each retry, with some randomness.
 
     Raises:
-        ValueError: If the URL is not one of HTTP.
+        ValueError: If `url` is not an HTTP or HTTPS address.
 
     Example:
         with keras_vit.tf_serving.Client("http://localhost:8501", model="digits") as client:
@@ -93,19 +95,19 @@ class Client:
         self._path = f"{self._address.path}/v1/models/{urllib.parse.quote(model)}{versions}:predict"
 
     def predict(self, contents: Sequence[bytes], batch_size: int = 8) -> list[Prediction]:
-        """Predict the classes, the values or the masks of encoded images, in batches.
+        """Predict the classes, values or masks of encoded images, in batches.
 
         Args:
             contents: Contents of image files.
             batch_size: Number of images per request.
 
         Returns:
-            One prediction for each image, in order.
+            One prediction for each image, in the order of the images.
 
         Raises:
             ConnectionError: If the server stays unavailable.
-            TimeoutError: If a request takes too long.
-            RequestError: If the server refuses a request, or its response does not fit the images.
+            TimeoutError: If a request takes longer than `timeout`.
+            RequestError: If the server rejects a request, or its response does not match the images.
         """
         predictions = []
         for start in track(range(0, len(contents), batch_size), "Predicting", unit="requests"):
@@ -114,7 +116,7 @@ class Client:
             kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")
             columns = [found[name].tolist() if name in found else None for name in _OUTPUTS[kind]]
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
-                raise self._unexpected(f"it lacks {', '.join(_OUTPUTS[kind])} of {len(batch)} images")
+                raise self._unexpected(f"expected {', '.join(_OUTPUTS[kind])} for {len(batch)} images")
             for labels, scores, valid in zip(*columns, strict=True):
                 blank = Prediction([], [], False, kind)
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
@@ -138,20 +140,20 @@ class Client:
             inputs: Arrays, or lists of bytes, by input name.
 
         Returns:
-            Arrays by output name; those of strings and of bytes have the dtype `object`.
+            Arrays by output name. Arrays of strings or bytes have the dtype `object`.
         """
         columns = {name: _to_json(value) for name, value in inputs.items()}
         content = self._send_until_available(json.dumps({"signature_name": signature, "inputs": columns}).encode())
         try:
             outputs = json.loads(content)["outputs"]
-            # A single output has no name. It can only be the one that has the name of the signature.
+            # The server omits the name of a single output, which has the name of its signature.
             named = outputs if isinstance(outputs, dict) else {signature: outputs}
             return {name: _to_array(value) for name, value in named.items()}
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise self._unexpected(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Do nothing: there is a connection for each request."""
+        """Do nothing, because each request has a connection of its own."""
 
     def __enter__(self) -> "Client":
         return self
@@ -175,14 +177,14 @@ class Client:
         raise AssertionError("unreachable")
 
     def _send(self, body: bytes, seconds: float) -> bytes:
-        """Return the content of the response to one request, or raise TimeoutError when the time is over."""
+        """Send one request and return the content of the response, or raise a TimeoutError after `seconds`."""
         secure = self._address.scheme == "https"
         connect = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = connect(self._address.hostname or "", self._address.port, timeout=seconds)
         expired = threading.Event()
         timer = threading.Timer(seconds, _shut_down, (connection, expired))
         timer.daemon = True
-        timer.start()  # the timeout of a socket begins anew with each byte
+        timer.start()  # the timeout of a socket starts again with each byte
         try:
             connection.request("POST", self._path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -206,13 +208,11 @@ class Client:
         return content
 
     def _unexpected(self, problem: str) -> RequestError:
-        return RequestError(
-            f"The response of {self.url} is not one of TF Serving's REST API to this request: {problem}."
-        )
+        return RequestError(f"The response of {self.url} does not match TF Serving's REST API: {problem}.")
 
 
 def _shut_down(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
-    """End a connection, so that reads and writes in another thread return."""
+    """Shut down a connection, so that reads and writes in another thread return."""
     expired.set()
     try:
         if connection.sock is not None:
@@ -222,7 +222,7 @@ def _shut_down(connection: http.client.HTTPConnection, expired: threading.Event)
 
 
 def _error_message(content: bytes) -> str:
-    """Return the error in the response of a server; the beginning of its text if there is none."""
+    """Return the error message in a response, or the beginning of a response without an error message."""
     try:
         return str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -236,7 +236,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _to_array(value: Any) -> np.ndarray:
-    """Return nested lists of equal lengths as an array. Strings stay objects: NumPy's take the size of the longest."""
+    """Convert nested lists of equal lengths to an array. Strings become objects, which take less memory."""
     if isinstance(value, list) and value and isinstance(value[0], dict):  # files, one per image
         files = np.empty(len(value), object)
         files[:] = [base64.b64decode(item["b64"], validate=True) for item in value]

@@ -22,7 +22,7 @@ _STATUSES = {
 
 
 class Metrics:
-    """Number of the predict requests by their status, and the latencies of those that succeeded."""
+    """Number of predict requests by status, and latencies of the successful requests."""
 
     def __init__(self, model_name: str):
         escaped = model_name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Page of the development server: an image, its prediction, and the parts of the image that the prediction needs."""
+"""Page of the development server: the prediction for an image, and the parts that the prediction relies on."""
 
 import base64
 import hashlib
@@ -20,18 +20,18 @@ from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.served_model import ServedModel
 from keras_vit.version import __version__
 
-_GRID, _BATCH = 8, 16  # rows and columns of covered parts, and how many of these images are computed at a time
+_GRID, _BATCH = 8, 16  # rows and columns of parts to cover; covered images per batch
 _FOOTER = (
-    f"Development server of keras_vit {__version__}, without batching, authentication and encryption. "
+    f"Development server of keras_vit {__version__}, without batching, authentication or encryption. "
     "Use TensorFlow Serving for production."
 )
 _POLICY = "default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
-# Names and numbers in the outputs of `serving_default`.
+# Outputs of `serving_default` that contain the names and the numbers.
 _COLUMNS = {"probabilities": ("top_k_classes", "top_k_scores"), "values": ("value_names", "values")}
 
 
 class Page:
-    """The page, with its HTTP headers, which allow its own script and style only, and the responses to its requests."""
+    """The page, and the responses to its requests. Its HTTP headers allow only its own script and style."""
 
     def __init__(self, model: ServedModel):
         self._model, self._explaining = model, threading.Lock()
@@ -45,19 +45,19 @@ class Page:
         self.headers = {"Content-Security-Policy": f"{_POLICY}; {allowed}", "X-Content-Type-Options": "nosniff"}
 
     def predict(self, body: bytearray) -> dict[str, Any]:
-        """Return the prediction for an encoded image: names and numbers, or the shape of an output without names."""
+        """Predict an encoded image. Return names and numbers, or only the shape of an output without names."""
         kind, names = self._model.card.output_name, self._model.card.names
         found = self._model.predict_image(bytes(body))
         if not found["valid"]:
             raise RequestError(
-                "The image must be a JPEG, PNG, BMP or WebP file that can be decoded, of at most "
+                "The image must be a readable JPEG, PNG, BMP or WebP file of at most "
                 f"{self._model.max_pixels:,} pixels. Received: {len(body):,} bytes."
             )
         if kind == "mask":
             mask = masks.from_png(base64.b64decode(found["mask_bytes"]["b64"]))
             colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
             parts = [_part(name, share, color=colors[name]) for name, share in outputs.parts(mask, names, kind)]
-            # Colors repeat after 256 numbers.
+            # The colors repeat after 256 classes.
             return {"kind": kind, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
         if kind not in _COLUMNS:
             return {"kind": kind, "shape": np.shape(found[kind])}
@@ -65,20 +65,20 @@ class Page:
         return {"kind": kind, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
 
     def explain(self, body: bytearray) -> dict[str, Any]:
-        """Return the image as the model sees it, and how much each output falls without each part, `[rows, columns]`.
+        """Return the preprocessed image, and how much each output falls if each part is covered, `[rows, columns]`.
 
-        Of probabilities these are the most probable classes.
+        For probabilities, only the most probable classes are returned.
         """
         card, predict = self._model.card, self._model.scores_of
         if card.output_name not in _COLUMNS:
-            raise RequestError(f"Only probabilities and values are explained. Received: a model of {card.output_name}.")
+            raise RequestError(f"Expected a model of probabilities or values. Received: a model of {card.output_name}.")
         if not self._explaining.acquire(blocking=False):
             raise RequestError("Another explanation is being computed. Try again later.", 503)
         try:
             example = self._read(bytes(body))
             image = np.asarray(example.image, np.float32)
             scores = predict(image[None])[0]
-            # The mean is neutral, whatever the range of the input.
+            # The mean is a neutral color for every range of the input.
             falls = scores - covered_scores(predict, image, _GRID, float(image.mean()), _BATCH)
         finally:
             self._explaining.release()
@@ -87,7 +87,7 @@ class Page:
         return {"image": html.data_url(masks.to_png(plots.to_rgb(example.pixels)), "image/png"), "maps": maps}
 
     def _read(self, content: bytes) -> examples.Example:
-        """Prepare an encoded image; its size is checked before it is decoded."""
+        """Preprocess an encoded image, after checking its size."""
         try:
             headers.check(tf.constant(content), self._model.max_pixels, untrusted=True)
             return examples.load(content, "", self._model.card.preprocess)
@@ -96,7 +96,7 @@ class Page:
 
 
 def _examples(names: Sequence[str]) -> str:
-    """Return a button for each image of `ServedModel.examples`."""
+    """Return the HTML of a button for each image of `ServedModel.examples`."""
     images = (f'<img alt="{html.escape(name)}" src="page/examples/{index}">' for index, name in enumerate(names))
     buttons = "".join(f"<button>{image}</button>" for image in images)
     return f'<p id="examples">or a test image: {buttons}</p>\n' if buttons else ""
@@ -107,6 +107,6 @@ def _part(name: str, number: float, **details: Any) -> dict[str, Any]:
 
 
 def _source(document: str, element: str) -> str:
-    """Return the source in a content security policy that allows the inline element of this name."""
+    """Return the hash that allows the document's only inline element of this name in a content security policy."""
     (content,) = re.findall(f"<{element}>(.*?)</{element}>", document, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""JSON of TF Serving's REST API: predict requests and responses in its row and its column format.
+"""JSON of TF Serving's REST API: predict requests and responses in the row format and the column format.
 
 References:
     https://www.tensorflow.org/tfx/serving/api_rest
@@ -15,7 +15,7 @@ from keras_vit.tf_serving.client import RequestError
 
 
 def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], bool]:
-    """Return the inputs in the body of a predict request, and whether they are rows."""
+    """Return the inputs of a predict request, and whether they are in the row format."""
     if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
         raise RequestError("Expected a JSON object with either 'instances' (rows) or 'inputs' (columns).")
     names = list(signature_inputs)
@@ -28,11 +28,11 @@ def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[di
         elif all(_is_named(row, names) for row in rows):
             columns = {name: [row[name] for row in rows] for name in names}
         else:
-            raise RequestError(f"Every instance must hold exactly the inputs {names}.")
+            raise RequestError(f"Every instance must have exactly the inputs {names}.")
     else:
         columns = body["inputs"] if _is_named(body["inputs"], names) else {names[0]: body["inputs"]}
         if len(columns) < len(names):
-            raise RequestError(f"'inputs' must hold exactly the inputs {names}.")
+            raise RequestError(f"'inputs' must have exactly the inputs {names}.")
     arrays = {name: _to_array(value, name, signature_inputs[name]) for name, value in columns.items()}
     return arrays, "instances" in body
 
@@ -41,7 +41,7 @@ def format_predict(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, A
     """Return the response to a predict request."""
     for name, value in outputs.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise RequestError(f"The output {name!r} of the model holds NaN or infinity.", 500)
+            raise RequestError(f"The output {name!r} of the model contains NaN or infinity.", 500)
     columns = {name: _to_json(value, name) for name, value in outputs.items()}
     single = next(iter(columns.values())) if len(columns) == 1 else None
     if not rows:
@@ -56,21 +56,21 @@ def _is_named(value: object, names: Sequence[str]) -> bool:
 
 
 def _to_array(value: object, name: str, info: Any) -> np.ndarray:
-    """Return nested lists as an array of the type and shape of an input of a signature, or refuse them."""
+    """Convert nested lists to an array with the dtype and shape of a signature's input, or raise an error."""
     dtype = tf.as_dtype(info.dtype)
     try:
         array = np.array(_decode(value, dtype), object if dtype == tf.string else None)
         if dtype == tf.string:
             if not all(isinstance(item, bytes) for item in array.ravel()):
-                raise ValueError('it must hold strings or {"b64": "..."}')
+                raise ValueError('it must contain strings or {"b64": "..."}')
         elif array.dtype.kind not in ("b" if dtype.is_bool else "iuf"):
-            raise ValueError(f"it must hold {'booleans' if dtype.is_bool else 'numbers'} in lists of equal lengths")
-        with np.errstate(all="ignore"):  # numbers that do not fit, which are refused
+            raise ValueError(f"it must contain {'booleans' if dtype.is_bool else 'numbers'} in lists of equal lengths")
+        with np.errstate(all="ignore"):  # numbers that do not fit are rejected below
             converted = array.astype(dtype.as_numpy_dtype)
         if dtype.is_integer and (converted != array).any():
-            raise ValueError(f"it must hold integers from {dtype.min} to {dtype.max}")
+            raise ValueError(f"it must contain integers from {dtype.min} to {dtype.max}")
         if dtype.is_floating and not np.isfinite(converted).all():
-            raise ValueError("it must hold finite numbers")
+            raise ValueError("it must contain finite numbers")
     except (ValueError, TypeError, OverflowError) as error:
         raise RequestError(f"The input {name!r} cannot be read as {dtype.name}: {error}.") from error
     shape = tf.TensorShape(info.tensor_shape)
@@ -80,23 +80,23 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
 
 
 def _decode(value: Any, dtype: tf.DType) -> Any:
-    """Replace `{"b64": ...}` by its bytes and text by its UTF-8, in lists of any depth."""
+    """Replace `{"b64": ...}` by its bytes and text by its UTF-8 encoding, in lists of any depth."""
     if isinstance(value, list):
         return [_decode(item, dtype) for item in value]
     if isinstance(value, dict):
         if value.keys() != {"b64"} or not isinstance(value["b64"], str):
             raise ValueError('objects must be {"b64": "..."}')
-        text = b"".join(value["b64"].encode().split())  # as in TF Serving: without white space, padded or not
+        text = b"".join(value["b64"].encode().split())  # like TF Serving, skip white space; padding is optional
         return base64.b64decode(text if b"=" in text else text + b"=" * (-len(text) % 4), validate=True)
     if isinstance(value, bool) and not dtype.is_bool:
-        raise ValueError("it must not hold true or false")  # NumPy takes them as numbers
+        raise ValueError("it must not contain true or false")  # NumPy would convert them to numbers
     return value.encode() if isinstance(value, str) else value
 
 
 def _to_json(array: np.ndarray, name: str) -> Any:
     if array.dtype != object:
         return array.tolist()
-    # The suffix marks strings that are bytes.
+    # The suffix marks outputs of bytes.
     if name.endswith("_bytes"):
         return _map(array.tolist(), lambda item: {"b64": base64.b64encode(item).decode()})
     return _map(array.tolist(), lambda item: item.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Model as the development server serves it: a SavedModel, or a predictor of another format with its signature."""
+"""The model of the development server: a SavedModel, or another predictor with the signatures of a SavedModel."""
 
 import base64
 import contextlib
@@ -20,13 +20,16 @@ from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
 
-MAX_IMAGES = 400  # in a request
-MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # of the images in a request, unless it is a single image
-_LARGE_PIXELS = 12_500_000  # Requests of more pixels are computed one at a time.
+MAX_IMAGES = 400  # per request
+MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # per request, unless it has a single image
+_LARGE_PIXELS = 12_500_000  # Requests with more pixels are computed one at a time.
 
 
 class ServedModel:
-    """Responses of one version of a model, as objects for JSON; `examples` are image files to try it with, by name."""
+    """Responses of one version of a model, as objects for JSON.
+
+    `examples` maps names to image files, which the page offers to try the model with.
+    """
 
     def __init__(self, name: str, predictor: Predictor, examples: Mapping[str, bytes] | None = None):
         self.name, self.version, self.card, self.examples = name, 1, predictor.card, examples or {}
@@ -62,16 +65,16 @@ class ServedModel:
             raise RequestError(str(error).split("\n", 1)[0]) from error
 
     def predict_image(self, content: bytes) -> dict[str, Any]:
-        """Return the outputs of `serving_default` for one encoded image, as they are in a response."""
+        """Return the outputs of `serving_default` for one encoded image, as in a response."""
         request = {"inputs": {"image_bytes": [{"b64": base64.b64encode(content).decode()}]}}
         return {name: values[0] for name, values in self.predict(request)["outputs"].items()}
 
     def scores_of(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`."""
+        """Return the predictions for preprocessed images `[B, H, W, C]`."""
         return self._servable.predict(images)
 
     def warm_up(self) -> None:
-        """Compute one image, which takes longer than later ones, and set `is_warm`."""
+        """Predict one image, because the first prediction is slow, and set `is_warm`."""
         try:
             self.predict_image(masks.to_png(np.zeros((64, 64, 3), np.uint8)))
             self.is_warm = True
@@ -79,7 +82,7 @@ class ServedModel:
             logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
 
     def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return the number of pixels that a request takes, or refuse it."""
+        """Return the number of pixels to count for a request. Raises a `RequestError` if it has too many."""
         images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
         pixels = 0
         for image in images:
@@ -88,11 +91,11 @@ class ServedModel:
                 pixels += count if count <= self.max_pixels else 0  # larger images are not decoded
         if len(images) > MAX_IMAGES or len(images) > 1 and pixels > MAX_PIXELS:
             raise RequestError(
-                f"A request may have at most {MAX_IMAGES} images, with {MAX_PIXELS:,} pixels together. Received: "
-                f"{len(images)} images with {pixels:,} pixels. Send fewer images in a request.",
+                f"A request may have at most {MAX_IMAGES} images, with {MAX_PIXELS:,} pixels in total. Received: "
+                f"{len(images)} images with {pixels:,} pixels. Send fewer images per request.",
                 413,
             )
-        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # small images are enlarged
+        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # preprocessing enlarges small images
 
     def metadata(self) -> dict[str, Any]:
         """Respond to a metadata request."""
@@ -114,7 +117,7 @@ class ServedModel:
 
 
 class ServedPredictor:
-    """Predictor with the signatures for encoded images: the answers, with their names."""
+    """Predictor with the signatures of a SavedModel for encoded images."""
 
     def __init__(self, predictor: Predictor, top_k: int = TOP_K):
         if not predictor.card.names:
@@ -130,7 +133,7 @@ class ServedPredictor:
         self.signatures = {name: self._signature(name) for name in self._methods}
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Predict `image_bytes`, an array of bytes `[B]`. An unreadable image gets zeros and `valid` = False."""
+        """Run a signature on `image_bytes`, bytes `[B]`. Unreadable images get zeros and `valid` = False."""
         contents = inputs["image_bytes"]
         images = [self._read(content) for content in contents]
         valid = np.array([image is not None for image in images], bool)
@@ -142,12 +145,12 @@ class ServedPredictor:
         return {**{name: _with_blanks(values, valid) for name, values in outputs.items()}, "valid": valid}
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """Return the answers for preprocessed images `[B, H, W, C]`."""
+        """Return the predictions for preprocessed images `[B, H, W, C]`."""
         with self._lock:
             return self._predictor.predict(images)
 
     def _labeled(self, answers: Any, count: int) -> dict[str, np.ndarray]:
-        """Return probabilities with the best classes, or values with their names."""
+        """Return probabilities with the top classes, or values with their names."""
         outputs = {self._card.output_name: answers}
         if self._card.output in NAMED:
             return {**outputs, NAMED[self._card.output]: np.tile(self._names, (count, 1))}
@@ -159,12 +162,12 @@ class ServedPredictor:
         }
 
     def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
-        """Return masks as PNG files, with the names of the classes."""
+        """Return masks as PNG files, and the names of the classes."""
         files = np.array([masks.to_png(mask) for mask in answers], object)
         return {"mask_bytes": files, "class_names": np.tile(self._names, (count, 1))}
 
     def _run_lengths(self, answers: Any, count: int) -> dict[str, np.ndarray]:
-        """Return masks as run lengths, filled up to the longest, and their sizes."""
+        """Return masks as run lengths, padded to the longest, and their sizes."""
         runs = [masks.to_runs(mask) for mask in answers]
         filled = np.zeros((count, max(map(len, runs), default=0), 2), np.int32)
         for row, run in zip(filled, runs, strict=True):
@@ -180,7 +183,7 @@ class ServedPredictor:
             return None
 
     def _signature(self, name: str) -> Any:
-        """Return the description of a signature for metadata requests."""
+        """Describe a signature for metadata requests."""
         with tf.Graph().as_default():
             inputs = {"image_bytes": tf.compat.v1.placeholder(tf.string, [None])}
             outputs = {
@@ -193,7 +196,7 @@ class ServedPredictor:
 
 
 def _with_blanks(values: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Return the rows of valid images among zeros or empty strings, in which the others get theirs."""
+    """Insert rows of zeros or empty strings for the images that are not valid."""
     rows = np.full((len(valid), *values.shape[1:]), b"" if values.dtype == object else 0, values.dtype)
     rows[valid] = values
     return rows

@@ -1,9 +1,9 @@
 """Development server: TF Serving's REST API and a page to try the model, on Starlette and uvicorn.
 
-It serves one version of one model, without batching and without access control. A mistake of a client does not take the
-memory of the machine, or the server from other clients: `Limits` bounds the connections, the values in a request, and
-the bodies of requests, each and all together, and their time; `served_model` bounds the images of a request. The server
-does not withstand an attacker.
+It serves one version of one model, without batching or access control. A client's mistake cannot exhaust the machine's
+memory or block other clients: `Limits` bounds the number of connections, the size of each body and of all bodies
+together, the time in which a body arrives, and the number of values in it. `served_model` bounds the images in a
+request. The server is not secure against attackers.
 
 References:
     https://www.tensorflow.org/tfx/serving/api_rest
@@ -28,10 +28,10 @@ from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.page import Page
 from keras_vit.tf_serving.served_model import ServedModel
 
-WORKERS = 8  # requests that are computed at a time
+WORKERS = 8  # requests computed at a time
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")  # the second is the path of TF Serving
-_SMALL_BYTES = 1 << 20  # Bodies up to this size are read however large the others are.
-_CLOSING_SECONDS = 1.0  # between SIGTERM and the end of idle connections and unfinished bodies
+_SMALL_BYTES = 1 << 20  # Bodies up to this size are read even if all bodies exceed `bodies_bytes`.
+_CLOSING_SECONDS = 1.0  # from SIGTERM until idle connections and incomplete requests are closed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Limits:
 
     Attributes:
         body_bytes: Largest body of a request.
-        bodies_bytes: Bodies of all requests together. Bodies of more than 1 MiB that exceed it get status 503.
-        body_seconds: Time that a body may take to arrive.
-        json_values: Values in a body, lists and objects included: each takes more memory than its characters.
-        connections: Connections at a time. A new connection closes the connection that has been idle for the longest
-            time. If none is idle, its requests get status 503.
-        grace_seconds: Time that requests under way get after SIGTERM.
+        bodies_bytes: Total size of all bodies. A body of more than 1 MiB that exceeds it gets status 503.
+        body_seconds: Time in which a body must arrive.
+        json_values: Values in a body, including lists and objects. Each takes more memory than its characters.
+        connections: Concurrent connections. An additional connection closes the connection that has been idle for the
+            longest time. If no connection is idle, the requests of the new connection get status 503.
+        grace_seconds: Time in which running requests must finish after SIGTERM.
     """
 
     body_bytes: int = 64 << 20
@@ -57,7 +57,7 @@ class Limits:
 
 
 class RestServer:
-    """REST server of one model, which listens from its construction on."""
+    """REST server of one model. It listens as soon as it is constructed."""
 
     def __init__(self, model: ServedModel, host: str = "localhost", port: int = 0, limits: Limits | None = None):
         try:
@@ -70,7 +70,7 @@ class RestServer:
         self._socket = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
         )
-        # Connections inherit it. Without it, small responses on a kept-alive connection wait 40 ms for an ACK.
+        # Connections inherit this option. Without it, small responses on an open connection wait 40 ms for an ACK.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         self._model = model
@@ -83,24 +83,24 @@ class RestServer:
             log_config=None,
             log_level="critical",
             access_log=False,
-            limit_concurrency=limits.connections + 1,  # uvicorn refuses the request that reaches the number
+            limit_concurrency=limits.connections + 1,  # uvicorn rejects the request that reaches this number
             timeout_graceful_shutdown=max(1, round(limits.grace_seconds)),
         )
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
-        """Respond to requests until SIGTERM, Ctrl-C or `stop`, then finish those under way within the grace period."""
+        """Respond to requests until SIGTERM, Ctrl-C or `stop`. Running requests may finish in the grace period."""
         if not self._model.is_warm:
             threading.Thread(target=self._model.warm_up, daemon=True).start()
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Let `run` return, from another thread."""
+        """Stop `run` from another thread."""
         self._server.should_exit = True
 
 
 def _connection_class(limits: Limits) -> type:
-    """Return uvicorn's HTTP connection, with a bound on the number of connections and a gentle end."""
+    """Return uvicorn's HTTP connection class with a bound on the number of connections and a graceful shutdown."""
     from uvicorn.protocols.http import h11_impl
 
     class Connection(h11_impl.H11Protocol):
@@ -123,7 +123,7 @@ def _connection_class(limits: Limits) -> type:
             super().on_response_complete()
 
         def shutdown(self) -> None:
-            """Close after the next response, or soon: the client may be sending a request."""
+            """Close after the next response, or after a delay, because the client may be sending a request."""
             self.server_state.default_headers[:] = [(b"connection", b"close")]
             self.loop.call_later(_CLOSING_SECONDS, self._end)
 
@@ -156,7 +156,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         return respond
 
     async def computed(method: Callable | None, request: requests.Request) -> responses.Response:
-        """Run a method of the model in a worker thread, with every error as JSON."""
+        """Run a method of the model in a worker thread, and return every error as JSON."""
         body = bodies[request] = bytearray()
         try:
             await _read_body(request, bodies, limits)
@@ -164,7 +164,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
                 raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
             if request.path_params:
                 _check_target(model, **request.path_params)
-            await request.is_disconnected()  # lets uvicorn read on, and notice the end of the connection
+            await request.is_disconnected()  # lets uvicorn read on and notice a closed connection
             async with free:
                 if await request.is_disconnected():
                     raise requests.ClientDisconnect
@@ -174,14 +174,14 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
             return failed(error.status, str(error))
         except requests.ClientDisconnect:
             return failed(400, "The client closed the connection.")
-        except Exception as error:  # the other clients must get their responses
+        except Exception as error:  # other clients must still get their responses
             logging.exception("%s %s failed", request.method, request.url.path)
             return failed(500, f"{type(error).__name__}: {str(error)[:1000]}".split("\n", 1)[0])
         finally:
             del bodies[request]
 
     def failed(status: int, message: str) -> responses.Response:
-        headers = {"connection": "close"}  # the body may not have ended
+        headers = {"connection": "close"}  # the body may be incomplete
         return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
     routes = _text_routes(model, page, counts)
@@ -200,7 +200,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
 
 
 def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
-    """Return the routes that need no worker: the page and its examples, health, readiness and metrics."""
+    """Return the routes that need no worker thread: the page, its examples, health, readiness and metrics."""
     from starlette import responses, routing
 
     def route(path: str, content: Callable[[], str | bytes], media_type: str = "text/plain") -> Any:
@@ -215,7 +215,7 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
         route("/healthz", lambda: "ok\n"),
         route("/readyz", lambda: "ready\n" if model.is_warm else "warming up\n"),
         *(
-            route(f"/page/examples/{index}", functools.partial(bytes, image), "image/png")  # or another that is read
+            route(f"/page/examples/{index}", functools.partial(bytes, image), "image/png")  # binds this `image`
             for index, image in enumerate(model.examples.values())
         ),
         *(route(path, counts.render, metrics.MEDIA_TYPE) for path in _METRICS_PATHS),
@@ -232,7 +232,7 @@ def _check_target(model: ServedModel, name: str, version: str | None = None) -> 
 async def _read_body(request: Any, bodies: dict[object, bytearray], limits: Limits) -> None:
     """Read the body of a request into `bodies` within the limits.
 
-    A body that is refused is dropped and read on, up to four times the limit, so that its client sees the response.
+    The rest of a rejected body is read and dropped, up to four times the limit, so that the client sees the response.
     """
     body, total, refusal = bodies[request], 0, None
     try:
@@ -257,8 +257,8 @@ async def _read_body(request: Any, bodies: dict[object, bytearray], limits: Limi
 def _parse_json(body: bytearray, limits: Limits) -> object:
     if sum(map(body.count, (b"[", b"{", b","))) > limits.json_values:
         raise RequestError(
-            f"The JSON of a request may hold at most {limits.json_values} values. Send encoded images, each of which "
-            "is a single value, or fewer of them.",
+            f"The JSON of a request may contain at most {limits.json_values} values. Send encoded images, because each "
+            "is a single value, or send fewer images.",
             413,
         )
     try:

@@ -120,7 +120,7 @@ def test_a_second_softmax_is_found():
     exponentials = keras.ops.exp(base.output)
     model = keras.Model(base.input, exponentials / keras.ops.sum(exponentials, axis=-1, keepdims=True))
     _, problems = check(KerasPredictor(model, tiny.card()), model)
-    assert problems == ["the outputs of the model are probabilities already; let it end in keras.layers.Softmax"]
+    assert problems == ["the outputs of the model are already probabilities; end the model in keras.layers.Softmax"]
     model = keras.Model(base.input, keras.layers.Softmax()(base.output))
     assert check(KerasPredictor(model, tiny.card()), model)[1] == []
 

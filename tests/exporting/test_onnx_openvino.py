@@ -108,7 +108,7 @@ def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
 @pytest.mark.slow
 def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
-    with pytest.raises(verify.VerificationError, match=f"The {kind} file does not answer as its model"):
+    with pytest.raises(verify.VerificationError, match=f"The {kind} file does not match its model"):
         export(small(), kind, tmp_path, tolerance=strict)
     assert os.listdir(tmp_path) == []
 

@@ -202,7 +202,7 @@ def test_an_artifact_that_differs_is_not_published(tmp_path, monkeypatch):
         return tiny.preprocess(contents) * (1.0 if tf.executing_eagerly() else -1.0)
 
     monkeypatch.setattr(model_card.ModelCard, "preprocess_function", lambda card: drifting)
-    with pytest.raises(verify.VerificationError, match="not answer as its model: serving_default: the largest"):
+    with pytest.raises(verify.VerificationError, match="not match its model: serving_default: the largest"):
         export(tiny.model(num_layers=1), tmp_path)
     assert os.listdir(tmp_path) == []
 

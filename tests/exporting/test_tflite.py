@@ -171,7 +171,7 @@ def test_foreign_operators_are_refused(precision):
 @pytest.mark.slow
 def test_an_artifact_that_differs_is_not_written(tmp_path):
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
-    with pytest.raises(verify.VerificationError, match="does not answer as its model"):
+    with pytest.raises(verify.VerificationError, match="does not match its model"):
         export(small(), tmp_path / "model.tflite", tolerance=strict)
     assert os.listdir(tmp_path) == []
 

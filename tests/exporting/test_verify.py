@@ -63,7 +63,7 @@ def test_everything_that_is_wrong_is_said():
         problems = verify.failures(comparison, verify.Tolerance(0.1, 0.9, 0.05))
         artifact_check.require((comparison, problems), "The file")
     message = str(caught.value)
-    assert "The file does not answer as its model" in message
+    assert "The file does not match its model" in message
     for part in ("5.00e-01, expected at most 1.00e-01", "80.00%, expected at least 90.00%", "falls by 20.00%"):
         assert part in message
 

@@ -77,7 +77,7 @@ def test_status_and_metadata(running):
     ("path", "body", "status", "message"),
     [
         ("/v1/models/pets:predict", b"{", 400, "JSON Parse error"),
-        ("/v1/models/pets:predict", b'{"instances": [1]}', 400, "must hold strings"),
+        ("/v1/models/pets:predict", b'{"instances": [1]}', 400, "must contain strings"),
         ("/v1/models/pets:predict", b'{"signature_name": "x", "instances": [1]}', 400, "'x' not found"),
         ("/v1/models/cats:predict", b'{"instances": ["a"]}', 404, "Servable not found"),
         ("/v1/models/pets/versions/9:predict", b'{"instances": ["a"]}', 404, "pets version 9"),

@@ -1,13 +1,13 @@
 "use strict";
 // Sends an image to the server and shows the prediction. Names are shown as text, never as HTML.
 (() => {
-  const READABLE = /^image\/(jpeg|png|bmp|webp)$/; // by the server
+  const READABLE = /^image\/(jpeg|png|bmp|webp)$/; // types that the server reads
   const $ = (id) => document.getElementById(id);
   const visible = (ids, isVisible) => ids.forEach((id) => { $(id).hidden = !isVisible; });
   const say = (text, isError = false) => Object.assign($("status"), { textContent: text, className: isError ? "wrong" : "" });
   const safely = (task) => task().catch((error) => error.name === "AbortError" || say(error.message, true));
   const short = (number, isValue) => (isValue ? String(Number(number.toPrecision(5))) : `${(100 * number).toFixed(1)}%`);
-  let image, maps, isValue, duration; // of the image that is shown
+  let image, maps, isValue, duration; // of the current image
   let running = new AbortController();
 
   async function ask(path, body, signal) {
@@ -31,7 +31,7 @@
   }
 
   const show = (file) => file && safely(async () => {
-    running.abort(); // what is computed for another image
+    running.abort(); // the requests for the last image
     const { signal } = (running = new AbortController());
     visible(["result"], false);
     say("Predicting…");
@@ -52,7 +52,7 @@
       probabilities: "The classes with the highest probabilities.",
       mask: "The share of the pixels of each class.",
       values: "",
-      features: `An embedding of shape [${shape}], without classes or values. The REST API returns its numbers.`,
+      features: `An embedding of shape [${shape}], without classes or values. The REST API returns the numbers.`,
       scores: `Scores of shape [${shape}], without names. The REST API returns the numbers.`,
     }[kind];
     if (mask) $("mask").src = mask;
@@ -98,7 +98,7 @@
     shade();
   });
 
-  // Darkens the parts, the more the less the probability falls, or the value changes, without them.
+  // Darkens the parts of the image that change the probability or value little when they are covered.
   function shade() {
     const { name, falls } = maps[$("which").value];
     const effects = falls.map((line) => line.map((fall) => (isValue ? Math.abs(fall) : Math.max(fall, 0))));
@@ -110,7 +110,7 @@
       context.fillRect(x, y, 1, 1);
     }));
     const amount = isValue ? `changes by ${short(largest, true)}` : `falls by ${(100 * largest).toFixed(1)} percentage points`;
-    $("finding").textContent = largest ? `Without the brightest part, “${name}” ${amount}.` : `“${name}” needs none of the parts.`;
+    $("finding").textContent = largest ? `Without the brightest part, “${name}” ${amount}.` : `“${name}” relies on none of the parts.`;
   }
 
   async function openCamera() {
@@ -151,5 +151,5 @@
     $(id).addEventListener("load", ({ target }) => target.classList.toggle("small", target.naturalWidth < 64));
   }
   fade();
-  $("camera").hidden = !navigator.mediaDevices; // browsers have them for https and localhost
+  $("camera").hidden = !navigator.mediaDevices; // only available over HTTPS and on localhost
 })();
