@@ -53,7 +53,7 @@ class Stage:
 
     @functools.cached_property
     def runs(self) -> dict[str, recipes.Recipe]:
-        """Return the recipes of the runs by name."""
+        """Recipes of the runs by name."""
         settings = expand(self.recipe, self.grid)
         return {name: recipes.replace(self.recipe, values) for name, values in settings.items()}
 
