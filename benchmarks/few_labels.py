@@ -178,7 +178,7 @@ def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> di
 
 
 def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
-    """Print the table and, except in a trial, write it into the document with the machine of a run."""
+    """Print the table. Unless this is a trial, write the table and the machine of a run into the document."""
     table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
     sys.stdout.write(f"{table}\n\n")
     sys.stdout.flush()

@@ -145,7 +145,7 @@ def pixels(data_set: DataSet) -> Labeled:
 
 
 def features(model: keras.Model, data_set: DataSet) -> Labeled:
-    """Return the features of both splits: the input of the head."""
+    """Return the features, which are the inputs of the head, for both splits."""
     extractor = models.representation(model)
     return collect(lambda images: extractor.predict_on_batch(images)[0], data_set, f"{data_set.preprocess}|value_norm")
 

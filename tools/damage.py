@@ -18,7 +18,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
         return bytes(data[: rng.randrange(len(data))])
     if kind == 1:
         return rng.randbytes(rng.randrange(2000))
-    # Most bytes are weights, where any value is valid: the damage is concentrated on the header and the footer.
+    # Most bytes are weights, where any value is valid. Damage is concentrated on the beginning and the end of the file.
     spots = [rng.randrange(len(data)) for _ in range(rng.choice((1, 1, 2, 8, 50)))]
     spots += [rng.randrange(min(2048, len(data))) for _ in range(rng.choice((0, 1, 4)))]
     spots += [len(data) - 1 - rng.randrange(min(20_000, len(data))) for _ in range(rng.choice((0, 1, 4)))]

@@ -1,4 +1,4 @@
-"""The serving signature of a SavedModel, from JPEG bytes to probabilities: `saved_model.py SYSTEM WORK`."""
+"""Serving signature of a SavedModel, from JPEG bytes to probabilities: `saved_model.py SYSTEM WORK`."""
 
 import shutil
 import tempfile
