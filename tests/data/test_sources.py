@@ -358,7 +358,7 @@ def test_a_class_may_be_called_test(tmp_path):
 def test_folder_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder.*none"):
         data.open_source(f"folder:{tmp_path}/none")
-    with pytest.raises(ValueError, match="one subfolder per class.*nothing"):
+    with pytest.raises(ValueError, match="one subfolder per class.*an empty folder"):
         data.open_source(f"folder:{tmp_path}")
     (tmp_path / "a.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"without subfolders.*a\.jpg"):

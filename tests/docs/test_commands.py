@@ -27,6 +27,7 @@ OTHERS = {
     "only",
     "tint",
     "xla_gpu_deterministic_ops",
+    "tf_xla_auto_jit",
     "tf_mlir_enable_mlir_bridge",
 }
 

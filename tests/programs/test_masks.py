@@ -165,7 +165,7 @@ def test_report(run, tmp_path, capsys):
     measured = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert f"<dd>{100 * measured['miou']:.2f}%</dd>" in html
     assert len(re.findall(r'title="(?:predicted|true)" src="data:image/', html)) == 6
-    scores = [int(score) for score in re.findall(r"<span>mIoU (\d+)%</span>", html)]
+    scores = [float(score) for score in re.findall(r"<span>mIoU ([\d.]+)%</span>", html)]
     assert len(scores) == 3 and scores == sorted(scores)
     for title in ("Intersection over union per class", "Confusion matrix", "The lowest mIoU first"):
         assert title in html

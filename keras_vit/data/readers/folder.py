@@ -135,8 +135,8 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     if not folders:
         example = next(iter(tree.files(tree.root)), None)
         raise ValueError(
-            f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: a folder without "
-            f"subfolders{f', with images such as {example!r}' if example else ''}."
+            f"A folder with one subfolder per class is expected, as {tree.root}/cat/1.jpg. Received: "
+            f"{f'a folder without subfolders, with images such as {example!r}' if example else 'an empty folder'}."
         )
     images: dict[str, dict[str, list[str]]] = {split: {} for split in roots}
     others: collections.Counter[str] = collections.Counter()
