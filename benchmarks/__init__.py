@@ -1,1 +1,1 @@
-"""This package beside its peers, measured in one run. Not installed; `make benchmark` runs it from the checkout."""
+"""Benchmarks of this package and its peers. They are not installed; `make benchmark` runs them from the checkout."""

@@ -1,10 +1,10 @@
-"""Compare two commits of this package: the same rows, interleaved, in one run.
+"""Compare the speed and memory of two commits of this package, with interleaved steps in one run.
 
     python -m benchmarks.compare_commits main HEAD
     python -m benchmarks.compare_commits v0.1 HEAD --rows=inference-1,training-float32 --tolerance=0.02
 
-The commits are extracted to temporary directories and measured by the workers of this checkout. The exit code is 1 if
-the second commit takes more time or memory than the first, beyond the tolerance.
+The program extracts both commits to temporary directories and measures them with the workers of this checkout. The exit
+code is 1 if the second commit takes more time or memory than the first commit and exceeds the tolerance.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ def extract(commit: str, directory: Path) -> str:
 
 
 def pairs(row: Row, directories: dict[str, Path], python_of: Any) -> list[tuple[interleaved.System, ...]]:
-    """Return the systems of this package in a row, as they are at each commit.
+    """Pair the systems of this package at both commits, for each system of a row.
 
     Args:
-        row: The row; its peers are left out.
+        row: The row. Its peers are ignored.
         directories: The two extracted commits by name.
         python_of: Function from the name of an environment to its interpreter.
     """
@@ -62,7 +62,7 @@ def pairs(row: Row, directories: dict[str, Path], python_of: Any) -> list[tuple[
 
 
 def regression(first: Result, second: Result, tolerance: float) -> str:
-    """Return what is worse in the second of two results, or an empty string."""
+    """Describe the regression of the second result, or return an empty string."""
     if second.error or first.error:
         return f"fails: {second.error}" if second.error and not first.error else ""
     worse = []

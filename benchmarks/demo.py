@@ -1,9 +1,9 @@
-"""Measure the demo recipe and write its accuracy to benchmarks/demo.json, and from there into docs/results.md.
+"""Measure the accuracy of the demo recipe, and write it to benchmarks/demo.json and docs/results.md.
 
     python -m benchmarks.demo --workdir=runs/demo    # trains and evaluates; about four CPU minutes per backend
     python -m benchmarks.demo --tables_only          # writes the table again
 
-The documentation takes the accuracy of the demo from that file. Finished runs of the directory are not repeated.
+The table in docs/results.md is generated from benchmarks/demo.json. Finished runs in the directory are not repeated.
 Processor times are summed over all cores.
 """
 
@@ -25,9 +25,9 @@ DOCUMENT = "docs/results.md"
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 CPU_SECONDS = "cpu_seconds.json"
 
-flags.DEFINE_string("workdir", None, "Directory for the runs; finished runs in it are kept.")
+flags.DEFINE_string("workdir", None, "Directory for the runs; finished runs are not repeated.")
 flags.DEFINE_multi_enum("backends", list(BACKENDS), list(BACKENDS), "Backends to train with.")
-flags.DEFINE_multi_string("config", ["digits"], "Recipe, and after it changes such as total_steps=10, for a trial.")
+flags.DEFINE_multi_string("config", ["digits"], "Recipe, followed by changes such as total_steps=10 for a trial.")
 flags.DEFINE_string("measured", MEASURED, "File to write the measurements to.")
 flags.DEFINE_string("document", DOCUMENT, "Page to write the table to.")
 flags.DEFINE_bool("tables_only", False, "Write the table without measuring.")
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(backend: str, directory: str) -> dict[str, Any]:
-    """Train the demo with a backend, unless that is done, and return its results on the test digits."""
+    """Train the demo with a backend unless its run is finished, and return the results on the test digits."""
     seconds = os.path.join(directory, CPU_SECONDS)
     if not os.path.exists(seconds):
         recipe, *changes = flags.FLAGS.config

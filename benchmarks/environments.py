@@ -1,4 +1,4 @@
-"""An environment with pinned versions for each package that is measured."""
+"""Virtual environments with pinned versions, one for each measured package."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ class Environment:
 
     Attributes:
         packages: Packages to install with their dependencies.
-        alone: Packages to install without, because they would bring another build of TensorFlow.
+        alone: Packages to install without their dependencies, which would install another build of TensorFlow.
     """
 
     packages: tuple[str, ...]
@@ -32,7 +32,7 @@ _FORMATS = (
 )
 
 ENVIRONMENTS = {
-    # Also for this package: Keras and TensorFlow import matplotlib, scikit-learn and JAX wherever they are installed.
+    # Also for this package, because Keras and TensorFlow import matplotlib, scikit-learn and JAX if they are installed.
     "keras_vit": Environment(packages=("tensorflow-cpu==2.21.0", *_OWN)),
     "keras_vit_exports": Environment(
         packages=("tensorflow-cpu==2.21.0", *_OWN, *_FORMATS),
@@ -47,23 +47,23 @@ ENVIRONMENTS = {
         packages=(*_KERAS, "scipy", "validators", "opencv-python-headless"), alone=("vit-keras==0.2.0",)
     ),
     "timm": Environment(packages=(_TORCH, "torchvision==0.29.1", "timm==1.0.31")),
-    # Without torchvision, which its models do not need.
+    # Without torchvision, which the models do not need.
     "transformers": Environment(packages=(_TORCH, "transformers==5.23.0")),
     "peft": Environment(packages=(_TORCH, "transformers==5.23.0", "peft==0.21.2")),
 }
-# Systems that share an environment. Those of Keras need nothing else.
+# Systems that share an environment. Systems that only use Keras need no other packages.
 SAME = {"timm_compiled": "timm", "keras_directory": "keras_vit", "keras_hub_guide": "keras_vit"}
 
 
 def ensure(system: str, directory: Path) -> str:
-    """Return the interpreter of a system's environment, which is made if it is missing or out of date.
+    """Create or update the environment of a system, and return its interpreter.
 
     Args:
         system: A key of `ENVIRONMENTS` or `SAME`.
         directory: Parent directory of the environments.
 
     Raises:
-        RuntimeError: If the environment cannot be made.
+        RuntimeError: If the environment cannot be created.
     """
     name = SAME.get(system, system)
     environment = ENVIRONMENTS[name]
@@ -83,7 +83,7 @@ def ensure(system: str, directory: Path) -> str:
 
 
 def fingerprint(environment: Environment) -> str:
-    """Return a text that changes with the requirements and the version of Python."""
+    """Return a string that identifies the requirements and the Python version."""
     return hashlib.sha256(repr((environment, sys.version)).encode()).hexdigest()
 
 

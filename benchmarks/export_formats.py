@@ -1,12 +1,13 @@
-"""Export models to every format, verify and time the artifacts, and write the table of docs/export_formats.md.
+"""Export models to every format, verify and time the artifacts, and write the table in docs/export_formats.md.
 
     python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=export
     python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=measure
     python -m benchmarks.export_formats --work=/tmp/formats --run=runs/digits --step=write
 
-Models by name get random weights and are verified on images of the digits. For an untrained model, classes nearly tie:
-the top answers of 16-bit and integer files are reported but need not agree; the probabilities must. Existing results in
---work are kept. Measure on an idle machine: each artifact is timed in a process of its own, one image at a time.
+Models that are given by name have random weights and are verified on the digits. The classes of an untrained model are
+nearly tied, so the top-1 agreement of 16-bit and integer files is reported but not required; the probabilities must
+agree. Existing results in --work are kept. Measure on an idle machine: each artifact is timed in a separate process,
+one image at a time.
 """
 
 import dataclasses
@@ -37,14 +38,14 @@ TRAINED = "trained run"
 VERIFIED, TIMED = "verified.json", "timed.json"
 
 flags.DEFINE_string("work", None, "Directory for artifacts and results.")
-flags.DEFINE_string("run", None, "Directory of a finished run, for the first rows.")
+flags.DEFINE_string("run", None, "Directory of a finished run, which gives the first rows.")
 flags.DEFINE_list("models", ["ViT-S/16", "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1"], "Models with random weights.")
 flags.DEFINE_enum("step", "export", ["export", "measure", "write"], "Step to do.")
 flags.DEFINE_list("formats", list(FORMATS), "Formats to export.")
 flags.DEFINE_integer("examples", 32, "Images for verification and calibration of untrained models.", 1)
 flags.DEFINE_integer("threads", os.cpu_count() or 1, "Number of threads.", 1)
 flags.DEFINE_integer("calls", 15, "Timed calls per artifact.", 1)
-flags.DEFINE_string("output", "docs/export_formats.md", "Markdown file with the marks of the table.")
+flags.DEFINE_string("output", "docs/export_formats.md", "Markdown file that contains the markers of the table.")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,7 +67,7 @@ def directory_of(name: str) -> str:
 
 
 def run_of(name: str, directory: str) -> str:
-    """Return the run of a model. An untrained model gets one."""
+    """Return the run directory of a model, which is created for an untrained model."""
     if name == TRAINED:
         return flags.FLAGS.run
     path = os.path.join(directory, "run")
@@ -74,7 +75,7 @@ def run_of(name: str, directory: str) -> str:
         os.makedirs(path, exist_ok=True)
         model = models.create_model(name, image_size=224, classes=1000)
         head = model.get_layer("head").kernel
-        scale = 4.0 / head.shape[0] ** 0.5  # logits of a few units; with a zero head, all classes would tie
+        scale = 4.0 / head.shape[0] ** 0.5  # logits of a few units; with a zero head, all classes would be tied
         head.assign(np.random.default_rng(0).normal(size=head.shape) * scale)
         config = recipe.Recipe(data=recipe.Data(source="digits", pp_train=PREPROCESS, pp_eval=PREPROCESS))
         class_names = [str(index) for index in range(1000)]
@@ -129,7 +130,7 @@ def artifact_path(directory: str, kind: str) -> str:
 
 
 def measure(name: str, directory: str) -> None:
-    """Time the model and its artifacts, each in a process of its own."""
+    """Time the model and its artifacts, each in a separate process."""
     options = flags.FLAGS
     verified, timed = read(directory, VERIFIED), read(directory, TIMED)
     for kind in ("keras", *options.formats):
@@ -145,7 +146,7 @@ def measure(name: str, directory: str) -> None:
 
 
 def table(names: Sequence[str]) -> str:
-    """Return the table of all results, and a line about their conditions."""
+    """Return the table of all results, followed by a line about the conditions of the measurement."""
     rows, examples, any_timed = [], [], False
     for name in names:
         verified, timed = read(directory_of(name), VERIFIED), read(directory_of(name), TIMED)

@@ -1,12 +1,12 @@
-"""Compare pre-training without labels with training from scratch, where 1 % or 10 % of the labels are known.
+"""Compare pre-training without labels to training from scratch when 1% or 10% of the labels are known.
 
     python -m benchmarks.few_labels --workdir=runs/few_labels                       # hours; run it again to resume
     python -m benchmarks.few_labels --workdir=/tmp/try --steps=2 --seeds=1          # a trial that writes no document
 
-On Fashion-MNIST, whose 60,000 images are pre-trained on without labels. All starts learn from the same labeled images.
-Rate and number of steps of each start are chosen from a grid on 5,000 other training images with the first seed. The
-table shows the accuracy on the test images with the chosen ones, and is written again after each of its lines. Finished
-runs are not repeated, unfinished ones continue.
+The data set is Fashion-MNIST. Pre-training uses its 60,000 training images without labels. All starts (pre-trained or
+random weights) are then trained on the same labeled images. For each start, the rate and the number of steps are chosen
+from a grid, on 5,000 other training images with the first seed. The table shows the test accuracy with the chosen
+settings; it is written again after each line. Finished runs are not repeated, and unfinished runs are resumed.
 """
 
 import itertools
@@ -35,14 +35,14 @@ BATCH = 50
 DOCUMENT = "docs/results.md"
 CHOSEN_BY, REPORTED = "eval_accuracy", "test/accuracy"
 
-flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs in it are kept.")
+flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs are not repeated.")
 flags.DEFINE_integer("seeds", 3, "Number of seeds.", 1)
-flags.DEFINE_integer("steps", None, "Number of steps of every run for a trial, which writes no document.", 1)
+flags.DEFINE_integer("steps", None, "Number of steps of every run, for a trial that does not write the document.", 1)
 flags.DEFINE_string("source", "fashion_mnist", "Labeled images in memory, with the splits train and test.")
 
 
 class Setting(NamedTuple):
-    """Rate and number of steps of a training on labels."""
+    """Rate and number of steps of a training with labels."""
 
     rate: float
     steps: int
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_data(share: float) -> str:
-    """Write the labeled images of a share, other images to choose settings on, and the test images."""
+    """Write a file with a share of the labeled images, the validation images and the test images."""
     path = os.path.join(flags.FLAGS.workdir, "data", f"{100 * share:g}_percent.npz")
     if os.path.exists(path):
         return path
@@ -82,9 +82,9 @@ def make_data(share: float) -> str:
 
 
 def choose(labels: np.ndarray, share: float, num_validation: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of labeled images, as many of each class, and of images to choose settings on.
+    """Return the indices of the labeled images and of the validation images, with equally many images per class.
 
-    A smaller share is a part of a larger one, and no image is in both.
+    The labeled images of a smaller share are a subset of those of a larger share. No image is in both sets.
     """
     order = np.random.default_rng(0).permutation(len(labels))
     validation, rest = order[:num_validation], order[num_validation:]
@@ -101,7 +101,7 @@ def pretrain(start: str, seed: int) -> str:
 
 
 def best(share: float, start: str, file: str) -> Setting:
-    """Return the setting with the highest accuracy on the images to choose on, with the first seed."""
+    """Return the setting with the highest validation accuracy for the first seed."""
 
     def accuracy(setting: Setting) -> float:
         return last_value(learn(share, start, setting, file, seed=0), CHOSEN_BY)
@@ -110,7 +110,7 @@ def best(share: float, start: str, file: str) -> Setting:
 
 
 def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> str:
-    """Train on labels, and return the run directory."""
+    """Train with labels, and return the run directory."""
     name = f"{start}_{100 * share:g}_percent_{setting.rate:g}_{setting.steps}_{seed}"
     config = PRETRAINING.get(start, PRETRAINING["mae"])
     overrides = [
@@ -133,7 +133,7 @@ def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> s
 
 
 def train(name: str, seed: int, arguments: Sequence[str]) -> str:
-    """Train a model unless that is done, and return the run directory."""
+    """Train a model unless its run is finished, and return the run directory."""
     directory = os.path.join(flags.FLAGS.workdir, name)
     if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
         steps = [] if flags.FLAGS.steps is None else [f"--config.total_steps={flags.FLAGS.steps}"]
@@ -142,9 +142,9 @@ def train(name: str, seed: int, arguments: Sequence[str]) -> str:
 
 
 def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[str, float]]:
-    """Return the accuracies of classifiers on the features of a pre-trained encoder, by evaluator and share.
+    """Fit classifiers to the features of a pre-trained encoder, and return their accuracies by evaluator and share.
 
-    They are fitted to the labeled images.
+    The classifiers are fitted to the labeled images.
     """
     directory = pretrain(start, seed)
     path = os.path.join(directory, "few_labels.json")
@@ -161,7 +161,7 @@ def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[s
 
 
 def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> dict[str, str]:
-    """Return a line of the table, with classifiers on the features of the pre-trained encoder beside it."""
+    """Return a line of the table, including the classifiers on the features of the pre-trained encoder."""
     chosen, seeds = best(share, start, files[share]), range(num_seeds)
     accuracies = [last_value(learn(share, start, chosen, files[share], seed), REPORTED) for seed in seeds]
     found = [features(start, seed, files) for seed in seeds] if start != "scratch" else []
@@ -178,7 +178,7 @@ def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> di
 
 
 def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
-    """Print the table, and write it into the document, with the machine of a run, unless this is a trial."""
+    """Print the table. Unless this is a trial, write the table and the machine of a run into the document."""
     table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
     sys.stdout.write(f"{table}\n\n")
     sys.stdout.flush()

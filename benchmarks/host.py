@@ -1,4 +1,4 @@
-"""The machine that figures were measured on, and how busy other programs kept it."""
+"""Description of the machine, and the processor time that other programs use during a measurement."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ def processor() -> str:
 
 
 def kind(machine: str) -> str:
-    """Return the processor of a machine that `describe` described, with its widest extension: `"AMD EPYC, AVX2"`."""
+    """Return the processor and its widest extension from an output of `describe`, such as `"AMD EPYC, AVX2"`."""
     found = re.fullmatch(r"\d+ cores of (.*?)(?: \(([a-z0-9_, ]+)\))?, [\d.]+ GiB, .*", machine)
     if found is None:
         return machine
@@ -37,10 +37,10 @@ def kind(machine: str) -> str:
 
 
 class OtherPrograms:
-    """Share of the processors that other programs used within a `with` block.
+    """Context that measures the share of the processors that other programs use.
 
     Attributes:
-        share: The share, including what the host of a virtual machine takes; None if the system does not tell.
+        share: The share, including the time that the host of a virtual machine takes; None if it is unknown.
     """
 
     def __enter__(self):
@@ -56,7 +56,7 @@ class OtherPrograms:
 
 
 def _busy_seconds():
-    """Return the seconds that all processors together were not idle."""
+    """Return the busy seconds of all processors together."""
     if not os.path.exists("/proc/stat"):
         return None
     with open("/proc/stat", encoding="ascii") as file:
@@ -65,5 +65,5 @@ def _busy_seconds():
 
 
 def _own_seconds():
-    """Return the processor time of this process and of its ended children."""
+    """Return the processor time of this process and its ended children."""
     return sum(os.times()[:4])

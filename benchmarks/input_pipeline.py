@@ -3,10 +3,10 @@
     python -m benchmarks.input_pipeline --source=folder:/images
     python -m benchmarks.input_pipeline --step_seconds=0.25 --batch_size=256
 
-Without --source, JPEG files of the size of ImageNet's (--width=4000: of a camera's) are made in a temporary directory.
-The stages run interleaved, with the same number of threads; the table has medians. `share` is relative to decoding
-alone. With --step_seconds, the table also has the fraction of a training step of that length that is spent waiting for
-input.
+Without --source, the program creates JPEG files in a temporary directory, in the size of ImageNet's images or, with
+--width=4000, of a camera's images. The stages run interleaved, with the same number of threads. The table contains
+medians; `share` is relative to decoding only. With --step_seconds, the table also shows the fraction of a training step
+of this length that is spent waiting for input.
 """
 
 import json
@@ -24,7 +24,7 @@ from absl import flags, logging
 from benchmarks import jpeg_files
 from keras_vit import data, program
 
-flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic ones by default.")
+flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic files by default.")
 flags.DEFINE_string("split", None, "Split of the data set; train by default.")
 flags.DEFINE_integer("batch_size", 64, "Images per batch.", 1)
 flags.DEFINE_integer("size", 224, "Height and width of the images in a batch.", 1)
@@ -33,7 +33,7 @@ flags.DEFINE_integer("threads", 0, "Decoding threads; 0 for one per core.", 0)
 flags.DEFINE_integer("rounds", 5, "Measurements per stage.", 1)
 flags.DEFINE_float("seconds", 4.0, "Duration of a measurement.", 0.1)
 flags.DEFINE_float("step_seconds", 0.0, "Duration of a training step.", 0.0)
-flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Operations to measure, each added alone.")
+flags.DEFINE_multi_string("augment", ["randaug(2, 10)"], "Operations to measure, each in a separate stage.")
 flags.DEFINE_bool("json", False, "Write one JSON object instead of a table.")
 
 
@@ -73,7 +73,7 @@ Stages = dict[str, Stage]
 
 
 def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmentations: Sequence[str]) -> Stages:
-    """Return (dataset, images per element) by stage; the first two are references."""
+    """Return (dataset, images per element) by stage. The first two stages are references."""
 
     def window(index):
         encoded = source.fetch(index % source.num_examples)["image"]
@@ -89,7 +89,7 @@ def make_stages(source: data.IndexedSource, size: int, batch_size: int, augmenta
         )
         return tf.image.decode_and_crop_jpeg(encoded, tf.concat([begin[:2], extent[:2]], 0), channels=3)
 
-    def batched(function):  # of numbers, so that images of all sizes are counted without being copied
+    def batched(function):  # batches numbers, to count images of any size without copying them
         numbers = tf.data.Dataset.range(2**40).map(function, tf.data.AUTOTUNE)
         return numbers.batch(batch_size).prefetch(tf.data.AUTOTUNE), batch_size
 
@@ -113,7 +113,7 @@ def with_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
 
 
 def measure(stages: Stages, threads: int, rounds: int, seconds: float) -> dict[str, float]:
-    """Return the median over interleaved rounds of each stage's images per second."""
+    """Return the images per second of each stage: the median over interleaved rounds."""
     iterators = {name: (iter(with_threads(dataset, threads)), images) for name, (dataset, images) in stages.items()}
     rates: dict[str, list[float]] = {name: [] for name in stages}
     for number in range(rounds + 1):
@@ -129,7 +129,7 @@ def measure(stages: Stages, threads: int, rounds: int, seconds: float) -> dict[s
 
 
 def waiting_share(stage: Stage, threads: int, batch_size: int, step_seconds: float, steps: int = 20) -> float:
-    """Return the fraction of time that a step of this length waits for its batch."""
+    """Return the fraction of the time that a step of this length waits for its batch."""
     dataset, _ = stage
     iterator = iter(with_threads(dataset, threads))
     next(iterator)

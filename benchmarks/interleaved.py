@@ -1,4 +1,4 @@
-"""Run the same work in several systems, interleaved step by step, so that a slow machine slows all of them."""
+"""Run the same work in several systems, with interleaved steps, so that disturbances affect all systems equally."""
 
 import contextlib
 import dataclasses
@@ -21,12 +21,12 @@ _TIMEOUT = 1800.0  # seconds after which a step counts as hanging
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A system to measure.
+    """System to measure.
 
     Attributes:
-        name: Its name in the results.
-        command: Command that starts its process, which answers as `workers/worker.py` does.
-        environment: Variables of its process, in addition to those of this one.
+        name: Name in the results.
+        command: Command that starts the process of the system. It uses the protocol of `workers/worker.py`.
+        environment: Environment variables of the process, in addition to the variables of this process.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Result:
     Attributes:
         system: Name of the system.
         seconds: Median time of a step over the rounds; None if the system failed.
-        ratio: Median over the rounds of its time divided by the first system's.
-        spread: Half the interquartile range of its times, relative to the median.
-        peak_bytes: Peak resident memory of its process, libraries included.
-        library_bytes: Resident memory after its libraries were loaded.
+        ratio: Time divided by the time of the first system, median over the rounds.
+        spread: Half the interquartile range of the times, relative to the median.
+        peak_bytes: Peak resident memory of the process, including libraries.
+        library_bytes: Resident memory after loading the libraries.
         note: Remark of the last step, such as the accuracy.
-        rates: Rates that the system measured, such as those of the machine; medians over the rounds.
+        rates: Rates that the system measured, such as the rates of the machine; medians over the rounds.
         versions: Versions of the packages.
         error: Reason of a failure, or None.
     """
@@ -73,14 +73,14 @@ def worker(
     root: Path | None = ROOT,
     environment: Mapping[str, str] | None = None,
 ) -> System:
-    """Return the system that a script of `workers/` measures.
+    """Return a system that is measured by a script of `workers/`.
 
     Args:
         name: Name of the system in the results.
         script: The script.
-        python: Interpreter of the environment that holds the system; None for this one.
+        python: Interpreter of the system's environment; None for the current interpreter.
         function: Name of the function in the script; None for `name`.
-        work: Fields of `workers/worker.py`'s `Work`.
+        work: Fields of `Work` in `workers/worker.py`.
         root: Checkout of keras_vit to measure; None for another package.
         environment: Further variables of the process.
     """
@@ -92,7 +92,7 @@ def worker(
 def run(systems: Sequence[System], rounds: int) -> list[Result]:
     """Run one step of each system per round.
 
-    A system that fails gets an `error`; the others continue.
+    If a system fails, its result has an `error`, and the other systems continue.
 
     Args:
         systems: The systems. Ratios are relative to the first one.
@@ -155,7 +155,7 @@ def _summarize(result: Result, times: list[float], first: list[float] | None) ->
 
 
 class _Process:
-    """Process of a system, which runs one step for each line that it receives."""
+    """Process of a system. It runs a step for each line on its standard input."""
 
     def __init__(self, system: System):
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed in close()
@@ -171,7 +171,7 @@ class _Process:
         self._input, self._output = self._process.stdin, self._process.stdout
 
     def read(self) -> dict:
-        """Return the next JSON line, skipping what libraries print, or `{"error": ...}` if the process ended."""
+        """Return the next JSON line, or `{"error": ...}` if the process ended. Skip other output of libraries."""
         watchdog = threading.Timer(_TIMEOUT, self._process.kill)
         watchdog.start()
         try:
@@ -183,8 +183,8 @@ class _Process:
         return {"error": f"the process ended with code {self._process.wait()}. {self._last_line()}".strip()}
 
     def step(self) -> dict:
-        """Run a step and return its answer."""
-        with contextlib.suppress(BrokenPipeError):  # the process has ended; reading says why
+        """Run a step and return its result."""
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; `read` returns the reason
             self._input.write("go\n")
             self._input.flush()
         return self.read()

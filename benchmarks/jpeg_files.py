@@ -1,4 +1,4 @@
-"""JPEG files of a given size, the same on every machine."""
+"""Synthetic JPEG files of a given size, identical on every machine."""
 
 import os
 from pathlib import Path
@@ -9,10 +9,10 @@ from absl import logging
 
 
 def make(folder: str | os.PathLike, width: int, count: int) -> Path:
-    """Write `count` files of `width` by three quarters of it into two class folders, unless the folder has them.
+    """Write `count` files into two class folders, unless they exist. The height is three quarters of `width`.
 
     The pixels are noise whose power decreases with the frequency, as in photographs. Files of 500 x 375 pixels have
-    140 kB, somewhat more than ImageNet's, and those of 4000 x 3000 have 4.7 MB, as those of a camera.
+    140 kB, slightly more than ImageNet's files. Files of 4000 x 3000 pixels have 4.7 MB, like files of a camera.
 
     Returns:
         The folder, with half of the images in `a/` and half in `b/`.

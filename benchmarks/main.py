@@ -1,14 +1,15 @@
-"""Compare this package with others, and write the tables of docs/benchmarks.md.
+"""Compare this package with other packages, and write the tables of docs/benchmarks.md.
 
     make benchmark
     make benchmark ROWS=inference-16-float32,training-bfloat16
     python -m benchmarks.main --list
 
-A process measures the machine's own matrix products and copies in the same rounds, so that each row shows its share of
-them. Each package gets an environment of its own with pinned versions, made from the package index at first use. Every
-system runs in a process of its own; the systems of a row take their steps in turn. A failure does not stop the other
-rows. Rows that were measured with the same code on the same machine are skipped, so that a stopped run can be resumed;
-`--again` measures them again. Close all other programs first.
+Each package has a separate environment with pinned versions, which is installed from the package index at first use.
+Every system runs in a separate process, and the systems of a row take their steps in turn. In the same rounds, another
+process measures the rates of matrix products and copies on this machine; each row shows its share of these rates.
+
+A failure does not stop the other rows. Rows that were already measured with the same code on the same machine are
+skipped, so a stopped run can be resumed; `--again` measures them again. Close all other programs first.
 """
 
 import dataclasses
@@ -23,10 +24,10 @@ from benchmarks import environments, host, interleaved, records
 from benchmarks.rows import ROWS, Row
 from keras_vit import _checks
 
-flags.DEFINE_list("rows", [], "Rows to measure, by the beginning of their names; all if empty.")
+flags.DEFINE_list("rows", [], "Prefixes of the names of the rows to measure; all rows if empty.")
 flags.DEFINE_bool("list", False, "List the rows and exit.")
-flags.DEFINE_bool("again", False, "Also measure rows that were measured with this code.")
-flags.DEFINE_integer("rounds", None, "Steps per system; by default as the row says.", lower_bound=1)
+flags.DEFINE_bool("again", False, "Also measure rows that were already measured with this code.")
+flags.DEFINE_integer("rounds", None, "Steps per system; by default, the number of the row.", lower_bound=1)
 flags.DEFINE_list("peers", None, "Other packages to compare with; all by default.")
 flags.DEFINE_multi_string("python", [], "NAME=PYTHON: interpreter of an existing environment.")
 flags.DEFINE_string("environments", ".venv-benchmarks", "Directory of the environments.")
@@ -34,7 +35,7 @@ flags.DEFINE_bool("tables_only", False, "Write the tables from the records witho
 
 
 def choose(names: Sequence[str]) -> list[Row]:
-    """Return the rows whose names begin with one of `names`, or all rows if it is empty.
+    """Return the rows whose names begin with one of `names`, or all rows if `names` is empty.
 
     Raises:
         ValueError: If a name matches no row.
@@ -46,9 +47,10 @@ def choose(names: Sequence[str]) -> list[Row]:
 
 
 class Environments:
-    """Function from the name of an environment to its interpreter, which is made at first use.
+    """Function from the name of an environment to its interpreter. The environment is created at first use.
 
-    If that fails, `broken` has the reason, and the interpreter is that of this program, where the system fails alone.
+    If the creation fails, `broken` contains the reason, and the function returns the interpreter of this program. Only
+    the system of this environment then fails.
     """
 
     def __init__(self, options: flags.FlagValues):

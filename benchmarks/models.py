@@ -1,4 +1,4 @@
-"""The table of models in `docs/models.md`, and the measured speeds in it: `python -m benchmarks.models` writes both."""
+"""Table of models in `docs/models.md`, and its measured speeds. `python -m benchmarks.models` writes both."""
 
 import json
 import pathlib
@@ -15,9 +15,9 @@ GUIDE = ROOT / "docs" / "models.md"
 
 
 def speeds() -> dict[str, Any]:
-    """Return images per second and peak memory of each model, from the newest records, those of batches first.
+    """Return images per second and peak memory of each model from the newest records, preferring records of batches.
 
-    All are of one processor: the one that measured the most rows.
+    All records are from one processor: the processor with the most measured rows.
     """
     by_processor: dict[str, dict[str, Any]] = {}
     for record in records.read():
@@ -36,7 +36,7 @@ def speeds() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the table with its caption, as the guide has it."""
+    """Return the table with its caption, as in the guide."""
     return f"{models.table([row for name in list_models() for row in models.rows(name)])}\n\n{models.caption()}"
 
 

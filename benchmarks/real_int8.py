@@ -1,9 +1,9 @@
 """Quantize a trained network to int8 with the quantizers of TFLite, ONNX Runtime and OpenVINO, and compare features.
 
-A quantized file passes if the class of the nearest neighbor is that of the float32 model for 97 % of the images, or for
-99.5 % if only the weights are quantized. Where all layers in int8 do not pass, those of `FLOAT` stay in float32. NNCF,
-OpenVINO's quantizer, is not a requirement of this package: `pip install --no-deps --target=build/wheels nncf==3.4.0
-networkx==3.6.1 pydot==4.0.1 tabulate ninja pyparsing`.
+A quantized file passes if its nearest neighbor has the same class as the nearest neighbor of the float32 model, for 97%
+of the images, or for 99.5% if only the weights are quantized. If a file with all layers in int8 does not pass, the
+layers of `FLOAT` stay in float32. NNCF, OpenVINO's quantizer, is not a requirement of this package:
+`pip install --no-deps --target=build/wheels nncf==3.4.0 networkx==3.6.1 pydot==4.0.1 tabulate ninja pyparsing`.
 """
 
 import functools
@@ -25,7 +25,7 @@ AGREEMENT, OF_WEIGHTS = 0.97, 0.995
 SIZE = 112  # pixels
 CALIBRATION, INDEX, QUERIES = 64, 800, 400  # images
 CALLS = 20
-# Layers that stay in float32, and parts of the names of their operators. The inputs of output projections have the
+# Layers that stay in float32, with parts of the names of their operators. Output projections have the inputs with the
 # largest outliers.
 FLOAT = {
     "": (),
@@ -70,7 +70,7 @@ def measure(network: str, train_set: evaluators.Split, test_set: evaluators.Spli
 
 
 def writers(model: keras.Model, calibration: np.ndarray, work: str) -> dict[str, Callable[[], tuple[str, Run]]]:
-    """Return functions that write a file and return its path and the function that runs it, by the file's name."""
+    """Return a function for each file name that writes the file and returns its path and a function to run it."""
     exported = functools.partial(export, model, calibration, work)
     found: dict[str, Callable[[], tuple[str, Run]]] = {
         f"TFLite, {precision}": functools.partial(exported, ".tflite", precision)
@@ -91,7 +91,7 @@ def writers(model: keras.Model, calibration: np.ndarray, work: str) -> dict[str,
 def export(
     model: keras.Model, calibration: np.ndarray, work: str, extension: str, precision: str = "float32"
 ) -> tuple[str, Run]:
-    """Export the model as users do, but for the tolerance of quantized files, which is measured here."""
+    """Export the model as users do, but without a tolerance for quantized files, whose differences are measured."""
     path = os.path.join(work, f"{precision}{extension}")
     options: dict[str, Any] = {} if precision == "float32" else {"precision": precision, "tolerance": NONE}
     if precision == "int8":
@@ -102,7 +102,7 @@ def export(
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
-    """Return normalized images as the pixels that they were."""
+    """Return the original pixels of normalized images."""
     mean, deviation = keras_vit.models.normalization.IMAGENET
     return np.clip(np.round((images * deviation + mean) * 255), 0, 255).astype(np.uint8)
 
@@ -129,7 +129,7 @@ def quantize_onnx(path: str, target: str, calibration: np.ndarray, float_parts: 
         per_channel=True,
         op_types_to_quantize=["MatMul", "Gemm", "Conv"],
         nodes_to_exclude=[name for name in names if any(part in name for part in float_parts)],
-        extra_options={"MatMulConstBOnly": True},  # products of activations lose most, as in TFLite files
+        extra_options={"MatMulConstBOnly": True},  # products of activations lose the most accuracy, as in TFLite files
     )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -160,13 +160,13 @@ def in_parts(run: Run) -> Run:
 
 
 def nearest(index: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Return the position of the nearest neighbor of each query by the cosine of the features."""
+    """Return the index of the nearest neighbor of each query by cosine similarity."""
     index, queries = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (index, queries))
     return (queries @ index.T).argmax(axis=1)
 
 
 def cpu_seconds(run: Run, images: np.ndarray) -> float:
-    """Return the median processor time of a call on one thread, which other programs disturb less than its duration."""
+    """Return the median processor time of a call on one thread. Other programs affect it less than the elapsed time."""
     run(images)
     times = []
     for _ in range(CALLS):

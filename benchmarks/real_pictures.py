@@ -1,4 +1,4 @@
-"""Draw photographs with the attention of a trained network's heads, and its patch features as colors."""
+"""Draw photographs with a trained network's patch features as colors and the attention of its heads."""
 
 import os
 from typing import Any
@@ -16,12 +16,12 @@ FIGURE = "docs/figures/real_network.webp"
 PHOTOGRAPHS = ("chelsea.png", "astronaut.png", "coffee.png", "rocket.jpg")
 SIDE = 448  # pixels of the shorter side
 PATCH = 14
-HEADS = (0, 3, 5)  # of six: those that differ most
+HEADS = (0, 3, 5)  # the heads that differ most, of six
 GRAY = "#7d8590"  # readable on light and dark pages
 
 
 def draw(model: keras.Model, folder: str) -> None:
-    """Draw the figure of the page, from a model of any image size that returns all tokens."""
+    """Draw the figure of the page. The model must return all tokens and accept images of any size."""
     rows = []
     for name in PHOTOGRAPHS:
         with open(os.path.join(folder, name), "rb") as file:
@@ -32,7 +32,7 @@ def draw(model: keras.Model, folder: str) -> None:
 
 
 def prepared(contents: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return a photograph whose sides are multiples of the patch size, uint8, and as the network takes it."""
+    """Return a photograph as uint8 pixels and as the network's input. Its sides are multiples of the patch size."""
     encoded = tf.constant(contents)
     pixels = np.asarray(preprocess.single_image("decode(3)")(encoded))
     scale = SIDE / min(pixels.shape[:2])
@@ -45,7 +45,7 @@ def prepared(contents: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def colors(tokens: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
-    """Return the three main components of the features of the patches as red, green and blue, `[h, w, 3]` in [0, 1]."""
+    """Return the three principal components of the patch features as RGB colors, `[h, w, 3]` in [0, 1]."""
     patches = tokens[-grid[0] * grid[1] :].astype(np.float64)
     patches = patches - patches.mean(axis=0)
     components = np.linalg.svd(patches, full_matrices=False)[2][:3]  # [3, D]
@@ -57,7 +57,7 @@ def colors(tokens: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
 
 @_matplotlib.in_style
 def figure(rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Any:
-    """Return the figure: a row per photograph, its colors and the attention of its heads."""
+    """Return the figure, with a row per photograph: the photograph, its colors, and the attention of the heads."""
     titles = ["photograph", "features of the patches", *(f"attention of head {head + 1}" for head in HEADS)]
     heights = [photo.shape[0] / photo.shape[1] for photo, _, _ in rows]
     drawn = _matplotlib.new_figure(11, 11 / len(titles) * sum(heights) + 0.4)

@@ -1,4 +1,4 @@
-"""Records of measured rows in `records.jsonl`, and the tables made from them."""
+"""Records of measured rows in `records.jsonl`, and the tables that are generated from the records."""
 
 import datetime
 import json
@@ -14,11 +14,11 @@ from keras_vit import _io
 RECORDS = ROOT / "benchmarks" / "records.jsonl"
 GUIDE = ROOT / "docs" / "benchmarks.md"
 NOTES = ROOT / "benchmarks" / "notes" / "cpu.md"
-QUIET = 0.05  # share of the processors that other programs may take
+QUIET = 0.05  # share of the processors that other programs may use without a remark
 
 
 def code(root: Path = ROOT) -> tuple[str, str]:
-    """Return the commit and the Git tree of the package; with uncommitted changes, both end in `+`."""
+    """Return the commit and the Git tree of the package. With uncommitted changes, both end in `+`."""
     commit = _git(root, "rev-parse", "--short=10", "HEAD")
     tree = _git(root, "rev-parse", "--short=10", "HEAD:keras_vit")
     changed = _git(root, "status", "--porcelain", "--", "keras_vit")
@@ -43,8 +43,8 @@ def make(
         row: The row.
         results: Its results.
         rounds: Steps per system.
-        others: Share of the processors that other programs took.
-        rates: The machine's own rates per second: of products in operations, of copies in bytes.
+        others: Share of the processors that other programs used.
+        rates: Rates of the machine: matrix products in operations per second, copies in bytes per second.
     """
     commit, tree = code()
     return {
@@ -69,7 +69,7 @@ def _short(value):
 
 
 def read(path: Path = RECORDS) -> list[dict]:
-    """Return all records, the oldest first."""
+    """Return all records, starting with the oldest record."""
     return _io.read_json_lines(path)[0] if Path(path).exists() else []
 
 
@@ -80,7 +80,7 @@ def append(record: dict, path: Path = RECORDS) -> None:
 
 
 def is_measured(row: Row, records: Sequence[dict]) -> bool:
-    """Return whether the row was measured without failure with this code on this machine."""
+    """Return whether the row was measured successfully with this code on this machine."""
     _, tree = code()
     here = host.describe()
     return not tree.endswith(("+", "unknown")) and any(
@@ -92,9 +92,9 @@ def is_measured(row: Row, records: Sequence[dict]) -> bool:
 
 
 def write_tables(records: Sequence[dict], guide: Path = GUIDE, notes: Path = NOTES) -> None:
-    """Write the tables of the newest record of each row on each processor.
+    """Write the tables from the newest record of each row on each processor.
 
-    The guide gets a table per processor, with a line per row. The notes get the records in full, and the history.
+    The guide gets a table per processor, with a line per row. The notes get the full records and their history.
     """
     newest: dict[str, dict[str, dict]] = {}  # by row, then by processor
     for record in records:
@@ -156,7 +156,7 @@ def _gigabytes(result: dict) -> str:
 
 
 def _section(row: Row, records: Sequence[dict]) -> str:
-    """Return all results of a row, processor by processor."""
+    """Return the results of a row for each processor."""
     return "\n\n".join([f'<a id="{row.name}"></a>\n### {row.title}', *(_results(row, record) for record in records)])
 
 
@@ -173,7 +173,7 @@ def _results(row: Row, record: dict) -> str:
 
 
 def _limits(rates: Mapping[str, float]) -> str:
-    """Return the machine's own rates as a sentence."""
+    """Return a sentence with the rates of the machine."""
     texts = [
         f"{name} {rate / 1e9:,.0f} {'GB/s' if name.startswith('memory') else 'GFLOP/s'}" for name, rate in rates.items()
     ]
@@ -181,7 +181,7 @@ def _limits(rates: Mapping[str, float]) -> str:
 
 
 def share_of_machine(row: Row, system: str, seconds: float, rates: Mapping[str, float]) -> str:
-    """Return the operations per second of a step, and their share of the machine's own with all threads, as text."""
+    """Describe the operations per second of a step and their share of the machine's rate with all threads."""
     operations = row.operations(system) if rates else None
     if operations is None:
         return ""
@@ -194,7 +194,7 @@ def _line(row: Row, result: dict, first: dict, rates: Mapping[str, float]) -> li
     if result["error"]:
         return [result["system"], f"failed: {result['error']}", "", "", "", ""]
     seconds, ratio = result["seconds"], result["ratio"]
-    if not row.together:  # no common rounds
+    if not row.together:  # the systems did not run in the same rounds
         ratio = seconds / first["seconds"] if first["seconds"] else None
     return [
         result["system"],

@@ -4,9 +4,9 @@
     python -m benchmarks.results --workdir=runs/results --only=bit --seeds=1
     python -m benchmarks.results --workdir=/tmp/try --steps=3 --seeds=1      # a trial that writes no document
 
-The tables show all finished runs of the directory. Rows of models that have none there stay in the document. A stopped
-program can be resumed: finished runs are not repeated, unfinished ones continue. Times are processor times of the
-training command, summed over all cores.
+The tables show all finished runs in the directory. If a model has no finished run in the directory, its row in the
+document does not change. A stopped program can be resumed: finished runs are not repeated, and unfinished runs are
+resumed. Times are processor times of the training command, summed over all cores.
 """
 
 import json
@@ -50,10 +50,10 @@ DOCUMENT = "docs/results.md"
 CPU_SECONDS = "cpu_seconds.json"
 EVALUATED = "evaluators.json"
 
-flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs in it are kept.")
+flags.DEFINE_string("workdir", None, "Directory for all runs; finished runs are not repeated.")
 flags.DEFINE_multi_enum("only", [], [*MODELS, "transfer"], "Do only this; may be repeated.")
 flags.DEFINE_integer("seeds", 3, "Number of seeds.", 1)
-flags.DEFINE_integer("steps", None, "Number of steps for a trial, which writes no document.", 1)
+flags.DEFINE_integer("steps", None, "Number of steps, for a trial that does not write the document.", 1)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def train(config: str, directory: str, seed: int, overrides: Sequence[str] = ()) -> None:
-    """Train a model unless that is done, and add up the processor time."""
+    """Train a model unless its run is finished, and add up the processor time."""
     if os.path.exists(os.path.join(directory, run_directory.MODEL)):
         return
     arguments = [f"--config={config}", f"--workdir={directory}", f"--config.seed={seed}", *overrides]
@@ -93,7 +93,7 @@ def train(config: str, directory: str, seed: int, overrides: Sequence[str] = ())
 
 
 def evaluate(directory: str) -> None:
-    """Evaluate a model unless that is done."""
+    """Evaluate a model unless its results exist."""
     path = os.path.join(directory, EVALUATED)
     if not os.path.exists(path):
         evaluators = [f"--evaluators={evaluator}" for evaluator in EVALUATORS]
@@ -102,7 +102,7 @@ def evaluate(directory: str) -> None:
 
 
 def run_transfer(seed: int) -> None:
-    """Pre-train on eight classes, then train on the other two, from these weights and from scratch."""
+    """Pre-train on eight classes, then train on the two other classes from these weights and from scratch."""
     folder = os.path.join(flags.FLAGS.workdir, "data")
     make_data(folder)
     pretrained = run_path("pretrain", seed)
@@ -113,7 +113,7 @@ def run_transfer(seed: int) -> None:
 
 
 def make_data(folder: str) -> None:
-    """Write eight classes of Fashion-MNIST to eight.npz, and few examples of the other two to two.npz."""
+    """Write eight classes of Fashion-MNIST to eight.npz, and a few examples of the two other classes to two.npz."""
     if os.path.exists(os.path.join(folder, "two.npz")):
         return
     sources = {split: cast(ArraySource, data.open_source("fashion_mnist", split=split)) for split in ("train", "test")}
@@ -188,7 +188,7 @@ def transfer_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
 
 
 def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
-    """Return the columns that both tables have."""
+    """Return the columns that both tables share."""
     recipes = [run_directory.read_config(run_path(name, seed))["recipe"] for seed in seeds]
     steps = {recipe["total_steps"] for recipe in recipes}
     if len(steps) > 1:

@@ -1,4 +1,4 @@
-"""The rows of docs/benchmarks.md: the work that is measured, and the systems that do it."""
+"""Rows of docs/benchmarks.md: the measured work, and the systems that do it."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -16,19 +16,19 @@ class Row:
     """A measurement.
 
     Attributes:
-        name: Name that `--rows` and `ROWS` select it by.
+        name: Name of the row for `--rows` and `ROWS`.
         title: Heading of its table.
         work: Fields of `workers/worker.py`'s `Work`.
         peers: Other packages that do the same work.
-        variants: Further runs of this package by name, with their changes of `work`. The key `"system"` names another
-            function of the worker; that of another package runs in the environment of that package.
+        variants: Additional runs of this package by name, with their changes of `work`. The key `"system"` selects
+            another function of the worker. A function for another package runs in the environment of that package.
         worker: File name of the script in `workers/`.
         rounds: Steps per system.
-        together: Whether the systems take their steps in turn. Otherwise they run one after the other, because they
-            do not fit into memory together.
-        environment: Variables of the processes.
-        system: This package's function in the worker; None if only variants run.
-        home: Name of the environment that this package runs in.
+        together: Whether the systems take their steps in turn. If False, they run one after the other, because they do
+            not fit into memory together.
+        environment: Environment variables of the processes.
+        system: This package's function in the worker; None if only the variants run.
+        home: Name of this package's environment.
         files: Width and number of the JPEG files that the row reads (see `with_files`).
     """
 
@@ -46,7 +46,7 @@ class Row:
     files: tuple[int, int] | None = None
 
     def with_files(self, directory: Path) -> "Row":
-        """Return the row with its JPEG files, which are made in `directory` if they are missing."""
+        """Return the row with its JPEG files, which are created in `directory` if they do not exist."""
         if self.files is None:
             return self
         from benchmarks import jpeg_files
@@ -73,19 +73,19 @@ class Row:
         return systems + [self._system(name, python_of(name), name, {}, None) for name in self.peers]
 
     def machine(self, python_of: Callable[[str], str]) -> interleaved.System | None:
-        """Return the system that measures the machine's own rates beside the row; None if no operations are known."""
+        """Return the system that measures the rates of the machine, or None if the operations are unknown."""
         if self.operations(self.system or next(iter(self.variants))) is None:
             return None
         fields = {name: self.work[name] for name in ("model", "batch", "image_size") if name in self.work}
         if fields.get("model") not in ("ViT-Ti/16", "ViT-S/16", "ViT-B/16"):
-            fields.pop("model", None)  # a ResNet: the products are those of ViT-B/16
+            fields.pop("model", None)  # for a ResNet, measure the products of ViT-B/16
         script = interleaved.WORKERS / "machine.py"
         return interleaved.worker("machine", script, python=python_of("timm"), work=fields, root=None)
 
     def operations(self, system: str) -> float | None:
-        """Return the operations of a step, as the planner counts them; None if they are unknown.
+        """Return the operations of a step according to the planner, or None if they are unknown.
 
-        All systems of a row are measured by the same number, also those that compute less or twice the same.
+        The number is the same for all systems of a row, even if a system skips or repeats some operations.
         """
         work = {**self.work, **self.variants.get(system, {})}
         times = {"inference": 2, "training": 6}.get(work.get("task", "inference"))
@@ -108,7 +108,7 @@ class Row:
 
 
 def _models() -> Iterator[Row]:
-    """Inference and training steps."""
+    """Yield rows of inference and training steps."""
     peers = {"float32": ("keras_hub", "vit_keras", "timm", "transformers"), "bfloat16": ("keras_hub", "timm")}
     for precision in ("float32", "bfloat16"):
         for batch, rounds in ((16, 5), (1, 25)):
@@ -153,7 +153,7 @@ def _models() -> Iterator[Row]:
 
 
 def _adaptation() -> Iterator[Row]:
-    """Fine-tuning of all weights and of LoRA."""
+    """Yield rows of fine-tuning all weights and of LoRA."""
     dinov2 = {"layer_scale": 1.0, "activation": "gelu", "pooling": "token+gap"}
     for name, model, arguments in (("vit", "ViT-B/16", {"activation": "gelu"}), ("dinov2", "ViT-S/14", dinov2)):
         yield Row(
@@ -168,7 +168,7 @@ def _adaptation() -> Iterator[Row]:
 
 
 def _kernels() -> Iterator[Row]:
-    """Training steps with the plain formula in place of one kernel after the other."""
+    """Yield rows of training steps in which the plain formula replaces one kernel at a time."""
     for precision in ("float32", "bfloat16"):
         for name, model, batch, kernels in (
             ("vit", "ViT-S/16", 8, ("xla", "attention", "feed_forward", "gelu_tanh", "layer_norm", "project")),
@@ -184,7 +184,7 @@ def _kernels() -> Iterator[Row]:
 
 
 def _artifacts() -> Iterator[Row]:
-    """Exported models."""
+    """Yield rows of exported models."""
     yield Row(
         "saved-model",
         "SavedModel of ViT-B/16, JPEG bytes to probabilities, batch 8, float32",
@@ -205,7 +205,7 @@ def _artifacts() -> Iterator[Row]:
 
 
 def _one_image() -> Iterator[Row]:
-    """The model and every exported file of it, one image at a time."""
+    """Yield rows of the model and its exported files, one image at a time."""
     formats = {"float32": ("saved_model", "tflite", "onnx", "openvino"), "bfloat16": ("saved_model", "openvino")}
     for model in ("ViT-S/16", "ViT-B/16", "ViT-S/14"):
         for precision in ("float32", "bfloat16"):
@@ -222,7 +222,7 @@ def _one_image() -> Iterator[Row]:
 
 
 def _input() -> Iterator[Row]:
-    """Epochs of training input."""
+    """Yield rows of input pipelines for training."""
     for width, megapixels, count, batch_size, batches in ((500, 0.2, 256, 64, 16), (4000, 12, 16, 8, 4)):
         arguments = {"batch_size": batch_size}
         yield Row(
@@ -237,7 +237,7 @@ def _input() -> Iterator[Row]:
 
 
 def _startup() -> Iterator[Row]:
-    """Fresh processes."""
+    """Yield rows of start-up costs."""
     for backend in ("tensorflow", "jax"):
         names = ("import_keras", "import_keras_vit")
         yield Row(
@@ -265,7 +265,7 @@ def _startup() -> Iterator[Row]:
 
 
 def _curves() -> Iterator[Row]:
-    """Costs against the numbers of tokens and blocks."""
+    """Yield rows of costs by the number of tokens or blocks."""
     for task, rounds in (("inference", 3), ("training", 2)):
         variants: dict[str, Mapping] = {}
         for size in SIZES:

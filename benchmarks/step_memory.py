@@ -1,11 +1,11 @@
-"""Peak memory of training on a processor, beside the estimate that `keras-vit train` compares with the machine.
+"""Compare the peak memory of training on a CPU with the estimate of `keras-vit train`.
 
     python -m benchmarks.step_memory          # all recipes, a process each; writes benchmarks/step_memory.json
     python -m benchmarks.step_memory vit mae  # some of them
 
-Each recipe trains two steps on digits in a larger size, saves a checkpoint and the model, and ends. Memory is the
-largest resident memory of the process minus that after the libraries were loaded. It does not depend on how busy the
-machine is.
+`keras-vit train` compares its estimate with the memory of the machine. Here, each recipe trains two steps on enlarged
+digits, saves a checkpoint and the model, and exits. The measured memory is the peak resident memory of the process
+minus the resident memory after the libraries were loaded. It does not depend on the load of the machine.
 """
 
 import json
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def table(measured: dict[str, float]) -> str:
-    """Return the measurements in bytes beside the estimates, in Markdown."""
+    """Return a Markdown table of the measurements and the estimates in bytes."""
     from keras_vit.planning import plan
 
     rows = []

@@ -1,4 +1,4 @@
-"""Tables inside of Markdown files, and figures of several runs."""
+"""Tables in Markdown files, and the mean and deviation of several runs."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from keras_vit import _io
 
 
 def percent(values: Sequence[float]) -> str:
-    """Return mean and sample standard deviation in percent: `"93.12 ± 0.15"`."""
+    """Return the mean and the sample standard deviation in percent: `"93.12 ± 0.15"`."""
     if not len(values):
         return "-"
     spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
@@ -17,9 +17,10 @@ def percent(values: Sequence[float]) -> str:
 
 
 def replace_rows(path: str, name: str, table: str) -> None:
-    """Replace the rows of a table between `<!-- name -->` and `<!-- /name -->` that have the same first cell.
+    """Update the rows of a table between `<!-- name -->` and `<!-- /name -->`.
 
-    Other rows stay, and new ones follow them. A table with other columns is replaced as a whole.
+    A row replaces the row with the same first cell. New rows are added at the end, and other rows do not change. If the
+    columns differ, the whole table is replaced.
     """
     header, rule, *rows = table.splitlines()
     old = [line for line in _around(path, name)[1].splitlines() if line.startswith("|")]
@@ -35,7 +36,7 @@ def write_between(path: str | os.PathLike, name: str, text: str) -> None:
 
 
 def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:
-    """Return what a file has up to the first of two marks, between them, and from the second on."""
+    """Split the text of a file at two markers: before, between and after the markers."""
     with open(path, encoding="utf-8") as file:
         content = file.read()
     pattern = rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- /{re.escape(name)} -->)"

@@ -1,4 +1,4 @@
-"""Programs of `train/`, each in a process of its own, and what their runs leave behind."""
+"""Functions that run the programs of `train/` in separate processes and read their results."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def last_value(directory: str, metric: str = "eval_accuracy") -> float:
 
 
 def machine(directory: str) -> str:
-    """Return the machine, and the versions that a run was made with."""
+    """Return the machine and the package versions of a run."""
     versions = run_directory.read_config(directory)["versions"]
     shown = [f"{name} {versions[name]}" for name in ("tensorflow", "tensorflow-cpu", "keras") if name in versions]
     return f"{os.cpu_count()} cores, {host.processor()}, {', '.join(shown)}"

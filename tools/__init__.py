@@ -1,1 +1,1 @@
-"""Programs for the development of the package that measure nothing and are not installed."""
+"""Programs for the development of the package, other than benchmarks. They are not installed."""

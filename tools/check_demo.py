@@ -1,4 +1,4 @@
-"""Check what `make demo` wrote: the page, and the accuracy of the model and of both artifacts on the test digits.
+"""Check the output of `make demo`: the report pages, and the test accuracy of the model and of both artifacts.
 
 python -m tools.check_demo demo
 """
@@ -14,7 +14,7 @@ PAGES = ("report/report.html", "run/report.png")
 
 
 def check(directory: str) -> None:
-    """Raise an error if a file is missing or a model's accuracy is below `ACCURACY`."""
+    """Raise an error if a file is missing or the accuracy of a model is below `ACCURACY`."""
     for name in (*PAGES, *MODELS):
         path = os.path.join(directory, name)
         if not os.path.exists(path):

@@ -1,9 +1,9 @@
-"""Report the lines and branches of each room that a run of the tests has taken.
+"""Report the line and branch coverage of each room.
 
     make coverage       # the fast tests, then this report
 
-Reads the file that `coverage json` writes. It reports, and judges nothing: `python -m tools.mutants` shows what the
-tests notice.
+Reads the output file of `coverage json`. Coverage shows only which code ran: `python -m tools.mutants` shows which
+mistakes the tests notice.
 """
 
 import collections
@@ -16,7 +16,7 @@ FIELDS = ("covered_lines", "num_statements", "covered_branches", "num_branches")
 
 
 def by_room(report: dict[str, Any]) -> dict[str, collections.Counter[str]]:
-    """Return the sums of each package or module of the library."""
+    """Return the total counts of each package or module of the library."""
     rooms: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for file, found in report["files"].items():
         parts = pathlib.PurePath(file).parts
@@ -26,7 +26,7 @@ def by_room(report: dict[str, Any]) -> dict[str, collections.Counter[str]]:
 
 
 def table(rooms: dict[str, collections.Counter[str]]) -> str:
-    """Return one line for each room, and one for all."""
+    """Return a table with one line per room and a line for the total."""
     total: collections.Counter[str] = collections.Counter()
     for found in rooms.values():
         total.update(found)

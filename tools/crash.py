@@ -1,11 +1,11 @@
-"""Kills a training run with SIGKILL at random moments and checks that it cost nothing.
+"""Kill a training run with SIGKILL at random moments and check that the result does not change.
 
     python -m tools.crash --kills=20 --workdir=/tmp/crash -- --config.total_steps=300
 
-Trains the digits recipe once without interruption, and then again and again, killed at random moments and started anew
-each time; the first and every third kill after it wait for a checkpoint to be in the middle of its writing. Whenever a
-run reaches its end, its weights must equal those of the uninterrupted run in every bit, and its metrics line by line.
-What follows `--` goes to `train.main`.
+The program trains the digits recipe once without interruption. Then it trains the same recipe again, and kills and
+restarts the run at random moments. The first kill, and every third kill after it, waits until a checkpoint is being
+written. Each finished run must have the same weights as the uninterrupted run, bit for bit, and the same metrics, line
+by line. Arguments after `--` are passed to `train.main`.
 """
 
 import argparse
@@ -41,15 +41,16 @@ def crash(
     say: Callable[[str], None] = print,
     whole: pathlib.Path | None = None,
 ) -> int:
-    """Returns how many runs were finished under fire, all of them equal to the uninterrupted one.
+    """Kill and restart runs, compare each finished run with the uninterrupted run, and return the number of runs.
 
     Args:
-        workdir: emptied first.
-        command: of the program, without `--workdir`.
-        kills: how often to kill.
-        dice: chooses the moments.
-        say: takes a line about each kill.
-        whole: an uninterrupted run of the command that takes ten seconds. Without it, one is made.
+        workdir: Directory for the runs. It is deleted first.
+        command: Command of the program, without `--workdir`.
+        kills: Number of kills.
+        dice: Random generator of the moments.
+        say: Function that receives a line about each kill.
+        whole: Directory of an uninterrupted run of the command that takes about ten seconds. If None, the function
+            trains an uninterrupted run first.
     """
     shutil.rmtree(workdir, ignore_errors=True)
     killed, seconds = workdir / "killed", 10.0
@@ -109,7 +110,7 @@ def ends_within(process: subprocess.Popen, seconds: float) -> bool:
 
 
 def wait_for_write(process: subprocess.Popen, directory: pathlib.Path) -> bool:
-    """Waits until a checkpoint is being written: a temporary file, or an index without its manifest."""
+    """Wait until a checkpoint is being written: until a temporary file or an index without its manifest exists."""
     while process.poll() is None:
         names = set(os.listdir(directory / "checkpoints")) if (directory / "checkpoints").is_dir() else set()
         unfinished = {f"{name[:-6]}.json" for name in names if name.endswith(".index")} - names
@@ -120,7 +121,7 @@ def wait_for_write(process: subprocess.Popen, directory: pathlib.Path) -> bool:
 
 
 def compare(whole: pathlib.Path, killed: pathlib.Path) -> None:
-    """Raises unless both runs have the same final weights and the same metrics."""
+    """Raise an error if the final weights or the metrics of two runs differ."""
     worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
     assert worlds.metrics(whole) == worlds.metrics(killed)
 

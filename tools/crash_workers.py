@@ -1,11 +1,11 @@
-"""Kills one of several workers with SIGKILL at random moments, and checks that it cost nothing.
+"""Kill one of several workers with SIGKILL at random moments and check that the result does not change.
 
     python -m tools.crash_workers --workdir=/tmp/crash --backend=jax --processes=4 --kills=20
 
-Trains a small model on the digits without interruption, and then again and again, under the supervisor of
-`keras-vit launch --on=local`, which starts all workers again after each kill. Every run must end with the weights and
-metrics of the uninterrupted run, bit for bit. The first kill of a run comes at any moment of the start, the others
-during the training.
+The program trains a small model on the digits once without interruption. Then it trains the same model repeatedly under
+the supervisor of `keras-vit launch --on=local`, which restarts all workers after each kill. The final weights and
+metrics of every run must equal those of the uninterrupted run, bit for bit. The first kill of a run happens during the
+start, the others during the training.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def train(directory: pathlib.Path, backend: str, processes: int, *flags: str, **
 
 
 class Kill(NamedTuple):
-    """A worker that is killed some seconds after a checkpoint of at least this step; 0 for the start."""
+    """Kill of a worker, some seconds after the first checkpoint at or after a step. Step 0 is the start of the run."""
 
     worker: int
     step: int
@@ -87,7 +87,7 @@ class Kill(NamedTuple):
 def train_and_kill(
     plan: Sequence[Kill], directory: pathlib.Path, backend: str, processes: int, *flags: str, **fields: Any
 ) -> int:
-    """Train to the end under the supervisor, kill workers on the way, and return how many."""
+    """Train to the end under the supervisor, kill workers during the training, and return the number of kills."""
     start, done = local.start_worker, list[Kill]()
     starter = Starter(start)
     with mock.patch.object(local, "start_worker", starter):
@@ -112,14 +112,14 @@ def _kill(plan: Sequence[Kill], directory: pathlib.Path, workers: dict[int, Any]
 
 
 def _newest(directory: pathlib.Path) -> int:
-    """Return the step of the newest checkpoint, 0 if there is none."""
-    names = [path.name for path in directory.glob("checkpoints/ckpt[-_]*")]  # of TensorFlow, and of Orbax
+    """Return the step of the newest checkpoint, or 0 if no checkpoint exists."""
+    names = [path.name for path in directory.glob("checkpoints/ckpt[-_]*")]  # TensorFlow or Orbax
     matches = [re.fullmatch(r"ckpt(?:-(\d+)\.json|_(\d+))", name) for name in names]
     return max((int(match[1] or match[2]) for match in matches if match), default=0)
 
 
 class Starter:
-    """Starts workers with a function, and remembers them by index."""
+    """Function that starts workers and stores them by index."""
 
     def __init__(self, start: Callable):
         self.start, self.workers = start, dict[int, Any]()
@@ -131,7 +131,7 @@ class Starter:
 
 
 class Forked:
-    """A worker that is forked from a process which has imported TensorFlow, with the methods of `subprocess.Popen`."""
+    """Worker with the methods of `subprocess.Popen`, forked from a process that has already imported TensorFlow."""
 
     def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], log: str):
         environment = {**os.environ, **forked.ENVIRONMENT, **variables}
@@ -155,7 +155,7 @@ class Forked:
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str], log: str) -> None:
-    """Run `train.main` in a process that was forked."""
+    """Run `train.main` in a forked process."""
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for number in (1, 2):
         os.dup2(file, number)

@@ -1,4 +1,4 @@
-"""Damage to checkpoint files, aimed at their structure: random, and reproducible from a generator."""
+"""Random damage to the structure of checkpoint files, reproducible with a seeded generator."""
 
 import io
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Return damaged bytes: truncated, overwritten, with bits flipped, pieces removed, doubled or exchanged."""
+    """Return damaged bytes: truncated or overwritten, with flipped bits, or with removed, doubled or copied pieces."""
     data = bytearray(content)
     kind = rng.randrange(9)
     if kind == 0:
         return bytes(data[: rng.randrange(len(data))])
     if kind == 1:
         return rng.randbytes(rng.randrange(2000))
-    # Most of a file is weights, any of which are as good as others: damage is aimed at the structure.
+    # Most bytes are weights, where any value is valid. Damage is concentrated on the beginning and the end of the file.
     spots = [rng.randrange(len(data)) for _ in range(rng.choice((1, 1, 2, 8, 50)))]
     spots += [rng.randrange(min(2048, len(data))) for _ in range(rng.choice((0, 1, 4)))]
     spots += [len(data) - 1 - rng.randrange(min(20_000, len(data))) for _ in range(rng.choice((0, 1, 4)))]
@@ -43,7 +43,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_json(value: Any, rng: random.Random) -> Any:
-    """Return a JSON value with one entry changed, removed, or doubled under another name."""
+    """Return a JSON value with one entry changed, removed, or duplicated under another name."""
     if isinstance(value, dict) and value and rng.random() < 0.95:
         key = rng.choice(list(value))
         choice = rng.randrange(8)
@@ -65,7 +65,7 @@ def mutate_json(value: Any, rng: random.Random) -> Any:
 
 
 def mutate_name(name: str, rng: random.Random) -> str:
-    """Return a tensor's name with another number or letter in it."""
+    """Return a changed name of a tensor, mostly with another number in it."""
     digits = [index for index, letter in enumerate(name) if letter.isdigit()]
     if digits and rng.random() < 0.8:
         index = rng.choice(digits)
@@ -74,12 +74,12 @@ def mutate_name(name: str, rng: random.Random) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Return what the names of a tensor in all blocks share."""
+    """Return the name of a tensor without the number of its block."""
     return re.sub(r"\d+", "#", name)
 
 
 def drop_kind(data: bytes, rng: random.Random) -> bytes:
-    """Return a `.safetensors` file without one kind of tensors, with the offsets of the others."""
+    """Return a `.safetensors` file without one kind of tensors, with correct offsets for the remaining tensors."""
     length = struct.unpack("<Q", data[:8])[0]
     header, kept, content = json.loads(data[8 : 8 + length]), {}, bytearray()
     dropped = rng.choice(sorted({kind_of(name) for name in header if name != "__metadata__"}))
@@ -96,13 +96,13 @@ def drop_kind(data: bytes, rng: random.Random) -> bytes:
 
 
 def npy(shape: str, data: bytes = b"") -> bytes:
-    """Return an array file of float32 with a header of its own."""
+    """Return a float32 `.npy` file with any shape in its header."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
 
 
 def mutate_archive(data: bytes, rng: random.Random) -> bytes:
-    """Damage members of an archive, and its note, and keep the checksums right."""
+    """Damage members of an archive and its metadata note, with correct checksums."""
     result = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(result, "w") as target:
         names = source.namelist()
@@ -144,7 +144,7 @@ def _mutate_member(name, member, rng):
 
 
 def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
-    """Drop a kind of tensors, or damage the header."""
+    """Remove one kind of tensors, or damage the header."""
     if rng.random() < 0.3:
         return drop_kind(data, rng)
     length = struct.unpack("<Q", data[:8])[0]
@@ -159,7 +159,7 @@ def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_file(name: str, data: bytes, rng: random.Random) -> bytes:
-    """Damage a file by its format, or blindly."""
+    """Damage a file according to its format, or at random bytes."""
     if rng.random() < 0.4:
         return mutate(data, rng)
     if name.endswith(".json"):

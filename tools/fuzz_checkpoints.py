@@ -1,9 +1,9 @@
-"""Damage checkpoints of every format, and check that each loads or is refused in bounded time and memory.
+"""Damage checkpoints of every format and check that each one is loaded or rejected in bounded time and memory.
 
-`python -m tools.fuzz_checkpoints --count=10000` runs it at length; `test_safety.py` runs a sample.
+`python -m tools.fuzz_checkpoints --count=10000` runs the full check; `test_safety.py` runs a sample.
 
-Every file must load, or end in a `CheckpointError` that names the file: within 5 seconds of processor time, with no
-more memory than the file's size and 200 MB, and a load that fails must change no variable.
+Every file must either load or raise a `CheckpointError` that names the file. It may take at most 5 seconds of processor
+time, and at most 200 MB of memory in addition to the size of the file. A load that fails must not change any variable.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from keras_vit.checkpoints import (
 from tests.checkpoints import files
 from tools import damage
 
-MAX_SECONDS = 5.0  # of processor time: the machine may be busy
+MAX_SECONDS = 5.0  # processor time, because the machine may be busy
 MAX_WALL_SECONDS = 60.0
 MAX_BYTES = 200e6
-# How often each kind is drawn. Reading HDF5 starts a process, which takes long.
+# Relative frequency of each kind. Reading HDF5 starts a process, which is slow.
 WEIGHTS = {
     "vit_token_legacy": 20,
     "deflated": 10,
@@ -61,7 +61,7 @@ WEIGHTS = {
 
 
 class Case:
-    """Checkpoint that is damaged: its files, and a model that it fits."""
+    """Checkpoint to damage: its files, and a model that can load it."""
 
     def __init__(self, name: str, directory: pathlib.Path):
         self.directory = directory / name
@@ -80,7 +80,7 @@ class Case:
         self.before = [np.array(variable) for variable in self.model.variables]
 
     def _copy(self, name):
-        """Copy a golden file as its project wrote it, with its configuration."""
+        """Copy a golden file, as its project wrote the file, with its configuration."""
         shutil.copy(files.golden_path(name), self.directory / "model.safetensors")
         if (files.GOLDEN / f"{name}_config.json").exists():
             shutil.copy(files.GOLDEN / f"{name}_config.json", self.directory / "config.json")
@@ -127,8 +127,8 @@ class Fuzzer:
 
     Attributes:
         counts: Number of files by (kind, outcome).
-        slowest: Most processor time that one file took, in seconds.
-        largest: Most memory that one file took beyond its size, in bytes.
+        slowest: Maximum processor time of a file, in seconds.
+        largest: Maximum memory of a file in addition to its size, in bytes.
     """
 
     def __init__(self, directory: pathlib.Path, seed: int):
@@ -142,7 +142,7 @@ class Fuzzer:
         return sum(count for (_, outcome), count in self.counts.items() if outcome == "refused")
 
     def step(self) -> None:
-        """Try one damaged file; raise what must not happen."""
+        """Try one damaged file. Raise an error if the file violates a limit of the module's docstring."""
         kind = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         case = self.case(kind)
         victim = self.rng.choice(list(case.files))
@@ -175,7 +175,7 @@ class Fuzzer:
         assert seconds < MAX_SECONDS, f"took {seconds:.1f} s"
         assert time.monotonic() - started < MAX_WALL_SECONDS, f"took {time.monotonic() - started:.1f} s by the clock"
         assert used < MAX_BYTES, f"took {used / 1e6:.0f} MB"
-        if outcome == "refused":  # not one variable may have changed
+        if outcome == "refused":  # no variable may have changed
             for variable, value in zip(case.model.variables, case.before, strict=True):
                 np.testing.assert_array_equal(np.asarray(variable), value)
 
@@ -184,7 +184,7 @@ class Fuzzer:
         if draw < 0.3:
             architecture_of(case.path, **case.arguments)
             return "described"
-        if draw < 0.33:  # slower, since it builds a model
+        if draw < 0.33:  # rare, because building a model is slow
             model_from_checkpoint(case.path, **case.arguments)
             return "built"
         load_checkpoint(case.model, case.path, grid=case.arguments.get("grid"))
@@ -195,12 +195,12 @@ class Fuzzer:
 
 
 def _processor_time():
-    """Return the seconds that this process and those it started have used."""
+    """Return the processor time of this process and its ended children, in seconds."""
     return sum(os.times()[:4])
 
 
 def _memory(key):
-    """Return a figure of this process in bytes: VmRSS (now) or VmHWM (the peak)."""
+    """Return the memory of this process in bytes: VmRSS (current) or VmHWM (peak)."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
 

@@ -18,7 +18,7 @@ EXCLUDED = ("gpu", "tpu", "plan", "plan-gpu", "interop", "docs", "dev")
 
 
 def constraints() -> dict[str, str]:
-    """Return the lower bound of each package that an environment of `cpu` and the other extras may hold."""
+    """Return the lower bound of each package that `cpu` and the other extras install."""
     metadata: dict = {}
     with mock.patch.object(setuptools, "setup", metadata.update):
         runpy.run_path(str(SETUP))

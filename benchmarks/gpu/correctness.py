@@ -1,4 +1,4 @@
-"""Golden logits and trajectories, deterministic runs, and a run that was killed, on whatever device JAX has."""
+"""Checks on JAX's device: golden logits and trajectories, determinism, and the resume of a killed run."""
 
 import hashlib
 import os
@@ -15,19 +15,19 @@ from tests.training import reference
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 MODELS = ["vit_token_linen", "vit_gap", "hybrid_blocks", "bv_map", "bit_big_vision"]
-SINGLE = 1e-4  # float32 sums in another order
-HALF = 5e-2  # bfloat16 rounds each of a few dozen operations in a row to 8 bits
+SINGLE = 1e-4  # float32: sums in another order
+HALF = 5e-2  # bfloat16: a few dozen consecutive operations, each rounded to 8 bits
 STEPS, KILLED_AFTER = 6, 3
 
 
 def correctness(trajectories: list[str], models: list[str] = MODELS) -> dict[str, Any]:
-    """Compare with what the reference implementations computed.
+    """Compare logits and trajectories with the results of the reference implementations.
 
     Returns:
-        The device, and each largest relative error; `wrong` names those above their limit.
+        The device, and the largest relative error of each comparison; `wrong` lists the errors above their limits.
 
     Raises:
-        ValueError: If one is above its limit.
+        ValueError: If an error is above its limit.
     """
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
     found = {f"{name} {policy}": _logits(name, policy) for name in models for policy in ("float32", "mixed_bfloat16")}
@@ -39,13 +39,13 @@ def correctness(trajectories: list[str], models: list[str] = MODELS) -> dict[str
 
 
 def error(value: Any, expected: Any) -> float:
-    """Return the largest difference relative to the largest expected value."""
+    """Return the maximum difference relative to the maximum expected value."""
     value, expected = np.asarray(value, np.float64), np.asarray(expected, np.float64)
     return float(np.abs(value - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 
 def _logits(name: str, policy: str) -> float:
-    """Return the largest error of a golden file's logits, relative to the largest logit."""
+    """Return the error of the logits of a golden file."""
     data = np.load(GOLDEN / f"{name}.npz")
     model = checkpoints.model_from_checkpoint(GOLDEN / f"{name}.npz", dtype=policy)
     forward = steps.Forward(model)
@@ -53,7 +53,7 @@ def _logits(name: str, policy: str) -> float:
 
 
 def _trajectory(name: str) -> float:
-    """Return the largest error of losses and final weights of a golden training run."""
+    """Return the maximum error of the losses and final weights of a golden training run."""
     data, start, end, _ = reference.load(name)
     model = reference.create_model(data["meta"])
     reference.assign(model, start)
@@ -62,24 +62,24 @@ def _trajectory(name: str) -> float:
     run.finish()
     errors = [error(losses, data["losses"])]
     for weight in run.state.trained:
-        if not (name == "traj_adamw" and weight.path.endswith("key/bias")):  # its gradient is rounding alone
+        if not (name == "traj_adamw" and weight.path.endswith("key/bias")):  # its gradient is only rounding noise
             errors.append(error(np.asarray(weight.value), end[weight.path]))
     return max(errors)
 
 
 def resume(path: str, kill: bool, tiny: bool) -> dict[str, Any]:
-    """Train some steps twice, or up to a kill; then go on from the file that the killed process left.
+    """Check that two runs and a resumed run have the same final weights, or save the state and kill this process.
 
     Args:
-        path: File of the state after `KILLED_AFTER` steps.
-        kill: Whether this is the process that is killed.
+        path: File of the state after `KILLED_AFTER` steps, which the killed process writes and the next process reads.
+        kill: Whether this process saves the state and is killed.
         tiny: Whether the model is tiny.
 
     Returns:
-        Nothing if the process is killed, else the digest of the final weights.
+        The digest of the final weights. A killed process does not return.
 
     Raises:
-        ValueError: If two runs, or the resumed run, end in other bits.
+        ValueError: If the final weights of two runs, or of the resumed run, differ in any bit.
     """
     model, recipe, batch_size = steps.setup("ViT-Ti/16" if tiny else "ViT-S/16", "adamw", tiny=tiny, dropout=0.1)
     run = steps.Steps(model, recipe, batch_size)
@@ -102,7 +102,7 @@ def resume(path: str, kill: bool, tiny: bool) -> dict[str, Any]:
 
 
 def _train(run: steps.Steps, values: dict[str, np.ndarray], first: int, last: int) -> str:
-    """Train from a checkpoint's arrays; return the digest of the arrays at the end."""
+    """Train from the arrays of a checkpoint, and return the digest of the final arrays."""
     run.resume(values, first)
     for step in range(first, last):
         run(*steps.random_batch(run.state.model, run.step.global_batch_size, seed=step))

@@ -1,4 +1,4 @@
-"""The same figures of timm with `torch.compile` and scaled-dot-product attention, where they are installed."""
+"""The same measurements for timm with `torch.compile` and scaled-dot-product attention, if they are installed."""
 
 import functools
 import importlib.util
@@ -15,7 +15,7 @@ TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads
 
 
 def missing(tiny: bool) -> str | None:
-    """Return what is missing on this machine, None if nothing is. Tiny models run on the CPU, too."""
+    """Return the missing requirements, or None. Tiny models also run on a CPU."""
     absent = [name for name in ("torch", "timm") if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed"
@@ -40,12 +40,12 @@ def training(variant: str, optimizer: str, remat: str = "none", tiny: bool = Fal
         if fits:
             rates = speed.rates(batch_size / seconds, cost.of_variant(variant))
             return {"batch_size": batch_size, **rates, "peak_bytes": memory, **_versions()}
-        torch.cuda.empty_cache()  # the model of this batch size is gone by now
+        torch.cuda.empty_cache()  # after the model of this batch size is deleted
     raise MemoryError(f"{variant} does not fit.")
 
 
 def _training(variant: str, optimizer: str, remat: str, batch_size: int, tiny: bool) -> tuple[float, int | None]:
-    """Return the seconds per step, and the peak of the device's memory in bytes."""
+    """Return the seconds per step and the peak memory of the device in bytes."""
     import torch
 
     device = _device()
@@ -101,7 +101,7 @@ def _model(variant: str, tiny: bool) -> Any:
 
 
 def _median(function: Callable[[], Any], seconds: float) -> float:
-    """Return the median time of a call over five rounds, the first calls left out."""
+    """Return the median time of a call over five rounds, after warm-up calls."""
     import torch
 
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None

@@ -15,7 +15,7 @@ def write(directory: str, results: list[dict[str, Any]], tiny: bool) -> None:
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
-    """Return a table of all rows, and what the correctness and attention rows found."""
+    """Return a table of all rows, and the results of the correctness and attention rows."""
     lines = ["| row | batch | images/s | FLOP utilization | peak memory | result |", "|---|---|---|---|---|---|"]
     for result in results:
         batch, rate, used, peak = (result.get(name) for name in _SHOWN)

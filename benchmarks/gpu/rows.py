@@ -1,4 +1,4 @@
-"""Rows of `benchmarks.gpu`, in the order of their importance."""
+"""Rows of `benchmarks.gpu`, the most important rows first."""
 
 import dataclasses
 import tempfile
@@ -11,14 +11,14 @@ _DETERMINISTIC = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row.
+    """Row: a check or a measurement.
 
     Attributes:
         name: Name of the row.
-        worker: A function of `benchmarks.gpu.worker`.
-        processes: Arguments of each process that the row starts, one after the other.
-        limit: Largest number of seconds of one process.
-        environment: Environment variables.
+        worker: Name of a function of `benchmarks.gpu.worker`.
+        processes: Arguments of each process of the row. The processes run one after the other.
+        limit: Time limit of each process in seconds.
+        environment: Environment variables of the processes.
     """
 
     name: str
@@ -77,4 +77,4 @@ _TINY = [
     _resume(tiny=True),
     Row("speed", "everything", ({"variant": "ViT-S/16", "optimizer": "adamw", "batches": [1, 2], "tokens": [5]},)),
 ]
-TINY = [dataclasses.replace(row, limit=3600.0) for row in _TINY]  # a busy machine is no failure
+TINY = [dataclasses.replace(row, limit=3600.0) for row in _TINY]  # a busy machine is not a failure

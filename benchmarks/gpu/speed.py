@@ -1,4 +1,4 @@
-"""Speed and memory of training, inference and attention, with data that are on the device."""
+"""Speed and memory of training, inference and attention, with data on the device."""
 
 import functools
 import importlib
@@ -18,7 +18,7 @@ from keras_vit.layers.kernels import fused_attention
 from keras_vit.planning import cost
 
 BATCHES = (512, 384, 256, 192, 128, 64, 32)
-SECONDS = 4.0  # of each measurement
+SECONDS = 4.0  # per measurement
 # Dense bfloat16 operations per second of a device, from NVIDIA's data sheets.
 PEAKS = {
     "H200": 989e12,
@@ -33,7 +33,7 @@ PEAKS = {
 
 
 def peak() -> float | None:
-    """Return the peak of the device, or None if it is not known."""
+    """Return the peak operations per second of the device, or None if unknown."""
     name = steps.device_name()
     return next((value for key, value in PEAKS.items() if key in name), None)
 
@@ -47,7 +47,7 @@ def training(
         variant: Name of the model, or of the encoder of a masked autoencoder.
         optimizer: `"sgd"` or `"adamw"`.
         remat: See `ViTConfig`.
-        tiny: Whether the model is tiny, whatever the variant.
+        tiny: Whether to use a tiny model instead of the variant.
         task: `"classification"` or `"mae"`.
 
     Returns:
@@ -56,7 +56,7 @@ def training(
     for batch_size in (2,) if tiny else BATCHES:
         try:
             return _training(*steps.setup(variant, optimizer, tiny, batch_size, remat, task=task), tiny)
-        except Exception as error:  # noqa: BLE001  XLA's error has no class of its own
+        except Exception as error:  # noqa: BLE001  XLA's error has no separate class
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
     raise MemoryError(f"{variant} does not fit with {BATCHES[-1]} images.")
@@ -72,20 +72,20 @@ def _training(model: keras.Model, recipe: recipes.Recipe, batch_size: int, tiny:
 
 
 def rates(images_per_second: float, costs: cost.Cost) -> dict[str, Any]:
-    """Return images per second and the utilization of the device that they are."""
+    """Return images per second and the corresponding utilization of the device."""
     limit = peak()
     used = None if limit is None else round(images_per_second * costs.training_flops / limit, 4)
     return {"images_per_second": round(images_per_second, 1), "utilization": used}
 
 
 def memory() -> dict[str, Any]:
-    """Return the peak of the device's memory in bytes, None where JAX does not tell."""
+    """Return the peak memory of the device in bytes, or None if JAX does not report it."""
     statistics_of_device = jax.devices()[0].memory_stats() or {}
     return {"peak_bytes": statistics_of_device.get("peak_bytes_in_use")}
 
 
 def measure(function: Callable[[], Any], seconds: float) -> tuple[float, Any]:
-    """Return the median time of a call over five rounds, the first calls left out, and the last result."""
+    """Return the median time of a call over five rounds, after warm-up calls, and the last result."""
     for _ in range(2):
         result = jax.block_until_ready(function())  # compiles
     start = time.perf_counter()
@@ -120,7 +120,7 @@ def attention(tokens: list[int], tiny: bool = False) -> dict[str, Any]:
     """Measure attention with its gradients, by implementation, in bfloat16 with heads as in ViT-B/16.
 
     Returns:
-        Milliseconds by number of tokens and implementation; None where the device lacks it.
+        Milliseconds by number of tokens and implementation; None if the device does not support the implementation.
     """
     kernel = importlib.import_module("keras_vit.layers.kernels.attention")
     implementations = {"plain": lambda *inputs: formulas.attention(*inputs)[0], "written out": kernel._attend}
@@ -137,6 +137,6 @@ def attention(tokens: list[int], tiny: bool = False) -> dict[str, Any]:
             try:
                 seconds, _ = measure(functools.partial(gradients, *arrays), 0.05 if tiny else 0.5)
                 found.setdefault(str(length), {})[name] = round(1e3 * seconds, 3)
-            except Exception as error:  # noqa: BLE001  one implementation must not end the others
+            except Exception as error:  # noqa: BLE001  the other implementations continue
                 found.setdefault(str(length), {})[name] = str(error).splitlines()[0][:200]
     return {"ms_with_gradients": found}

@@ -1,4 +1,4 @@
-"""Training and inference on JAX, as `train.main` does it, on arrays instead of a data set."""
+"""Training and inference on JAX, as in `train.main`, but with arrays instead of a data set."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ def setup(
     Args:
         variant: Name of the model.
         optimizer: `"sgd"` or `"adamw"`.
-        tiny: Whether the model is tiny, whatever the variant.
+        tiny: Whether to use a tiny model instead of the variant.
         batch_size: Images per step.
         remat: See `ViTConfig`.
-        dropout: Rate of the dropout.
+        dropout: Dropout rate.
         task: `"classification"` or `"mae"`.
     """
     if tiny and task == "mae":
@@ -59,7 +59,7 @@ def setup(
 
 
 def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images in [-1, 1], and class numbers, or the patches in random order for a masked autoencoder."""
+    """Return images in [-1, 1], and class numbers, or a random order of the patches for a masked autoencoder."""
     rng = np.random.default_rng(seed)
     images = rng.uniform(-1, 1, (batch_size, *model.config.image_shape)).astype(np.float32)
     if isinstance(model, models.MaskedAutoencoder):
@@ -83,7 +83,7 @@ class Steps:
         self.arrays, self.fixed, self.first = self.state.arrays(), self.state.fixed_arrays(), 0
 
     def _inputs(self, batch, *_):
-        """Return what the task takes."""
+        """Return the inputs of the task."""
         if isinstance(self.state.model, models.MaskedAutoencoder):
             return batch["image"], batch["target"]
         return batch["image"], jax.nn.one_hot(batch["target"], self.state.model.output_shape[-1])
@@ -93,27 +93,27 @@ class Steps:
         return self.devices.place_rows({"image": images, "target": targets})
 
     def run(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Run a step on a batch that is on the device; return its metrics, which may not be there yet."""
+        """Start a step on a batch on the device, and return its metrics, which may not be computed yet."""
         self.arrays, metrics = self.step.compiled(self.arrays, self.fixed, batch, np.int32(self.first))
         self.first += 1
         return metrics
 
     def __call__(self, images: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-        """Run a step; return its metrics."""
+        """Run a step and return its metrics."""
         return jax.device_get(self.run(self.place(images, targets)))
 
     def resume(self, values: dict[str, np.ndarray], step: int) -> None:
-        """Go on from the arrays of a checkpoint that was saved after a number of steps."""
+        """Resume from the arrays of a checkpoint that was saved after a number of steps."""
         self.state.assign(values)
         self.arrays, self.fixed, self.first = self.state.arrays(), self.state.fixed_arrays(), step
 
     def finish(self) -> None:
-        """Give the arrays back to the state."""
+        """Write the arrays back to the state."""
         self.state.set_arrays(self.arrays)
 
 
 class Forward:
-    """Jitted inference.
+    """JIT-compiled inference.
 
     Args:
         model: The model.

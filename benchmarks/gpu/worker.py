@@ -1,4 +1,4 @@
-"""One process of `benchmarks.gpu`: runs a function of `WORKERS` and prints what it returns as a line of JSON."""
+"""Process of `benchmarks.gpu`: runs a function of `WORKERS` and prints its result as a line of JSON."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from benchmarks.gpu import correctness, peers, speed
 
 
 def everything(variant: str, optimizer: str, batches: list[int], tokens: list[int]) -> dict[str, Any]:
-    """Run the measurements one after the other at tiny sizes."""
+    """Run all measurements at tiny sizes."""
     return {
         **speed.training(variant, optimizer, remat="blocks", tiny=True),
         **speed.inference(variant, batches, tiny=True),

@@ -1,4 +1,4 @@
-"""Experiments of "An Image is Worth 16x16 Words" in miniature: claims, runs, and whether the claims reproduce."""
+"""Miniature experiments of "An Image is Worth 16x16 Words", and which of the paper's claims they reproduce."""
 
 from benchmarks.paper import (
     attention,

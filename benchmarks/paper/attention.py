@@ -25,7 +25,7 @@ class Found(NamedTuple):
         filters: Principal components of the patch embedding.
         similarity: Cosine similarity of position embeddings, `[h, w, h, w]`.
         distances: Attention distance of each head in pixels, `[layers, heads]`.
-        overlays: Attention rollout of the first images, `[n, h, w]`.
+        overlays: Attention rollout on the first images, `[n, h, w]`.
     """
 
     filters: np.ndarray
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
     @property
     def near_and_far(self) -> tuple[float, float]:
-        """Mean similarity of positions in the same row or column, and of all others."""
+        """Mean similarity of positions in the same row or column, and mean similarity of all other positions."""
         height, width = self.similarity.shape[:2]
         y, x = np.mgrid[:height, :width].reshape(2, -1)
         matrix = self.similarity.reshape(height * width, -1)
@@ -46,13 +46,13 @@ class Found(NamedTuple):
 
 
 def examples(study: Study) -> tuple[np.ndarray, np.ndarray]:
-    """Return test images: as stored, and as the models take them."""
+    """Return test images, once as stored and once preprocessed for the models."""
     source: Any = data.open_source(study.source, split=f"test[:{IMAGES}]")
     return source.images, source.images.astype(np.float32) / 127.5 - 1
 
 
 def measure(study: Study) -> list[Found]:
-    """Return what is found in the finished models, one per seed."""
+    """Measure the finished models, one per seed."""
     return [_measure(study, path) for path in study.runs(positions.train_1d(study)) if is_finished(path)]
 
 

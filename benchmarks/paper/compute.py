@@ -9,12 +9,12 @@ from benchmarks.paper.statements import Statement, ahead, alike, percent
 from benchmarks.paper.study import Stage, Study, operations
 from keras_vit import recipe as recipes
 
-STEPS = (150, 300, 600, 1_200)  # of the ViT; their operations are the budgets of all models
+STEPS = (150, 300, 600, 1_200)  # steps of the ViT, whose operations are the budgets of all models
 RATES = {"ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
 
 
 def stage_of(name: str, study: Study) -> Stage:
-    """Return the trainings of a model with each budget: the fewest steps that use it up."""
+    """Return the trainings of a model with each budget. The number of steps is the smallest that uses up the budget."""
     recipe = _recipe(name, study)
     cost = _cost_of_step(recipe)
     grid = [
@@ -25,7 +25,7 @@ def stage_of(name: str, study: Study) -> Stage:
 
 
 def budgets(study: Study) -> tuple[int, ...]:
-    """Return the budgets in operations. Those of a trial are multiples of its steps."""
+    """Return the budgets in operations. The budgets of a trial are multiples of its steps."""
     steps = STEPS if study.steps is None else [study.steps * 2**index for index in range(len(STEPS))]
     cost = _cost_of_step(_recipe("ViT", study))
     return tuple(count * cost for count in steps)
@@ -51,7 +51,7 @@ def hybrid(study: Study) -> Stage:
 
 
 def bit(study: Study) -> Stage:
-    """Return the trainings of the BiT."""
+    """Return the trainings of the BiT ResNet."""
     return stage_of("BiT", study)
 
 
@@ -60,7 +60,7 @@ def _steps(recipe: recipes.Recipe) -> int:
 
 
 def curves(study: Study) -> dict[str, dict[float, list[float]]]:
-    """Return the accuracies by operations for each model."""
+    """Return the accuracies of each model by operations."""
     found: dict[str, dict[float, list[float]]] = {}
     for name in RATES:
         stage = stage_of(name, study)

@@ -1,4 +1,4 @@
-"""The document of a study: a section per panel, written again whenever runs have finished."""
+"""Document of a study, with a section per panel. It is written again whenever runs have finished."""
 
 import os
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ def write(study: Study, panels: dict[str, Panel], folder: str) -> str:
 
     Args:
         study: The study.
-        panels: Panels by name. Sections of other panels stay as they are.
-        folder: Directory of `paper.md`, which is created if it does not exist. Figures are in its `figures/`.
+        panels: Panels by name. The sections of other panels do not change.
+        folder: Directory of `paper.md`, which is created if it does not exist. Figures are written to `figures/`.
 
     Raises:
-        ValueError: If the document exists and has no place for a panel.
+        ValueError: If the document exists and has no markers for a panel.
     """
     path = os.path.join(folder, NAME)
     if not os.path.exists(path):
@@ -49,7 +49,7 @@ def _empty(name: str, title: str) -> str:
 
 
 def section(study: Study, panel: Panel, folder: str) -> str:
-    """Return the text of a panel, and write its figures to a directory."""
+    """Return the text of a panel's section, and write its figures to a directory."""
     done, total = running.count(panel.runs(study))
     parts = [f"**Claim.** {panel.claim}", f"**Here.** {panel.setup} {details(study, panel)}"]
     if not done:
@@ -66,7 +66,7 @@ def section(study: Study, panel: Panel, folder: str) -> str:
 
 
 def details(study: Study, panel: Panel) -> str:
-    """Return sentences on the data, the models, the training and the costs of a panel."""
+    """Return sentences about the data, the models, the training and the cost of a panel."""
     runs = panel.runs(study)
     models = dict.fromkeys(_described(stage(study).recipe.model) for stage in panel.stages)
     first = next(iter(runs.values()))

@@ -1,4 +1,4 @@
-"""Figures of the panels, readable on light and on dark pages."""
+"""Figures of the panels, in a light and a dark version."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ def lines(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str) -
     """Draw accuracies over a quantity, with error bars of one standard deviation.
 
     Args:
-        panels: Curves by name, for each of the axes side by side by its title.
-        xlabel: Name of the quantity. Its axis is logarithmic.
+        panels: Curves by name for each plot, by the title of the plot. The plots are drawn side by side.
+        xlabel: Name of the quantity. The x-axis is logarithmic.
         ylabel: Name of the accuracy.
     """
     figure = _matplotlib.new_figure(5.2 if len(panels) == 1 else 4.2 * len(panels), 3.2)
@@ -51,7 +51,7 @@ def lines(panels: Mapping[str, Mapping[str, Curve]], xlabel: str, ylabel: str) -
 
 @_matplotlib.in_style
 def dots(scores: Mapping[str, Sequence[float]], xlabel: str) -> Any:
-    """Draw the accuracies of settings, one below the other: mean with standard deviation, and a point per seed.
+    """Draw the accuracy of each setting in a row: the mean with its standard deviation, and a point per seed.
 
     Args:
         scores: Accuracies by setting, one per seed.
@@ -76,7 +76,7 @@ def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def save(figure: Any, path: str) -> None:
-    """Write `PATH_light.svg` and `PATH_dark.svg`, with transparent ground and text in the color of the scheme."""
+    """Write `PATH_light.svg` and `PATH_dark.svg`, with a transparent background and the scheme's text color."""
     figure.patch.set_alpha(0)
     for name, (text, frames) in SCHEMES.items():
         for axes in figure.axes:

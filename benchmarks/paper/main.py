@@ -1,4 +1,4 @@
-"""Repeat the ViT paper's experiments in miniature, and write down which of its claims reproduce.
+"""Repeat the ViT paper's experiments in miniature, and report which of its claims reproduce.
 
     python -m benchmarks.paper.main --workdir=runs/paper --list  # panels, costs, remaining runs
     python -m benchmarks.paper.main --workdir=runs/paper         # everything; hours; resumes
@@ -6,11 +6,11 @@
     python -m benchmarks.paper.main --workdir=runs/digits --source=digits --only=pooling --seeds=2 --steps=200
 
 Each panel is an experiment of "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, with small models on
-small images. The runs are those of `keras-vit sweep`: each in a process and a directory of its own, finished ones are
-kept. The document, paper.md, has a section per panel with its claim, its recipe, a figure, a table, and a sentence
-computed from the numbers. It is written again after every panel, to --output, and says what has not been run.
+small images. As in `keras-vit sweep`, each run has a separate process and a separate directory, and finished runs are
+not repeated. The document, paper.md, contains a section per panel with the claim, the recipe, a figure, a table, and a
+conclusion that is computed from the numbers. It is written to --output after every panel and lists missing runs.
 
-Fashion-MNIST comes with Debian's package dataset-fashion-mnist; the digits are in this package.
+Install Fashion-MNIST with Debian's package dataset-fashion-mnist; the digits are part of this package.
 """
 
 import sys
@@ -21,14 +21,14 @@ from absl import flags
 from keras_vit import program
 from keras_vit.program import common_flags
 
-flags.DEFINE_string("workdir", "runs/paper", "Directory for all runs; finished runs there are not repeated.")
-flags.DEFINE_multi_string("only", [], "Run only this panel; may be repeated.")
+flags.DEFINE_string("workdir", "runs/paper", "Directory for all runs; finished runs are not repeated.")
+flags.DEFINE_multi_string("only", [], "Run only this panel. Repeat the flag for several panels.")
 flags.DEFINE_string("source", "fashion_mnist", "Data set: fashion_mnist or digits.")
 flags.DEFINE_integer("seeds", 3, "Number of seeds per setting.", 1)
 flags.DEFINE_integer("steps", None, "Number of steps of every run, for a trial.", 1)
 flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
-flags.DEFINE_bool("list", False, "List the panels, their costs and what is left, and run nothing.")
-common_flags.define_output_flag("Directory for paper.md and its figures; --workdir if not given.")
+flags.DEFINE_bool("list", False, "List the panels, their costs and the remaining runs, without running them.")
+common_flags.define_output_flag("Directory for paper.md and its figures; --workdir by default.")
 
 with program.imports(__name__):
     from benchmarks import paper
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def overview(study: paper.Study, panels: dict[str, paper.Panel]) -> str:
-    """Return a line per panel: finished runs, operations of all, and hours of processor time that are left."""
+    """Return a line per panel: finished runs, operations of all runs, and remaining hours of processor time."""
     lines = [f"{'panel':13}{'runs':>10}{'operations':>13}{'hours left':>12}  title\n"]
     together: dict[str, Recipe] = {}
     for name, panel in panels.items():

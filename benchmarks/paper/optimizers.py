@@ -11,11 +11,11 @@ from keras_vit.experiments.search import Grid
 
 STEPS = 600
 RATES = {"Adam": (1e-3, 3e-3, 1e-2, 3e-2), "SGD": (3e-2, 1e-1, 3e-1, 1.0)}
-DECAY = 1e-4  # subtracted per step at the peak rate, of both optimizers
+DECAY = 1e-4  # weight decay per step at the peak rate, for both optimizers
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings of a BiT with each optimizer and rate."""
+    """Return the trainings of a BiT ResNet with each optimizer and rate."""
     grid: list[Grid] = [
         {
             "optim.name": [_field(name)],
@@ -34,7 +34,7 @@ def _field(name: str) -> str:
 
 
 def setting_of(recipe: recipes.Recipe) -> tuple[str, float]:
-    """Return optimizer and rate."""
+    """Return the optimizer and the rate of a recipe."""
     return "SGD" if recipe.optim.name == "sgd" else "Adam", recipe.optim.learning_rate
 
 

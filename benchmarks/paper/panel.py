@@ -1,4 +1,4 @@
-"""Panels: an experiment of the paper in miniature."""
+"""Panel: an experiment of the paper in miniature."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,19 +13,19 @@ Rows = tuple[Sequence[str], Sequence[Sequence[object]]]  # header and rows of a 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """An experiment of the paper: a claim, runs, and statements that decide whether it reproduces.
+    """Experiment of the paper: a claim, runs, and statements that decide whether the claim reproduces.
 
     Attributes:
         name: Name for `--only`.
         title: Title, with the figure or table of the paper.
         claim: Claim of the paper.
-        setup: Sentences on the miniature and how it differs from the paper.
-        stages: Functions of the study to its runs. A stage may depend on the results of those before it; where these
-            are missing, its runs are others of the same cost.
-        table: Returns the table of the results, with dashes where a run is missing.
-        draw: Returns the figures by name.
-        statements: Returns the statements of the claim. Called when all runs are finished.
-        prepare: Writes the files that the runs need beside the data set.
+        setup: Sentences about the miniature and how it differs from the paper.
+        stages: Functions that return the runs of a stage for a study. A stage may depend on the results of earlier
+            stages. If these results are missing, the function returns other runs of the same cost.
+        table: Function that returns the table of results, with dashes for missing runs.
+        draw: Function that returns the figures by name.
+        statements: Function that returns the statements of the claim. It is called when all runs are finished.
+        prepare: Function that writes the files that the runs need in addition to the data set.
 
     Example:
     >>> from benchmarks import paper
@@ -44,5 +44,5 @@ class Panel:
     prepare: Callable[[Study], None] | None = None
 
     def runs(self, study: Study) -> dict[str, Recipe]:
-        """Return the recipes of all runs by run directory. Stages may share runs."""
+        """Return the recipes of all runs by run directory. Stages can share runs."""
         return {path: recipe for stage in self.stages for path, recipe in study.runs(stage(study)).items()}

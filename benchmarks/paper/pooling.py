@@ -20,7 +20,7 @@ def train(study: Study) -> Stage:
 
 
 def setting_of(recipe: recipes.Recipe) -> tuple[str, float]:
-    """Return pooling and rate."""
+    """Return the pooling and the rate of a recipe."""
     return POOLINGS[recipe.model.arguments["pooling"]], recipe.optim.learning_rate
 
 

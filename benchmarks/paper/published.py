@@ -1,4 +1,4 @@
-"""Figures that the papers state, with their sources, from `assets/published.json`."""
+"""Published results of the papers with their sources, from `assets/published.json`."""
 
 import functools
 import os
@@ -11,17 +11,17 @@ _FILE = os.path.join(os.path.dirname(__file__), "assets", "published.json")
 
 @functools.cache
 def content() -> dict[str, Any]:
-    """Return the file: `"panels"`, values by panel and setting, and `"tables"`."""
+    """Return the content of the file: `"panels"` (values by panel and setting) and `"tables"`."""
     return _io.read_json(_FILE)
 
 
 def value(panel: str, setting: str) -> str | None:
-    """Return the value that the paper states for a setting of a panel, or None if it states none."""
+    """Return the published value for a setting of a panel, or None."""
     return content()["panels"][panel].get(setting)
 
 
 def markdown() -> str:
-    """Return the tables of published figures, with their sources."""
+    """Return the tables of published results with their sources."""
     parts = []
     for table in content()["tables"]:
         parts += [f"### {table['title']}", _io.markdown_table(table["header"], table["rows"]), table["source"]]

@@ -1,4 +1,4 @@
-"""Running the panels of a study, and what that costs."""
+"""Run the panels of a study, and estimate the cost."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,42 +9,42 @@ from benchmarks.paper.study import Study, is_finished, operations
 from keras_vit.experiments.sweep import TRAIN, sweep
 from keras_vit.recipe import Recipe
 
-# On a core of an AMD EPYC. Training steps of 128 images take 1.6e10 (a ViT of width 32) to 5.7e10 (BiT) operations per
-# second. The seconds are those of a run beside its steps.
+# Speed of one core of an AMD EPYC: training steps of 128 images reach 1.6e10 (a ViT of width 32) to 5.7e10 (BiT)
+# operations per second. The seconds are the time of a run in addition to its steps.
 OPERATIONS_PER_SECOND = 3e10
 SECONDS_PER_RUN = 25
 
 
 def count(runs: Mapping[str, Recipe]) -> tuple[int, int]:
-    """Return the number of finished runs and of all runs, given as recipes by run directory."""
+    """Return the number of finished runs and the number of all runs. `runs` maps run directories to recipes."""
     return sum(map(is_finished, runs)), len(runs)
 
 
 def total_operations(runs: Mapping[str, Recipe]) -> int:
-    """Return the floating-point operations of all runs, as the planner counts them."""
+    """Return the floating-point operations of all runs according to the planner."""
     return sum(map(operations, runs.values()))
 
 
 def hours_left(runs: Mapping[str, Recipe]) -> float:
-    """Return the expected processor time of the runs that are not finished, in hours."""
+    """Return the expected processor time of the unfinished runs in hours."""
     left = {path: recipe for path, recipe in runs.items() if not is_finished(path)}
     return (total_operations(left) / OPERATIONS_PER_SECOND + len(left) * SECONDS_PER_RUN) / 3600
 
 
 def run(study: Study, panel: Panel, parallel: int = 1, command: Sequence[str] = TRAIN) -> bool:
-    """Make the runs of a panel that are left.
+    """Run the remaining runs of a panel.
 
     Args:
         study: The study.
         panel: The panel.
         parallel: Number of runs at a time.
-        command: Command that trains, with `--config` and `--workdir`.
+        command: Training command that takes `--config` and `--workdir`.
 
     Returns:
-        Whether all runs are finished. If some have failed, the stages that depend on them are not begun.
+        Whether all runs are finished. If some runs failed, the stages that depend on them are not started.
 
     Raises:
-        Interrupted: After all runs have saved, if SIGTERM or Ctrl-C came.
+        Interrupted: After SIGTERM or Ctrl-C, when all runs have saved.
     """
     runs = panel.runs(study)
     logging.info(

@@ -17,7 +17,7 @@ LARGE = {"num_layers": 8, "hidden_size": 128, "mlp_dim": 512}
 
 
 def train(study: Study) -> Stage:
-    """Return the trainings of the base model, and of those that differ from it in one dimension."""
+    """Return the trainings of the base model and of models that differ from the base model in one dimension."""
     coarse, patch, fine = study.images.patches
     base: dict[str, int] = {**BASE, "patch_size": patch}
     changes: list[dict[str, int]] = [{}, {"patch_size": coarse}, {"patch_size": fine}]
@@ -34,12 +34,12 @@ def train(study: Study) -> Stage:
 
 
 def name_of(recipe: recipes.Recipe) -> tuple[int, ...]:
-    """Return depth, width, width of the MLP, and patch size."""
+    """Return the depth, width, MLP width and patch size of a recipe's model."""
     return tuple(recipe.model.arguments[name] for name in FIELDS)
 
 
 def curves(study: Study) -> dict[str, dict[float, list[float]]]:
-    """Return the accuracies by operations per image, for each dimension that is scaled."""
+    """Return the accuracies by operations per image for each scaled dimension."""
     stage = train(study)
     scores = study.scores(stage, name_of)
     macs = {name_of(recipe): operations(recipe) / recipe.total_steps for recipe in stage.runs.values()}
@@ -66,7 +66,7 @@ def _draw(study: Study) -> dict[str, Any]:
 
 
 def _statements(study: Study) -> list[Statement]:
-    found = {title: list(curve.values()) for title, curve in curves(study).items()}  # few operations to many
+    found = {title: list(curve.values()) for title, curve in curves(study).items()}  # in increasing order of operations
     deep, fine = found["depth"], found["patch size"]
     scores = {
         f"a depth of {LARGE['num_layers']}": deep[-1],

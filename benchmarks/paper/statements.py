@@ -1,4 +1,4 @@
-"""Statements about results, which hold or not, and their sentences."""
+"""Statements about results, and sentences that report whether they hold."""
 
 import dataclasses
 import statistics
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from scipy import stats
 
 SIGNIFICANCE = 0.05
-MARGIN = 0.01  # largest difference of accuracies that count as alike
+MARGIN = 0.01  # maximum difference of accuracies that count as alike
 
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """A part of a claim, with the numbers that decide it.
+    """Part of a claim, with the numbers that decide whether it holds.
 
     Attributes:
         text: The statement and its numbers.
@@ -24,11 +24,11 @@ class Statement:
 
 
 def ahead(first: str, second: str, scores: Mapping[str, Sequence[float]], where: str = "") -> Statement:
-    """State that one of two is more accurate. Welch's one-sided test decides.
+    """State that the first of two settings is more accurate, by Welch's one-sided test.
 
     Args:
-        first: Name of the one that is claimed to be more accurate.
-        second: Name of the other one.
+        first: Name of the setting that is claimed to be more accurate.
+        second: Name of the other setting.
         scores: Accuracies by name, one per seed.
         where: Condition, such as `"with 1 % of the images"`.
 
@@ -45,7 +45,7 @@ def ahead(first: str, second: str, scores: Mapping[str, Sequence[float]], where:
 
 
 def exceeds(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the mean of `first` is larger, by Welch's one-sided test."""
+    """Return whether the mean of `first` is significantly larger, by Welch's one-sided test."""
     difference = statistics.fmean(first) - statistics.fmean(second)
     if statistics.pvariance(first) + statistics.pvariance(second) == 0:
         return difference > 0
@@ -58,7 +58,7 @@ def alike(scores: Mapping[str, Sequence[float]], where: str = "", together: str 
     Args:
         scores: Accuracies by name, one per seed.
         where: Condition, such as `"at the best rate of each"`.
-        together: Name of all of them, instead of the list of their names.
+        together: Common name of all settings, used instead of the list of names.
 
     Example:
     >>> alike({"a": [0.901], "b": [0.905], "c": [0.903]}).text
@@ -78,7 +78,7 @@ def alike(scores: Mapping[str, Sequence[float]], where: str = "", together: str 
 
 
 def summary(statements: Sequence[Statement]) -> str:
-    """Return a sentence on whether a claim reproduces, and a list of its statements.
+    """Return a sentence that reports whether a claim reproduces, and a list of its statements.
 
     Example:
     >>> print(summary([Statement("a is more accurate than b", True), Statement("c is alike", False)]))
@@ -95,7 +95,7 @@ def summary(statements: Sequence[Statement]) -> str:
 
 
 def percent(values: Sequence[float]) -> str:
-    """Return mean and standard deviation of the sample in percent; a dash where nothing is measured."""
+    """Return the mean and the sample standard deviation in percent, or a dash without measurements."""
     if not values:
         return "–"
     spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""

@@ -1,4 +1,4 @@
-"""A study: the data set, the models and the training that all panels share."""
+"""Study: the data set, the models and the training settings that all panels share."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from keras_vit.experiments.search import Grid, expand
 from keras_vit.planning import plan
 
 BATCH = 128
-VALIDATION = "validation/accuracy"  # on training images that are held back, to choose settings by
+VALIDATION = "validation/accuracy"  # on held-back training images, used to choose settings
 TEST = "eval_accuracy"
 
 
@@ -22,8 +22,8 @@ class Images:
 
     Attributes:
         size: Height and width in pixels.
-        patches: Patch sizes of the scaling study, coarse to fine. The one in the middle is that of all other models.
-        augmentation: Start of the preprocessing of training images.
+        patches: Patch sizes of the scaling study, coarse to fine. All other models use the patch size in the middle.
+        augmentation: Beginning of the preprocessing string of training images.
     """
 
     size: int
@@ -39,11 +39,11 @@ DATA_SETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Runs that need no other runs of the same stage: a sweep.
+    """Sweep of runs that do not depend on each other.
 
     Attributes:
-        name: Name of the directory of the sweep.
-        recipe: Recipe for all fields that are not swept.
+        name: Name of the sweep's directory.
+        recipe: Recipe with the values of all fields that are not swept.
         grid: Values by field, as in `keras_vit.experiments.sweep`.
     """
 
@@ -53,20 +53,20 @@ class Stage:
 
     @functools.cached_property
     def runs(self) -> dict[str, recipes.Recipe]:
-        """The recipes of the runs, by name."""
+        """Recipes of the runs by name."""
         settings = expand(self.recipe, self.grid)
         return {name: recipes.replace(self.recipe, values) for name, values in settings.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Miniatures of the paper's experiments, on a data set of gray images.
+    """Miniatures of the paper's experiments on a data set of grayscale images.
 
     Attributes:
         workdir: Directory for all runs.
         source: Name of the data set, `"fashion_mnist"` or `"digits"`.
         seeds: Number of seeds per setting.
-        steps: Number of steps of every run, for a trial; None for those of the panels.
+        steps: Number of steps of every run, for a trial; None for the numbers of the panels.
 
     Example:
     >>> study = Study("runs/paper", source="digits")
@@ -99,22 +99,22 @@ class Study:
         return recipes.Model("ViT-Ti/16", self.images.size, arguments={**sizes, **fixed, **arguments})
 
     def hybrid(self) -> recipes.Model:
-        """Return a ViT on the map of a ResNet: the root and two units."""
+        """Return a ViT on the feature map of a ResNet with the root and two units."""
         model = self.vit(layers=2, patch_size=1, resnet_blocks=(2,))
         return dataclasses.replace(model, variant="R+ViT-Ti/16")
 
     def bit(self) -> recipes.Model:
-        """Return a BiT ResNet: the root and two units."""
+        """Return a BiT ResNet with the root and two units."""
         return recipes.Model("BiT-R50x1", self.images.size, arguments={"block_sizes": (1, 1)})
 
     def recipe(self, model: recipes.Model, steps: int, rate: float, **fields: Any) -> recipes.Recipe:
-        """Return the training that all panels share: Adam with decoupled decay, a cosine schedule, no dropout.
+        """Return the recipe that all panels share: Adam with decoupled weight decay, a cosine schedule, no dropout.
 
         Args:
             model: The model.
             steps: Number of steps.
             rate: Peak learning rate.
-            **fields: Further fields of the recipe.
+            **fields: Additional fields of the recipe.
         """
         steps = self.steps or steps
         scaled = "value_range(-1, 1)"
@@ -142,7 +142,7 @@ class Study:
     # ---- results -----------------------------------------------------------------------------------------------------
 
     def directory(self, stage: Stage) -> str:
-        """Return the directory of a stage's sweep."""
+        """Return the sweep directory of a stage."""
         return os.path.join(self.workdir, stage.name)
 
     def runs(self, stage: Stage) -> dict[str, recipes.Recipe]:
@@ -150,15 +150,15 @@ class Study:
         return {os.path.join(self.directory(stage), RUNS, name): recipe for name, recipe in stage.runs.items()}
 
     def scores(self, stage: Stage, key: Callable[[recipes.Recipe], Any], metric: str = TEST) -> dict[Any, list[float]]:
-        """Return the values of a metric, by seed, for each setting.
+        """Return the values of a metric for each setting, one value per seed.
 
         Args:
             stage: The runs.
-            key: Function of the recipe to what tells the settings apart.
-            metric: Metric of the evaluations; its last value counts.
+            key: Function that maps a recipe to the value that distinguishes the settings.
+            metric: Metric of the evaluations. Its last value is used.
 
         Returns:
-            Values by key, in the order of the runs. They are missing of runs that are not finished.
+            Lists of values by key, in the order of the runs. Values of unfinished runs are missing.
         """
         found: dict[Any, list[float]] = {}
         for path, recipe in self.runs(stage).items():
@@ -168,11 +168,11 @@ class Study:
         return found
 
     def best_rates(self, stage: Stage, setting_of: Callable[[recipes.Recipe], tuple[str, float]]) -> dict[str, float]:
-        """Return the learning rate of each name with the highest accuracy on the validation images.
+        """Return the learning rate with the highest validation accuracy for each name.
 
         Args:
             stage: The runs.
-            setting_of: Function of the recipe that returns the name and the rate.
+            setting_of: Function that maps a recipe to its name and rate.
         """
         by_name: dict[str, dict[float, list[float]]] = {}
         for (name, rate), values in self.scores(stage, setting_of, VALIDATION).items():
@@ -181,16 +181,16 @@ class Study:
 
 
 def operations(recipe: recipes.Recipe) -> int:
-    """Return the floating-point operations of a training on gray images of ten classes."""
+    """Return the floating-point operations of a training on grayscale images of ten classes."""
     return plan.of_recipe(recipe, classes=10, channels=1).total_flops
 
 
 def argument(name: str) -> Callable[[recipes.Recipe], Any]:
-    """Return a function of a recipe to one of the arguments of its model."""
+    """Return a function that maps a recipe to an argument of its model."""
     return lambda recipe: recipe.model.arguments[name]
 
 
 def best(scores: dict[Any, list[float]]) -> Any:
-    """Return the key with the highest mean; the first one where nothing is measured."""
+    """Return the key with the highest mean, or the first key if there are no measurements."""
     measured = {key: sum(values) / len(values) for key, values in scores.items() if values}
     return max(measured, key=lambda key: measured[key]) if measured else next(iter(scores))

@@ -13,11 +13,11 @@ from keras_vit import recipe as recipes
 from keras_vit.experiments.search import Grid
 from keras_vit.training import run_directory
 
-SHOTS = 10  # training images per class of the linear classifiers
+SHOTS = 10  # training images per class for the linear classifiers
 SUBSETS = ("1%", "3%", "10%", "30%", "100%")
 STEPS, FINETUNING_STEPS = 600, 100
 RATES = {"ViT": 2e-3, "small ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
-# Weight decay and label smoothing: with little and with much regularization.
+# Weight decay and label smoothing, for weak and for strong regularization.
 REGULARIZATION = ((0.1, 0.0), (0.5, 0.1))
 FEW_SHOT = f"transfer/{SHOTS}shot"
 
@@ -35,13 +35,13 @@ def _recipe(study: Study, name: str) -> recipes.Recipe:
 
 
 def candidates(name: str, study: Study) -> Stage:
-    """Return the pre-trainings of a model on each subset with each regularization, with the first seed."""
+    """Return the pre-trainings of a model for each subset and regularization, with the first seed."""
     grid = [_setting(subset, regularization, [0]) for subset in SUBSETS for regularization in REGULARIZATION]
     return Stage(_directory(name, "pretraining"), _recipe(study, name), grid)
 
 
 def pretrain(name: str, study: Study) -> Stage:
-    """Return the pre-trainings with the best regularization of each subset. Candidates among them are not repeated."""
+    """Return the pre-trainings with the best regularization for each subset. Runs of `candidates` are not repeated."""
     grid = [
         _setting(subset, regularization, range(study.seeds)) for subset, regularization in chosen(study, name).items()
     ]
@@ -49,7 +49,7 @@ def pretrain(name: str, study: Study) -> Stage:
 
 
 def finetune(name: str, study: Study) -> Stage:
-    """Return the fine-tunings of all pre-trained models."""
+    """Return the fine-tuning runs of all pre-trained models."""
     pretraining = pretrain(name, study)
     model = dataclasses.replace(pretraining.recipe.model, head="reset")
     recipe = study.recipe(model, FINETUNING_STEPS, RATES[name] / 4)
@@ -85,14 +85,14 @@ def _regularization(recipe: recipes.Recipe) -> tuple[float, float]:
 
 
 def chosen(study: Study, name: str) -> dict[str, tuple[float, float]]:
-    """Return for each subset the regularization with the highest accuracy on the validation images."""
+    """Return the regularization with the highest validation accuracy for each subset."""
     stage = candidates(name, study)
     scores = study.scores(stage, lambda recipe: (_subset(recipe), _regularization(recipe)), VALIDATION)
     return {subset: best({setting: scores[subset, setting] for setting in REGULARIZATION}) for subset in SUBSETS}
 
 
 def results(study: Study) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Return the accuracies by kind of transfer, model and subset."""
+    """Return the accuracies by type of transfer, model and subset."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {"fine-tuned": {}, f"{SHOTS}-shot linear": {}}
     for name in RATES:
         pretraining, finetuning = pretrain(name, study), finetune(name, study)

@@ -1,4 +1,4 @@
-"""Images for pre-training and for transfer: two files, with different classes of one data set."""
+"""Images for pre-training and transfer: two files with different classes of the same data set."""
 
 import os
 from typing import Any, cast
@@ -9,12 +9,12 @@ from benchmarks.paper.study import Study
 from keras_vit import _io, data
 from keras_vit.data.sources import ArraySource
 
-HELD_BACK = (2, 3, 6, 7, 8)  # classes of the transfer; of Fashion-MNIST: pullover, dress, shirt, sneaker, bag
-EXAMPLES = 100  # training images per class of the transfer
+HELD_BACK = (2, 3, 6, 7, 8)  # classes for the transfer; in Fashion-MNIST: pullover, dress, shirt, sneaker, bag
+EXAMPLES = 100  # training images per class for the transfer
 
 
 def prepare(study: Study) -> None:
-    """Write the images of the pre-training and those of the transfer, whose classes are different."""
+    """Write the images for pre-training and the images for transfer, which have different classes."""
     opened = {split: cast(ArraySource, data.open_source(study.source, split=split)) for split in ("train", "test")}
     names = opened["train"].class_names
     for path, classes, limit in (
@@ -38,5 +38,5 @@ def prepare(study: Study) -> None:
 
 
 def path_of(study: Study, name: str) -> str:
-    """Return the file of the images of the `"pretraining"` or the `"transfer"`."""
+    """Return the path of the images for `"pretraining"` or `"transfer"`."""
     return os.path.join(study.workdir, "subset_size", f"{name}.npz")

@@ -1,19 +1,19 @@
-"""Steps of fine-tuning for ten classes, of all weights or of LoRA: `adaptation.py SYSTEM WORK`.
+"""Fine-tuning steps with ten classes, for all weights or LoRA: `adaptation.py SYSTEM WORK`.
 
-Weights are random and images are noise; the task is what `keras_vit.adapt` takes. Each step is one of AdamW, with
-clipped gradients, in float32. The note has the number of trained weights.
+Weights are random and images are noise. The task of the work is the argument of `keras_vit.adapt`. Each step uses AdamW
+with clipped gradients in float32. The note contains the number of trainable weights.
 """
 
 from models import CLIP
 from worker import Step, Work, serve
 
 CLASSES, RANK, ALPHA, LEARNING_RATE = 10, 8, 16, 1e-3
-# Classes of transformers, and sizes: patch, width, heads.
+# Class in transformers, and sizes: patch size, width, heads.
 MODELS = {"ViT-B/16": ("ViT", 16, 768, 12), "ViT-S/14": ("Dinov2", 14, 384, 6)}
 
 
 def keras_vit(work: Work) -> Step:
-    """This package: the step of the training loop."""
+    """Return a step of this package's training loop."""
     import tensorflow as tf
 
     from keras_vit import recipe
@@ -43,12 +43,12 @@ def keras_vit(work: Work) -> Step:
 
 
 def transformers(work: Work) -> Step:
-    """Hugging Face's model of the same sizes."""
+    """Return a training step of Hugging Face's model of the same size."""
     return _torch_step(work, _transformers_model(work))
 
 
 def peft(work: Work) -> Step:
-    """The same with peft's LoRA of queries and values."""
+    """Return a training step of Hugging Face's model with peft's LoRA for queries and values."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=["q_proj", "v_proj"], modules_to_save=["classifier"])

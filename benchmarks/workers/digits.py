@@ -1,11 +1,11 @@
-"""Seconds until a small model knows 97 % of the test digits: `digits.py SYSTEM WORK`. A step is a whole training.
+"""Seconds until a small model reaches 97% accuracy on the test digits: `digits.py SYSTEM WORK`. A step is a training.
 
-The network of the demo (8 x 8 pixels, patches of 2, 3 blocks of width 64, mean of the patches), its batches of 128,
-decay, clipping, dropout and label smoothing, without augmentation; an evaluation after each pass over the training
-images. Initial values and the order of the images are each package's own, and so are optimizer, rate and warm-up: the
-best of those in docs/benchmarks.md. This package trains the matrices with Muon. For keras-hub AdamW is better than
-`keras.optimizers.Muon`. This package evaluates averages of the weights, as in the demo; `fit` has none to evaluate.
-The clock starts before the model is built and includes compiling.
+All systems train the model of the demo: 8 x 8 pixels, patches of 2 pixels, 3 blocks of width 64, mean of the patches.
+They share the demo's batch size of 128, weight decay, clipping, dropout and label smoothing, but use no augmentation.
+The model is evaluated after each pass over the training images. The systems differ in the initial values, the order of
+the images, and the optimizer, rate and warm-up, which are the best settings in docs/benchmarks.md. This package trains
+matrices with Muon; for keras-hub, AdamW is better than `keras.optimizers.Muon`. This package evaluates moving averages
+of the weights, as in the demo; `fit` does not evaluate averages. The time includes building and compiling the model.
 """
 
 import os
@@ -18,16 +18,16 @@ from worker import Step, Work, serve
 GOAL = 0.97
 BATCH, PASSES, STEPS_A_PASS = 128, 150, 12  # 1,437 images
 DECAY, CLIP, DROPOUT, SMOOTHING = 0.05, 1.0, 0.1, 0.1
-RATE, WARM_UP, AVERAGE = 16e-3, 12, 0.9  # this package's
+RATE, WARM_UP, AVERAGE = 16e-3, 12, 0.9  # settings of this package
 HUB_RATE, HUB_WARM_UP = 4e-3, 12
 
 
 class Reached(Exception):
-    """The goal."""
+    """Raised when the target accuracy is reached."""
 
 
 def keras_vit(work: Work) -> Step:
-    """The training loop, as `train.main` runs it."""
+    """Return a training with this package's loop, as in `train.main`."""
     seeds = iter(range(1_000))
 
     def step():
@@ -88,7 +88,7 @@ def keras_vit(work: Work) -> Step:
                     yield line
 
         class NoCheckpoints(CheckpointStore):
-            def save(self, values, best=False):  # `fit` writes none either
+            def save(self, values, best=False):  # `fit` does not write checkpoints either
                 pass
 
         with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_hub(work: Work) -> Step:
-    """`fit` of keras-hub's classifier."""
+    """Return a training of keras-hub's classifier with `fit`."""
     import keras
     import keras_hub
     import numpy as np
@@ -113,7 +113,7 @@ def keras_hub(work: Work) -> Step:
     path = Path(__file__).parents[2] / "keras_vit" / "data" / "assets" / "digits.npz"
     with np.load(path) as file:
         images, labels, is_test = file["images"], file["labels"], file["is_test"]
-    images = (images.astype("float32") / 8 - 1)[..., None]  # the file counts ink from 0 to 16
+    images = (images.astype("float32") / 8 - 1)[..., None]  # pixel values in the file are from 0 to 16
     labels = np.eye(10, dtype="float32")[labels]
     train, test = (images[~is_test], labels[~is_test]), (images[is_test], labels[is_test])
     seeds = iter(range(1_000))

@@ -1,7 +1,7 @@
-"""Input pipelines: JPEG files to batches of 224 x 224 pixels for training, with a random crop and flip.
+"""Input pipelines from JPEG files to training batches of 224 x 224 pixels, with random crops and flips.
 
-The pixels are in 0..255, because each system normalizes them on the device that trains. A step takes `batch` images
-from a new iterator and ends with it, so that no pipeline works ahead while another one is measured.
+Pixels are in 0..255, because each system normalizes them on the training device. A step takes `batch` images from a new
+iterator and then closes the iterator, so that no pipeline prefetches during the step of another pipeline.
 """
 
 import os
@@ -12,7 +12,7 @@ SIZE = 224
 
 
 def keras_vit(work: Work) -> Step:
-    """The batches of `keras-vit train`; with `as_tuples`, normalized ones for `model.fit`."""
+    """Return a step of the batches of `keras-vit train`, or of normalized batches for `model.fit` with `as_tuples`."""
     from keras_vit import data
 
     source = data.open_source(f"folder:{work.folder}#test_fraction=0")
@@ -22,7 +22,7 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_directory(work: Work) -> Step:
-    """`image_dataset_from_directory` at its default size, with Keras' layers for crops and flips."""
+    """Return a step of `image_dataset_from_directory` at its default size, with Keras' layers for crops and flips."""
     import keras
     import tensorflow as tf
 
@@ -35,7 +35,7 @@ def keras_directory(work: Work) -> Step:
 
 
 def keras_hub_guide(work: Work) -> Step:
-    """`tf.data` as in "Image Classification with KerasHub", from files and without the rotation."""
+    """Return a step of `tf.data` as in "Image Classification with KerasHub", from files and without rotation."""
     import keras
     import tensorflow as tf
 
@@ -60,7 +60,7 @@ def keras_hub_guide(work: Work) -> Step:
 
 
 def timm(work: Work) -> Step:
-    """`create_loader` with one process per core; its crop, resize and flip use torchvision and Pillow."""
+    """Return a step of timm's `create_loader` with one process per core. It uses torchvision and Pillow."""
     import timm.data
     import torch
 
@@ -82,7 +82,7 @@ def timm(work: Work) -> Step:
 
 
 def _epoch(work: Work, batches) -> Step:
-    """Return the function that takes a step's images from the start of a dataset."""
+    """Return a step that takes its images from the start of a dataset."""
     batches = batches.take(work.batch // work.arguments["batch_size"])
 
     def step():

@@ -1,7 +1,7 @@
-"""The machine's own rates, which bound every step: `machine.py machine WORK`.
+"""Rates of the machine, which bound every step: `machine.py machine WORK`.
 
-Matrix products have the shapes of the model's blocks. PyTorch computes them, because it reaches the processor's matrix
-instructions (AMX) for weights that change, too.
+The matrix products have the shapes of the model's blocks. PyTorch computes them, because it uses the processor's matrix
+instructions (AMX) even if the weights change.
 """
 
 import os
@@ -9,17 +9,17 @@ import time
 
 from worker import SIZES, Step, Work, serve
 
-_SECONDS = 0.2  # of each rate
-_COPIED = 2**26  # numbers: 256 MiB, more than the caches hold
+_SECONDS = 0.2  # per rate
+_COPIED = 2**26  # numbers: 256 MiB, larger than the caches
 
 
 def machine(work: Work) -> Step:
-    """Operations per second of products, and bytes per second of copies, with one thread and with all."""
+    """Return a step that measures products and copies per second, with one thread and with all threads."""
     import torch
 
     patch, hidden, _, _, mlp = SIZES[work.model]
     rows = work.batch * ((work.image_size // patch) ** 2 + 1)
-    shapes = ((hidden, 3 * hidden), (hidden, hidden), (hidden, mlp), (mlp, hidden))  # of a block's four products
+    shapes = ((hidden, 3 * hidden), (hidden, hidden), (hidden, mlp), (mlp, hidden))  # the four products of a block
     operations = 2 * rows * sum(inputs * outputs for inputs, outputs in shapes)
     products = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
@@ -42,7 +42,7 @@ def machine(work: Work) -> Step:
 
 
 def _seconds(function) -> float:
-    """Return the shortest time of a call."""
+    """Return the minimum time of a call."""
     function()  # packs weights, allocates
     best, end = float("inf"), time.perf_counter() + _SECONDS
     while time.perf_counter() < end:

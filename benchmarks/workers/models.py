@@ -1,7 +1,8 @@
 """Inference and training steps of a model: `models.py SYSTEM WORK`.
 
-Weights are random and images are noise. Each package is used as its documentation shows: a compiled function under
-TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, `train_on_batch` for Keras models.
+Weights are random and images are noise. Each package is used according to its documentation: with a compiled function
+under TensorFlow, `torch.inference_mode` and scaled-dot-product attention under PyTorch, and `train_on_batch` for Keras
+models.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ TIMM = {
 
 
 def keras_vit(work: Work) -> Step:
-    """This package: the model in a compiled function, or the step of the training loop."""
+    """Return inference in a compiled function, or a step of this package's training loop."""
     import tensorflow as tf
 
     from keras_vit import models, recipe
@@ -48,9 +49,9 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_vit_tasks(work: Work) -> Step:
-    """A training step of this package for any task, by processor time, which other programs hardly change.
+    """Return a training step of this package for any task, measured by processor time.
 
-    Its note has the operations per image that the planner counts.
+    Other programs hardly affect the processor time. The note contains the operations per image that the planner counts.
     """
     import time
 
@@ -92,7 +93,7 @@ def keras_vit_tasks(work: Work) -> Step:
 
 
 def _kernels(without):
-    """Return the context of all kernels but one."""
+    """Return a context in which all kernels except one are used."""
     if without is None:
         return contextlib.nullcontext()
     from keras_vit.layers import kernels
@@ -101,12 +102,12 @@ def _kernels(without):
 
 
 def keras_hub(work: Work) -> Step:
-    """keras-hub's classifier."""
+    """Return a step of keras-hub's classifier."""
     return _keras_step(work, keras_hub_model(work))
 
 
 def vit_keras(work: Work) -> Step:
-    """vit-keras' model."""
+    """Return a step of vit-keras' model."""
     from vit_keras import vit
 
     if work.precision != "float32":
@@ -117,19 +118,19 @@ def vit_keras(work: Work) -> Step:
 
 
 def timm(work: Work) -> Step:
-    """The model of timm of the same sizes."""
+    """Return a step of timm's model of the same size."""
     return _torch_step(work, _timm_model(work))
 
 
 def timm_compiled(work: Work) -> Step:
-    """The same through `torch.compile`."""
+    """Return a step of timm's model with `torch.compile`."""
     import torch
 
     return _torch_step(work, torch.compile(_timm_model(work)))
 
 
 def transformers(work: Work) -> Step:
-    """Hugging Face's ViTForImageClassification of the same sizes."""
+    """Return a step of Hugging Face's ViTForImageClassification of the same size."""
     from transformers import ViTConfig, ViTForImageClassification
 
     patch, hidden, layers, heads, mlp = SIZES[work.model]

@@ -1,8 +1,8 @@
 """One image, from preprocessed pixels to probabilities: `one_image.py SYSTEM WORK`.
 
-The model and its exported files are opened and prepared as `keras-vit serve` does; timm's model runs as it is and
-through `torch.compile`. Weights are random. The memory of an exported file includes its conversion. The OpenVINO file
-computes in bfloat16 only on processors with AVX512-BF16 or AMX, elsewhere in float32.
+The model and its exported files are opened and prepared as in `keras-vit serve`. timm's model runs with and without
+`torch.compile`. Weights are random. The memory of an exported file includes its conversion. The OpenVINO file computes
+in bfloat16 on processors with AVX512-BF16 or AMX, and in float32 on other processors.
 """
 
 import os
@@ -15,7 +15,7 @@ PREPROCESS = "value_range(-1, 1)"
 
 
 def keras_vit(work: Work) -> Step:
-    """This package's model, from a `.keras` file."""
+    """Return a prediction of this package's model from a `.keras` file."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         _model(work).save(path)
@@ -23,22 +23,22 @@ def keras_vit(work: Work) -> Step:
 
 
 def saved_model(work: Work) -> Step:
-    """Its SavedModel."""
+    """Return a prediction of the SavedModel."""
     return _exported(work, "served", precision=work.precision)
 
 
 def tflite(work: Work) -> Step:
-    """Its TFLite file."""
+    """Return a prediction of the TFLite file."""
     return _exported(work, "model.tflite")
 
 
 def onnx(work: Work) -> Step:
-    """Its ONNX file in ONNX Runtime."""
+    """Return a prediction of the ONNX file in ONNX Runtime."""
     return _exported(work, "model.onnx")
 
 
 def openvino(work: Work) -> Step:
-    """Its OpenVINO file."""
+    """Return a prediction of the OpenVINO file."""
     return _exported(work, "model.xml", precision="mixed_bfloat16" if work.precision == "bfloat16" else "float32")
 
 

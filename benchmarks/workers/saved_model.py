@@ -1,4 +1,4 @@
-"""The serving signature of a SavedModel, from JPEG bytes to probabilities: `saved_model.py SYSTEM WORK`."""
+"""Serving signature of a SavedModel, from JPEG bytes to probabilities: `saved_model.py SYSTEM WORK`."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ HEIGHT, WIDTH = 480, 640
 
 
 def jpegs(count: int) -> list[bytes]:
-    """Return `count` encoded images: smooth colors with some noise, so that they have the size of photographs."""
+    """Return `count` encoded images of smooth colors with noise, whose file size is similar to photographs."""
     import numpy as np
     import tensorflow as tf
 
@@ -24,7 +24,7 @@ def jpegs(count: int) -> list[bytes]:
 
 
 def keras_vit(work: Work) -> Step:
-    """This package's export with all of its outputs: probabilities, top labels, and which images were readable."""
+    """Return a request to this package's export with all outputs: probabilities, top labels and validity."""
     import tensorflow as tf
 
     from keras_vit import models
@@ -42,7 +42,7 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_hub(work: Work) -> Step:
-    """keras-hub's classifier behind the same preprocessing, through Keras' ExportArchive."""
+    """Return a request to keras-hub's classifier after the same preprocessing, exported by Keras' ExportArchive."""
     import keras
     import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Start-up costs of a fresh process: imports, building a model, loading a checkpoint: `startup.py SYSTEM WORK`.
 
-Each step starts an interpreter, which measures itself, so that the start of Python does not count.
+Each step starts an interpreter, which measures its own time, so the start of Python is not included.
 """
 
 import json
@@ -59,7 +59,7 @@ def build(work: Work) -> Step:
 
 
 def load(work: Work) -> Step:
-    """Write a checkpoint once, then load it into a built model."""
+    """Write a checkpoint once, and return a step that loads the checkpoint into a built model."""
     folder = tempfile.TemporaryDirectory()
     values = {"model": work.model, "classes": 21_843, "path": os.path.join(folder.name, "weights.npz")}
     _in_a_process(_SAVE.format(**values))
@@ -79,7 +79,7 @@ def _in_a_process(code):
         "peak_bytes": None,
         "library_bytes": None,
         **(json.loads(lines[-1]) if lines else {}),
-    }  # of this process, which does nothing
+    }  # of this process, which only waits
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One image through a TFLite file: `tflite.py SYSTEM WORK`; the precision is float32 or dynamic_int8."""
+"""Inference of one image with a TFLite file in float32 or dynamic_int8: `tflite.py SYSTEM WORK`."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ from worker import CLASSES, Step, Work, keras_hub_model, serve
 
 
 def keras_vit(work: Work) -> Step:
-    """This package's converter."""
+    """Return an inference with the file of this package's converter."""
     from keras_vit import models
     from keras_vit.exporting import tflite
     from keras_vit.inference import ModelCard
@@ -19,7 +19,7 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_hub(work: Work) -> Step:
-    """keras-hub's classifier through Keras' LiteRT export."""
+    """Return an inference with keras-hub's classifier, exported by Keras' LiteRT export."""
     import tensorflow as tf
 
     model = keras_hub_model(dataclasses.replace(work, precision="float32"))

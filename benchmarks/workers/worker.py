@@ -1,7 +1,7 @@
 """Process that runs one step for each line on standard input and prints its time as JSON.
 
-Workers import nothing of this package at the top, because they also run in environments that have another one. A worker
-is started as `python WORKER.py SYSTEM WORK`, with the fields of `Work` as JSON.
+Workers do not import this package at the top, because they also run in the environments of other packages. Start a
+worker with `python WORKER.py SYSTEM WORK`, where `WORK` contains the fields of `Work` as JSON.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ PACKAGES = (
     *("keras", "tensorflow", "tensorflow-cpu", "jax", "numpy", "ai-edge-litert"),
     *("keras-hub", "vit-keras", "torch", "torchvision", "pillow", "timm", "transformers", "peft"),
 )
-# Libraries that are loaded first, so that their memory can be told from that of the work.
+# Libraries that are loaded first, to measure their memory separately from the memory of the work.
 IMPORTS = {
     "keras_vit": ("tensorflow", "keras_vit"),
     "keras_vit_tasks": ("tensorflow", "keras_vit"),
@@ -46,13 +46,13 @@ class Work:
     """Work of a step.
 
     Attributes:
-        task: `"inference"` or `"training"`, a task of a recipe (`"mae"`), or what is adapted (`"all"`).
+        task: `"inference"`, `"training"`, a task of a recipe (`"mae"`), or an argument of `adapt` (`"all"`).
         model: Name of the model.
         batch: Images per step.
         precision: `"float32"` or `"bfloat16"`, or the precision of a TFLite file.
         image_size: Height and width of the images.
-        arguments: Further arguments of this package's model.
-        without: Name of the kernel of this package whose plain formula takes its place in training.
+        arguments: Additional arguments of this package's model.
+        without: Name of this package's kernel that is replaced by its plain formula in training.
         folder: Directory of image files, with a folder per class.
     """
 
@@ -67,12 +67,12 @@ class Work:
 
 
 def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> None:
-    """Build the system that the command line names, then run a step for each line on standard input.
+    """Build the system that is named on the command line, then run a step for each line on standard input.
 
     Args:
-        systems: Functions of a `Work` that return a step, by name. A step is a function without arguments; if it
-            returns a dictionary with `"seconds"`, these count, otherwise the time that it took.
-        warm_up: Number of steps before the first measured one.
+        systems: Functions by name that take a `Work` and return a step. A step is a function without arguments. It can
+            return a dictionary with its `"seconds"`; otherwise, `serve` measures the time of the call.
+        warm_up: Number of steps before the first measured step.
     """
     name, work = sys.argv[1], Work(**json.loads(sys.argv[2]))
     try:
@@ -82,7 +82,7 @@ def serve(systems: Mapping[str, Callable[[Work], Step]], warm_up: int = 2) -> No
         step = systems[name](work)
         for _ in range(warm_up):
             step()
-    except Exception as error:  # whatever a package raises; the others are measured without it
+    except Exception as error:  # any error of the package; the other systems continue
         _say(error=f"{type(error).__name__}: {error}", versions=versions())
         return
     _say(ready=True, versions=versions())
@@ -108,7 +108,7 @@ def peak_bytes() -> int | None:
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):  # not Linux, where ru_maxrss starts at the memory of the parent
+    except (OSError, StopIteration):  # not Linux; on Linux, ru_maxrss starts at the memory of the parent
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
 
 
 def keras_hub_model(work: Work) -> Any:
-    """Return keras-hub's classifier of the same sizes, with random weights."""
+    """Return keras-hub's classifier of the same size, with random weights."""
     import keras_hub
 
     patch, hidden, layers, heads, mlp = SIZES[work.model]
@@ -142,7 +142,7 @@ def keras_hub_model(work: Work) -> Any:
 
 
 def keras_policy(work: Work) -> str:
-    """Return the dtype policy: training keeps float32 weights, inference in bfloat16 does not (as under PyTorch)."""
+    """Return the dtype policy. Weights are float32 in training, and bfloat16 in bfloat16 inference, as in PyTorch."""
     if work.precision == "bfloat16":
         return "bfloat16" if work.task == "inference" else "mixed_bfloat16"
     return "float32"

@@ -1,1 +1,1 @@
-"""Training steps compiled for TPUs and GPUs that this machine lacks: what fits, and what limits the speed."""
+"""Compilation of training steps for TPUs and GPUs without the device: whether a step fits, and what limits it."""

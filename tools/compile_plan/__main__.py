@@ -1,11 +1,12 @@
-"""Compile the training step of a recipe for a TPU slice or NVIDIA GPUs, on a machine without them.
+"""Compile the training step of a recipe for a TPU slice or NVIDIA GPUs, on a machine without these devices.
 
     python -m tools.compile_plan --config=vit_s16_i1k --target=v5e-8
     KERAS_BACKEND=jax python -m tools.compile_plan --config=vit_s16_i1k --target=a100:8 --fsdp --nosearch
 
-The extra [plan] has the compiler of TPUs, [plan-gpu] that of NVIDIA GPUs. The program prints whether the step fits,
-what limits its speed, and which batch sizes fit. Each batch size takes a minute or more; --nosearch tries that of the
-recipe only. `keras-vit plan` counts the operations and memory of a recipe without a compiler.
+The extra [plan] installs the compiler for TPUs; the extra [plan-gpu] installs the compiler for NVIDIA GPUs. The program
+prints whether the step fits, what limits its speed, and which batch sizes fit. Each batch size takes a minute or more;
+--nosearch only compiles the batch size of the recipe. `keras-vit plan` counts the operations and memory of a recipe
+without a compiler.
 """
 
 import dataclasses
@@ -21,10 +22,10 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
-flags.DEFINE_bool("fsdp", False, "Under KERAS_BACKEND=jax: shard weights and optimizer, too.")
+flags.DEFINE_bool("fsdp", False, "Also shard the weights and the optimizer; needs KERAS_BACKEND=jax.")
 flags.DEFINE_bool("search", True, "Search for the largest batch size that fits, with and without remat.")
-flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
-flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
+flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is not available.")
+flags.DEFINE_integer("classes", None, "Number of classes, if the data set is not available.")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any) -> Report:
-    """Compile the recipe, changes that make it fit, and the largest batches."""
+    """Compile the step of a recipe, changes that make the step fit, and the largest batches."""
     setting, chosen = step_plan.setting_of(recipe, flags.FLAGS.fsdp), compiler.of_target(target)
     planner = step_plan.of_recipe(recipe, classes, chosen, batch)
     estimate = planner.estimate(setting)

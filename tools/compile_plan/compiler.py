@@ -1,7 +1,7 @@
-"""XLA's compiler for accelerators that this machine lacks: memory, operations and memory traffic of a program.
+"""XLA's compilers for accelerators, used without the device: memory, operations and memory traffic of a program.
 
-A target's compiler is an ordinary package: libtpu for TPUs, JAX's CUDA plugin for NVIDIA GPUs. JAX describes the target
-to it. A TensorFlow program is passed as HLO, as TensorFlow itself does.
+The compiler for a target is an ordinary package: libtpu for TPUs, JAX's CUDA plugin for NVIDIA GPUs. JAX describes the
+target to the compiler. TensorFlow programs are passed as HLO, as in TensorFlow itself.
 
 References:
     https://docs.jax.dev/en/latest/aot.html, https://openxla.org/xla/tf2xla
@@ -22,31 +22,31 @@ from unittest import mock
 from tools.compile_plan import hlo, targets
 from tools.compile_plan.targets import Gpu, Target
 
-# Otherwise libtpu asks the metadata server of Google Cloud for the machine, for minutes if there is none.
+# Otherwise libtpu queries the metadata server of Google Cloud, which takes minutes on other machines.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile at once, because nothing is run
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes can compile at once, because no program is run
 }
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# The two messages of the compiler for a program that is too large.
+# Two messages of the compiler about a program that is too large.
 _MEMORY_ERRORS = (
     r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm",
     r"\(([\d.]+[KMGT])\) exceeds available HBM \(([\d.]+[KMGT])\)",
 )
-# The driver, the workspaces of cuBLAS and cuDNN, and fragments of the allocator take the rest.
+# The rest is reserved for the driver, the workspaces of cuBLAS and cuDNN, and fragmentation.
 SHARE = 0.9
 _CUDNN = 91000  # the version that programs are traced for
 
 
 class CompilerMissing(ImportError):
-    """The packages that compile for a target are not installed."""
+    """Raised if the packages of a target's compiler are not installed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """Figures of a compiled program, per device. All are in bytes but `flops` and the counts of `collectives`."""
+    """Figures of a compiled program per device, in bytes, except for `flops` and the counts in `collectives`."""
 
     flops: float
     bytes_accessed: float
@@ -65,18 +65,18 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class DoesNotFit:
-    """A program that is too large. It needs `memory` bytes per device, of `capacity`."""
+    """Result for a program that is too large: it needs `memory` bytes per device, but has only `capacity`."""
 
     memory: int
     capacity: int
 
 
 class Compiler(abc.ABC):
-    """The compiler for a target."""
+    """Compiler for a target."""
 
     packages: ClassVar[dict[str, str]]  # name by module
     extra: ClassVar[str]
-    options: ClassVar[dict[str, Any]] = {}  # of XLA
+    options: ClassVar[dict[str, Any]] = {}  # options of XLA
 
     def __init__(self, target: Any):
         if not self.available():
@@ -98,11 +98,11 @@ class Compiler(abc.ABC):
 
     @functools.cached_property
     def devices(self) -> list[Any]:
-        """JAX's descriptions of the devices of the target."""
+        """JAX's descriptions of the target's devices."""
         import jax
         from jax.experimental import topologies
 
-        jax.config.update("jax_platforms", "cpu")  # no search for the accelerator
+        jax.config.update("jax_platforms", "cpu")  # do not search for an accelerator
         return topologies.get_topology_desc(**self._topology()).devices
 
     @abc.abstractmethod
@@ -115,10 +115,10 @@ class Compiler(abc.ABC):
 
     @abc.abstractmethod
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled | DoesNotFit:
-        """Call a function that compiles a program and return the figures of the result."""
+        """Call a function that compiles a program, and return the figures of the result."""
 
     def tracing(self) -> contextlib.AbstractContextManager:
-        """Return the context in which programs are traced as on the target."""
+        """Return a context in which programs are traced as on the target."""
         return contextlib.nullcontext()
 
     def compile_function(self, function: Callable[[Any], Any], shape: tuple[int, ...], dtype: str) -> Any:
@@ -137,7 +137,7 @@ class Compiler(abc.ABC):
     def compile_hlo(self, hlo: bytes, replicas: int = 1) -> Compiled | DoesNotFit:
         """Compile the program of each replica, a serialized `HloModuleProto`."""
         devices = self.devices[:replicas]
-        # JAX has no public way to compile HLO. tests/compile_plan/test_compiler.py notices if these names move.
+        # JAX has no public function to compile HLO. tests/compile_plan/test_compiler.py fails if these names change.
         import numpy as np
         from jax._src import compiler
         from jax._src.interpreters import mlir
@@ -159,9 +159,9 @@ class Compiler(abc.ABC):
 
 
 def figures(executable: Any) -> tuple[dict[str, int], str]:
-    """Return the bytes of `Compiled` that every compiler states, and the text of the compiled program.
+    """Return the bytes of `Compiled` that every compiler reports, and the text of the compiled program.
 
-    The executable is JAX's internal kind or that of `jax.jit(...).lower().compile()`.
+    The executable is JAX's internal type or the result of `jax.jit(...).lower().compile()`.
     """
     if hasattr(executable, "memory_analysis"):
         memory, text = executable.memory_analysis(), executable.as_text()
@@ -178,7 +178,7 @@ def figures(executable: Any) -> tuple[dict[str, int], str]:
 
 
 class TpuCompiler(Compiler):
-    """The compiler for a slice of TPUs. It counts operations and traffic itself."""
+    """Compiler for a slice of TPUs, which reports operations and traffic."""
 
     packages = {"libtpu": "libtpu", "jax": "jax"}
     extra = "plan"
@@ -194,9 +194,9 @@ class TpuCompiler(Compiler):
         return options
 
     def capacity(self) -> int:
-        """Return the bytes of memory per device that programs may use, without those reserved for the system.
+        """Return the bytes of memory per device that programs may use, without the memory reserved for the system.
 
-        The compiler states them for a program that is too large, so it gets one.
+        The compiler reports this number only for programs that are too large, so this method compiles such a program.
         """
         answer = self.compile_function(lambda x: x + x[:1], (2 * self.target.memory,), "uint8")
         if isinstance(answer, Compiled):
@@ -227,11 +227,11 @@ def _read_memory_error(message: str) -> DoesNotFit | None:
 
 
 class GpuCompiler(Compiler):
-    """The compiler for GPUs of one host. Operations and traffic are counted in the text of the program."""
+    """Compiler for the GPUs of one host. Operations and traffic are counted in the text of the program."""
 
     packages = {"jax_plugins.xla_cuda12": "jax-cuda12-plugin", "jax": "jax"}
     extra = "plan-gpu"
-    # Both would try kernels on the device. Products are those of cuBLAS.
+    # Both options would try kernels on the device. Matrix products use cuBLAS.
     options = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
 
     @classmethod
@@ -254,7 +254,7 @@ class GpuCompiler(Compiler):
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Let attention be that of cuDNN, as on the target: JAX and the layers ask the device of this machine."""
+        """Use cuDNN's attention as on the target, although JAX and the layers check the device of this machine."""
         from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
         from keras_vit.layers.kernels import fused_attention
@@ -277,7 +277,7 @@ class GpuCompiler(Compiler):
         return self.target.chip.capability >= tuple(map(int, version.split(".")))
 
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled:
-        """Return the figures of a program. This compiler refuses none: `memory` may exceed the capacity."""
+        """Return the figures of a program. This compiler accepts every size, so `memory` can exceed the capacity."""
         sizes, text = figures(compile_program())
         program = hlo.parse(text)
         return Compiled(program.flops, program.traffic, **sizes, collectives=hlo.collectives(text))

@@ -1,7 +1,7 @@
-"""Operations and memory traffic of a compiled program, counted in its text, for compilers that do not state them.
+"""Operations and memory traffic of a compiled program, counted in its text for compilers that do not report them.
 
-Traffic is the sum over all operations of their operands and results in bytes: every fusion reads and writes the memory.
-Values that stay in a cache are counted, too. Loops count as often as they run.
+The traffic is the sum of the bytes of the operands and results of all operations: each fusion reads and writes memory.
+Values that stay in a cache are included. The body of a loop is counted once per iteration.
 
 References:
     https://openxla.org/xla/operation_semantics
@@ -18,13 +18,13 @@ _COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|col
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = (\(?.*?\)?) ([a-z][\w\-]*)\(([^)]*)\)(.*)")
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-# Operations that move nothing, or whose movement is counted at their start.
+# Operations without traffic, and operations whose traffic is counted at their start.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """An operation with the arrays of its result, `(dtype, dimensions)`."""
+    """Operation with the arrays of its result, `(dtype, dimensions)`."""
 
     kind: str
     result: tuple[tuple[str, tuple[int, ...]], ...]
@@ -32,7 +32,7 @@ class Instruction:
     attributes: str
 
     def attribute(self, pattern: str) -> str | None:
-        """Return the first group of a pattern in the attributes."""
+        """Search for a pattern in the attributes, and return its first group."""
         match = re.search(pattern, self.attributes)
         return match and match[1]
 
@@ -44,7 +44,7 @@ class Instruction:
 
 
 class Program:
-    """The computations of a program, with their instructions by name."""
+    """Computations of a program, with their instructions by name."""
 
     def __init__(self, computations: dict[str, dict[str, Instruction]], entry: str):
         self.computations, self.entry = computations, entry
@@ -56,7 +56,7 @@ class Program:
 
     @property
     def flops(self) -> int:
-        """Operations of matrix products, convolutions and attention. One multiply-add is two."""
+        """Operations of matrix products, convolutions and attention. A multiply-add counts as two operations."""
         return self._sum(self.entry, self._flops)
 
     def _sum(self, computation: str, count: collections.abc.Callable) -> int:
@@ -89,7 +89,7 @@ class Program:
         if target == "dot" or target.startswith("__cublas"):
             return 2 * math.prod(result) * math.prod(operands[0][i] for i in instruction.numbers("lhs_contracting_dim"))
         if target.startswith("__cudnn$fmha"):
-            # Two products of [B, N, H, K] forward; in the backward pass four, and the weights once more.
+            # The forward pass has two products of [B, N, H, K]; the backward pass has four, and recomputes the weights.
             dimensions = instruction.numbers('"dimensions')  # [B, H, N, M] of the weights
             return (10 if "Backward" in target else 4) * math.prod(dimensions) * operands[0][-1]
         if target == "convolution" or target.startswith("__cudnn$conv"):
@@ -109,7 +109,7 @@ def _convolution(target: str, operands: list[tuple[int, ...]], result: tuple[int
 
 
 def parse(text: str) -> Program:
-    """Read the text of a compiled program."""
+    """Parse the text of a compiled program."""
     computations: dict[str, dict[str, Instruction]] = {}
     current: dict[str, Instruction] = {}
     entry = ""
@@ -144,5 +144,5 @@ def _bits(dtype: str) -> int:
 
 
 def collectives(text: str) -> dict[str, int]:
-    """Count the operations that exchange data in the text of a compiled program, by kind."""
+    """Count the operations of each kind that exchange data, in the text of a compiled program."""
     return dict(collections.Counter(_COLLECTIVE.findall(text)))

@@ -1,4 +1,4 @@
-"""Plan of a recipe's training step on a target, by its compiler: memory, shortest time, and what makes it fit."""
+"""Plan of a recipe's training step on a target: memory, a lower bound of the time, and changes that make it fit."""
 
 import dataclasses
 import time
@@ -13,12 +13,12 @@ from tools.compile_plan import step_program
 from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
 from tools.compile_plan.targets import Target
 
-_MAX_IMAGES_PER_DEVICE = 4_096  # where the search for the largest batch ends
+_MAX_IMAGES_PER_DEVICE = 4_096  # limit of the search for the largest batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Fields of a recipe that determine the memory of a step. `batch_size` is the number of images over all devices."""
+    """Fields of a recipe that determine the memory of a step. `batch_size` is the global batch size."""
 
     batch_size: int
     remat: bool = False
@@ -38,7 +38,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Result of the compiler for one setting, and the bounds that follow from the hardware."""
+    """Result of the compiler for a setting, and bounds from the figures of the hardware."""
 
     setting: Setting
     target: Target
@@ -53,12 +53,12 @@ class Estimate:
 
     @property
     def free(self) -> int:
-        """Bytes left per device; negative if the program does not fit."""
+        """Free bytes per device; negative if the program does not fit."""
         return self.capacity - self.result.memory
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Lower bounds of the time of a step, from its operations and its traffic to memory and between chips."""
+        """Lower bounds of the time of a step by resource: operations, memory traffic, and traffic between chips."""
         result, target = self.result, self.target
         assert isinstance(result, Compiled), "a program that does not fit has no time"
         # In an all-gather or reduce-scatter, each chip of a ring sends (n - 1) / n of the data. An all-reduce is both.
@@ -72,13 +72,13 @@ class Estimate:
 
     @property
     def limit(self) -> str:
-        """The resource that takes the longest time."""
+        """Resource that takes the longest time."""
         seconds = self.seconds
         return max(seconds, key=lambda name: seconds[name])
 
     @property
     def step_seconds(self) -> float:
-        """Lower bound of the time of a step: all resources at their peak at the same time (roofline model)."""
+        """Lower bound of the time of a step, if all resources work at their peak simultaneously (roofline model)."""
         return max(self.seconds.values())
 
     @property
@@ -89,7 +89,7 @@ class Estimate:
 
 @dataclasses.dataclass
 class Planner:
-    """Planner that compiles settings of a recipe for a target, each of them once. Memory is in bytes per device."""
+    """Planner that compiles each setting of a recipe once for a target. Memory is in bytes per device."""
 
     compile_step: Callable[[Setting], Compiled | DoesNotFit]
     target: Target
@@ -121,8 +121,8 @@ class Planner:
     def largest_batch(self, setting: Setting) -> Estimate | None:
         """Search for the largest batch size that fits, to within a few percent.
 
-        Memory is roughly linear in the batch size, so guesses come from a line through the compiled settings. The
-        search begins at the batch size of the setting. None if not even one image per device fits.
+        Memory is roughly linear in the batch size, so the search interpolates between compiled settings. It starts at
+        the batch size of the setting, and returns None if not even one image per device fits.
         """
         unit = self.target.devices * setting.accumulation_steps
         most = _MAX_IMAGES_PER_DEVICE // setting.accumulation_steps
@@ -142,7 +142,7 @@ class Planner:
             attempt(self._next(tried, low, high))
 
     def _next(self, tried: dict[int, Estimate], low: int, high: int) -> int:
-        """Return a size between `low`, which fits, and `high`, which does not, on a line through known ones."""
+        """Interpolate the next size between `low`, which fits, and `high`, which does not fit."""
         known = sorted((abs(estimate.free), images, estimate.result.memory) for images, estimate in tried.items())
         (_, x1, y1), (_, x0, y0) = known[0], known[1] if len(known) > 1 else (0, 0, 0)
         if (y1 - y0) * (x1 - x0) > 0:
@@ -155,10 +155,10 @@ class Planner:
         return rounded if low + margin <= rounded <= high - margin else guess
 
     def remedies(self, setting: Setting) -> list[Estimate]:
-        """Return settings that fit instead of one that does not, the fastest first.
+        """Return settings that fit in place of a setting that does not fit, sorted by speed.
 
-        They recompute blocks, accumulate gradients over micro-batches, and shard the weights if possible, in all
-        combinations. The batch size stays the same, because the result of the training depends on it.
+        The settings combine rematerialization of blocks, gradient accumulation over micro-batches and, if possible,
+        sharded weights. The batch size does not change, because the result of the training depends on it.
         """
         found = []
         for fsdp in sorted({setting.fsdp, setting.fsdp or self.shards}):
@@ -168,7 +168,7 @@ class Planner:
         return sorted(found, key=lambda estimate: estimate.step_seconds)
 
     def _fewest_parts(self, setting: Setting) -> Estimate | None:
-        """Return the estimate with the fewest micro-batches that fits, or None."""
+        """Return the fitting estimate with the fewest micro-batches, or None."""
         steps = setting.accumulation_steps
         while setting.batch_size % (self.target.devices * steps) == 0:
             estimate = self.estimate(dataclasses.replace(setting, accumulation_steps=steps))
@@ -186,7 +186,7 @@ def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
 def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example: dict | None = None) -> Planner:
     """Return the planner of a recipe's training step on the current Keras backend.
 
-    `example` is the specification of a batch; see `step_program.batch_spec`.
+    `example` specifies a batch; see `step_program.batch_spec`.
     """
     data, optim, target = recipe.data, recipe.optim, compiler.target
     distribute.check_batch_size("data.batch_size", data.batch_size, target.devices, optim.accumulation_steps)

@@ -1,7 +1,7 @@
-"""The training step of a recipe as the program that each replica of `tf.distribute.Strategy` runs, or as that of JAX.
+"""Training step of a recipe, as the program of a replica of `tf.distribute.Strategy` or as a JAX program.
 
-It includes everything that `strategy.run` does: preprocessing on the device, mixup, forward and backward pass, the sum
-over all replicas, clipping, the update and the moving averages.
+The program includes the complete step: preprocessing on the device, mixup, forward and backward pass, the sum over all
+replicas, clipping, the update and the moving averages.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Replica(tf.distribute.ReplicaContext):
         self._replicas = replicas
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        """Sum over the replicas with the XLA operation that a compiled all-reduce becomes."""
+        """Sum over the replicas with XLA's operation for all-reduce."""
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(f"Only sums over the replicas are supported. Received: {reduce_op}.")
         group = tf.constant([list(range(self._replicas))])
@@ -38,21 +38,21 @@ class Replica(tf.distribute.ReplicaContext):
 
 
 def described(recipe: recipes.Recipe, classes: int, channels: int) -> keras.Model:
-    """Return the model of a recipe, whose variables of the same shape share one array of zeros."""
+    """Return the model of a recipe. To save memory, variables of the same shape share an array of zeros."""
     model = recipes.describe_model(recipe, classes, channels)
     for variable in model.variables:
-        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # Keras has no public way to set the value
+        variable._initialize(zeros(tuple(variable.shape), variable.dtype))  # no public function sets the value
     return model
 
 
 @functools.cache
 def zeros(shape: tuple[int, ...], dtype: str) -> tf.Tensor:
-    """Return the zeros of a shape, always the same tensor."""
+    """Return zeros. The same tensor is returned for each call with the same arguments."""
     return tf.zeros(shape, dtype)
 
 
 class Programs:
-    """Steps that each replica runs on TensorFlow, compiled by XLA. See `batch_spec` for `batch`."""
+    """Training steps of a TensorFlow replica, compiled by XLA. See `batch_spec` for `batch`."""
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
@@ -90,7 +90,7 @@ class Programs:
 
 
 class JaxPrograms:
-    """Steps that `keras-vit train` runs under `KERAS_BACKEND=jax`: one program over all devices."""
+    """Training steps of `keras-vit train` with `KERAS_BACKEND=jax`: one program for all devices."""
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
@@ -111,7 +111,7 @@ class JaxPrograms:
 
 
 def lower(function: Callable[..., Any], *specs: Any) -> bytes:
-    """Return a function of tensors, or dictionaries of them, as a serialized HLO module."""
+    """Return a function of tensors or dictionaries of tensors as a serialized HLO module."""
 
     @tf.function(jit_compile=True)
     def flat(*tensors):
@@ -123,7 +123,7 @@ def lower(function: Callable[..., Any], *specs: Any) -> bytes:
 def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None = None) -> dict[str, tf.TensorSpec]:
     """Return the specification of a training batch.
 
-    `example` is that of a batch of the source. None stands for preprocessed color images with one label each.
+    `example` is the specification of a batch of the source. None means preprocessed color images with one label each.
     """
     if example is None:
         host = preprocess.host_function(recipe.data.pp_train)

@@ -10,12 +10,12 @@ from tools.compile_plan.targets import GIB
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was compiled for a recipe. `rows` are (name, value) lines."""
+    """Report of the compiled settings of a recipe. `rows` are (name, value) lines."""
 
     estimate: Estimate
-    remedies: list[Estimate]  # that fit where the recipe does not
-    largest: dict[bool, Estimate | None]  # the largest batches, without and with rematerialization
-    versions: str  # of the compiler
+    remedies: list[Estimate]  # settings that fit if the recipe does not fit
+    largest: dict[bool, Estimate | None]  # largest batches without and with rematerialization
+    versions: str  # versions of the compiler
 
     def rows(self) -> list[tuple[str, str]]:
         estimate, target = self.estimate, self.estimate.target
@@ -32,7 +32,7 @@ class Report:
         return lines + [self._largest_row(remat, found) for remat, found in sorted(self.largest.items())]
 
     def _advice(self) -> list[tuple[str, str]]:
-        """Return the changes that make the step fit; each was compiled."""
+        """Return the changes that make the step fit. Each change was compiled."""
         lines = [
             f"{self._change(found)}  (fits with {_gib(found.free)} free, {_most(found)})" for found in self.remedies
         ]
@@ -56,7 +56,7 @@ class Report:
         return name, f"{found.setting.batch_size:,} ({each} per device) {how}: {_gib(found.free)} free, {_most(found)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of `rows` for JSON: all figures are per device."""
+        """Return the content of `rows` for JSON, with all figures per device."""
         target = self.estimate.target
         return {
             "target": target.name,

@@ -1,4 +1,4 @@
-"""Accelerators to plan for: TPU slices by their names on Google Cloud, and NVIDIA GPUs, with published figures."""
+"""Target accelerators with their published figures: NVIDIA GPUs, and TPU slices by their names on Google Cloud."""
 
 import dataclasses
 import math
@@ -9,23 +9,23 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """An accelerator with its published figures."""
+    """Accelerator with its published figures."""
 
     name: str  # such as "v5e" in v5e-256
     peak_flops: float  # operations per second in bfloat16, without sparsity
     memory: int  # bytes
     bandwidth: float  # bytes per second from and to the memory
-    interconnect: float  # bytes per second that it sends to others, over all links
+    interconnect: float  # bytes per second that a chip sends to other chips, over all links
     source: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Tpu(Chip):
-    """A generation of TPUs. The names of slices count TensorCores where a chip has two, else chips."""
+    """Generation of TPUs. Names of slices count TensorCores if a chip has two of them, and chips otherwise."""
 
     cores: int
-    devices: int  # that a program sees: one per core up to v3, one per chip since v4
-    dimensions: int  # of the interconnect
+    devices: int  # devices of a chip in a program: one per core up to v3, one per chip since v4
+    dimensions: int  # dimensions of the interconnect
 
 
 _DOCS = "https://cloud.google.com/tpu/docs/"
@@ -45,10 +45,10 @@ _ALIASES = {"v5litepod": "v5e"}  # its name in gcloud
 
 @dataclasses.dataclass(frozen=True)
 class Gpu(Chip):
-    """A GPU, with the figures of its data sheet. The interconnect is that of one direction."""
+    """GPU with the figures of its data sheet. The interconnect's speed is for one direction."""
 
-    title: str  # that the driver reports, after "NVIDIA"
-    capability: tuple[int, int]  # CUDA's number of the architecture
+    title: str  # name that the driver reports after "NVIDIA"
+    capability: tuple[int, int]  # compute capability of CUDA
     processors: int  # streaming multiprocessors
     clock: float  # GHz, boost
     l2_cache: int  # MiB
@@ -68,13 +68,13 @@ GPUS = {
     )
 }
 # KiB of shared memory, threads and float32 lanes of a multiprocessor, by architecture (CUDA programming guide, compute
-# capabilities). One block may use all of the shared memory but 1 KiB.
+# capabilities). A block can use all of the shared memory except for 1 KiB.
 _PROCESSORS = {(8, 0): (164, 2_048, 64), (8, 9): (100, 1_536, 128), (9, 0): (228, 2_048, 128)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Accelerators of one kind that train together. Figures are those of a device, which a program sees."""
+    """Accelerators of one kind that train together. Figures are per device, as seen by a program."""
 
     name: str
     chips: int
@@ -98,12 +98,12 @@ class Target:
 
     @property
     def _each(self) -> int:
-        """Devices of a chip."""
+        """Number of devices per chip."""
         return self.chip.devices if isinstance(self.chip, Tpu) else 1
 
 
 def topology(target: Target) -> str:
-    """Return the name of a target for the compiler: `v5e:16x16`; of GPUs, partitions, hosts and devices."""
+    """Return the compiler's name of a target: `v5e:16x16` for TPUs; partitions, hosts and devices for GPUs."""
     if isinstance(target.chip, Gpu):
         return f"1x1x{target.chips}"
     return f"{target.chip.name}:{'x'.join(map(str, shape(target.chips, target.chip.dimensions)))}"
@@ -113,7 +113,7 @@ def shape(chips: int, dimensions: int) -> tuple[int, ...]:
     """Return the chips of a slice along each dimension, in ascending order: (2, 4) or (2, 2, 4)."""
     sides = [1] * dimensions
     for _ in range(int(math.log2(chips))):
-        # Double the smallest side, the last one of equals; a third dimension only beyond the 2 x 2 chips of a host.
+        # Double the smallest side, or the last of equal sides. Beyond the 2 x 2 chips of a host, use a third dimension.
         candidates = [2, 1, 0] if min(sides[:2]) >= 2 else [1, 0]
         index = min((i for i in candidates if i < len(sides)), key=lambda i: sides[i])
         sides[index] *= 2
@@ -121,7 +121,7 @@ def shape(chips: int, dimensions: int) -> tuple[int, ...]:
 
 
 def configuration(gpu: Gpu) -> str:
-    """Return a GPU as the compiler's `GpuTargetConfigProto`."""
+    """Return the compiler's `GpuTargetConfigProto` for a GPU."""
     shared, threads, lanes = _PROCESSORS[gpu.capability]
     fields = {
         "threads_per_block_limit": 1_024,
@@ -151,7 +151,7 @@ def configuration(gpu: Gpu) -> str:
 
 
 def parse(name: str) -> Target:
-    """Return the target of a name: a slice such as `v5e-256`, `v3-8` or `v4-32`, or GPUs such as `h100` or `h100:8`."""
+    """Parse the name of a target: a slice such as `v5e-256`, `v3-8` or `v4-32`, or GPUs such as `h100` or `h100:8`."""
     match = re.fullmatch(r"([\w-]+)(?::([1-8]))?", name)
     if match and match[1] in GPUS:
         return Target(name, int(match[2] or 1), GPUS[match[1]])

@@ -12,7 +12,7 @@ RATE, DECAY = 0.01, 0.001
 
 
 def addons(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Activations, group normalization, four optimizers and two metrics."""
+    """Compute activations, group normalization, four optimizers and two metrics."""
     import tensorflow as tf
     import tensorflow_addons as tfa
 
@@ -39,7 +39,7 @@ def addons(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def _follow(stored: remake.Arrays, name: str, create: Callable[[], Any]) -> np.ndarray:
-    """The weight after each step."""
+    """Return the weight after each step."""
     import tensorflow as tf
 
     optimizer, weight, after = create(), tf.Variable(stored[f"{name}_w0"]), []
@@ -50,7 +50,7 @@ def _follow(stored: remake.Arrays, name: str, create: Callable[[], Any]) -> np.n
 
 
 def _averages(stored: remake.Arrays) -> np.ndarray:
-    """The moving average of a weight after each step of gradient descent."""
+    """Return the moving average of a weight after each step of gradient descent."""
     import tensorflow as tf
     import tensorflow_addons as tfa
 

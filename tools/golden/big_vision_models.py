@@ -10,7 +10,7 @@ PACKAGES = ("flax", "jax", "tensorflow")
 
 
 def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Encoded tokens, the input of the head, and the logits."""
+    """Compute the encoded tokens, the input of the head, and the logits."""
     from big_vision.models import vit as project
 
     stored, meta = remake.read(name)
@@ -32,7 +32,7 @@ def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def bit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """The input of the head and the logits; the file of BiT's own names has the weights of the other."""
+    """Compute the input of the head and the logits. Both files have the same weights; one uses BiT's own names."""
     from big_vision.models import bit_paper as project
 
     stored, meta = remake.read(name)
@@ -43,7 +43,7 @@ def bit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def preprocessing(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """The pictures of tests/golden/images after each pipeline."""
+    """Compute the output of each pipeline for the images in tests/golden/images."""
     import big_vision.pp.ops_image  # noqa: F401  registers the operations
     import tensorflow as tf
     from big_vision.pp import builder
@@ -58,7 +58,7 @@ def preprocessing(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def few_shot(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Accuracies of the linear probe for each strength."""
+    """Compute the accuracy of the linear probe for each regularization strength."""
     from big_vision.evaluators import fewshot_lsr as project
 
     stored, meta = remake.read(name)

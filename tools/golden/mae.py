@@ -12,7 +12,7 @@ DECODER = ("decoder_embed_dim", "decoder_depth", "decoder_num_heads", "mlp_ratio
 
 
 def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Latents, masks, predictions, losses, gradients, and a training run with the noise of each step given."""
+    """Compute latents, masks, predictions, losses, gradients, and a training run with given noise for each step."""
     import torch
     from models_mae import MaskedAutoencoderViT  # of the project
 
@@ -47,7 +47,7 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def _trajectory(model: Any, stored: remake.Arrays, recipe: dict[str, Any]) -> remake.Arrays:
-    """AdamW with decay on matrices, as the description says; the rates are stored."""
+    """Train with AdamW and weight decay on matrices, according to the description. The rates are stored."""
     import torch
 
     model.train()
@@ -71,7 +71,7 @@ def _trajectory(model: Any, stored: remake.Arrays, recipe: dict[str, Any]) -> re
 
 
 def _noise(values: np.ndarray) -> Any:
-    """Let `torch.rand`, which decides on the hidden patches, return given values."""
+    """Let `torch.rand`, which selects the hidden patches, return the given values."""
     from unittest import mock
 
     import torch

@@ -1,4 +1,4 @@
-"""What the programs share: reading a golden file, comparing what was computed again, and writing it."""
+"""Functions that all programs share: reading, comparing and writing golden files."""
 
 import argparse
 import importlib.metadata
@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def read(name: str) -> tuple[Arrays, dict[str, Any]]:
-    """Return the arrays of NAME.npz and its description; nothing for a file that is still to be made."""
+    """Return the arrays and the description of NAME.npz. Both are empty if the file does not exist yet."""
     path = GOLDEN / f"{name}.npz"
     if not path.exists():
         return {}, {}
@@ -25,12 +25,12 @@ def read(name: str) -> tuple[Arrays, dict[str, Any]]:
 
 
 def random(name: str, shape: Sequence[int], scale: float = 0.2) -> np.ndarray:
-    """Return normal random numbers that the name decides."""
+    """Return normally distributed random numbers, seeded by the name."""
     return np.random.default_rng(zlib.crc32(name.encode())).normal(0, scale, shape).astype(np.float32)
 
 
 def tree(arrays: Arrays, prefix: str) -> dict[str, Any]:
-    """Return the arrays whose names begin with a prefix as nested dictionaries."""
+    """Return nested dictionaries of the arrays whose names begin with a prefix."""
     nested: dict[str, Any] = {}
     for name, value in arrays.items():
         if name.startswith(prefix):
@@ -43,7 +43,7 @@ def tree(arrays: Arrays, prefix: str) -> dict[str, Any]:
 
 
 def flat(nested: dict[str, Any], prefix: str) -> Arrays:
-    """Return nested dictionaries as arrays with paths for names."""
+    """Return the arrays of nested dictionaries, named by their paths."""
     arrays = {}
     for name, value in nested.items():
         path = f"{prefix}{name}"
@@ -57,7 +57,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def largest_difference(first: Arrays, second: Arrays) -> float:
-    """Return the largest difference of arrays with the same names, relative to the largest value of each."""
+    """Return the maximum difference of arrays with the same name, relative to the maximum value of the array."""
     differences = [0.0]
     for name in sorted(set(first) & set(second)):
         one, other = np.asarray(first[name], np.float64), np.asarray(second[name], np.float64)
@@ -68,15 +68,15 @@ def largest_difference(first: Arrays, second: Arrays) -> float:
 
 
 def main(files: Mapping[str, Callable[[str], tuple[Arrays, dict[str, Any]]]], packages: Sequence[str]) -> None:
-    """Compute files of a project again.
+    """Recompute golden files of a project, and compare or write them.
 
     Args:
-        files: For each name, a function that returns everything that the file holds, and its description.
-        packages: The packages whose versions the description states.
+        files: Functions by file name that return the arrays of the file and its description.
+        packages: Packages whose versions are recorded in the description.
     """
     parser = argparse.ArgumentParser(description=f"Needs: pip install {' '.join(packages)}")
     parser.add_argument("names", nargs="*", default=list(files), metavar="NAME", help="names; all by default")
-    parser.add_argument("--output", type=pathlib.Path, help="directory to write to; only compares if not given")
+    parser.add_argument("--output", type=pathlib.Path, help="output directory; only compares if omitted")
     flags = parser.parse_args()
     for name in flags.names:
         arrays, meta = files[name](name)

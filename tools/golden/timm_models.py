@@ -12,14 +12,14 @@ SIZES = ("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio
 
 
 def plain(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Logits and tokens of a `VisionTransformer` whose arguments are in the description."""
+    """Compute logits and tokens of a `VisionTransformer` with the arguments in the description."""
     import torch
     from timm.models import vision_transformer
 
     _, meta = remake.read(name)
     arguments = {key: meta[key] for key in (*SIZES, "reg_tokens") if key in meta}
     if "reg_tokens" in meta:
-        arguments["init_values"] = 0.1  # layer scale; the values are those of the file
+        arguments["init_values"] = 0.1  # enables layer scale; its values come from the file
     network = vision_transformer.VisionTransformer(**arguments)
     torch_weights.assign(network, name.removesuffix("_io"))
     image = torch_weights.images(name, (2, meta["img_size"], meta["img_size"], 3))
@@ -30,7 +30,7 @@ def plain(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def described(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Tokens, pooled features and output of a model that NAME_config.json describes."""
+    """Compute tokens, pooled features and output of the model described by NAME_config.json."""
     import timm
     import torch
 
@@ -50,7 +50,7 @@ def described(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def hybrid(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Logits of R+Ti/16 with one narrow block."""
+    """Compute the logits of R+Ti/16 with one narrow block."""
     import timm
     import torch
 

@@ -1,4 +1,4 @@
-"""Weights and inputs of the models of PyTorch projects, whose weights are in a `.safetensors` file each."""
+"""Weights and inputs of the models of PyTorch projects. Each model has its weights in a `.safetensors` file."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tools.golden import remake
 
 
 def assign(network: Any, name: str, directory: Any = remake.GOLDEN) -> None:
-    """Give a network the weights of NAME.safetensors; random ones, which are written, if there is no such file."""
+    """Load NAME.safetensors into a network. If the file does not exist, assign random weights and write the file."""
     import torch
 
     path = directory / f"{name}.safetensors"
@@ -24,13 +24,13 @@ def assign(network: Any, name: str, directory: Any = remake.GOLDEN) -> None:
 
 
 def images(name: str, shape: tuple[int, int, int, int]) -> np.ndarray:
-    """Return the images `[B, H, W, C]` of NAME.npz; random ones if there is no such file."""
+    """Return the images `[B, H, W, C]` of NAME.npz, or random images if the file does not exist."""
     stored, _ = remake.read(name)
     return stored["image"] if "image" in stored else remake.random(f"{name}/image", shape, 1.0)
 
 
 def channels_first(image: np.ndarray) -> Any:
-    """Return images as PyTorch takes them."""
+    """Return images in PyTorch's layout."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(image, -1, 1)))

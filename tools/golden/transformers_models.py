@@ -14,19 +14,19 @@ PACKAGES = ("transformers", "torch")
 
 
 def _model(kind: str, name: str) -> Any:
-    """A model of transformers with the configuration and the weights of its files."""
+    """Create a model of transformers with the configuration and weights of its golden files."""
     import transformers
 
     network_class = getattr(transformers, kind)
     config = network_class.config_class.from_json_file(remake.GOLDEN / f"{name}_config.json")
-    config._attn_implementation = "eager"  # gives attention probabilities
+    config._attn_implementation = "eager"  # returns attention probabilities
     network = network_class(config)
     torch_weights.assign(network, name)
     return network
 
 
 def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Logits, attention and the last tokens."""
+    """Compute the logits, the attention and the last tokens."""
     import torch
 
     network = _model("ViTForImageClassification", "hf_vit")
@@ -34,7 +34,7 @@ def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
     with torch.no_grad():
         pixels = torch_weights.channels_first(image)
         found = network(pixels, output_attentions=True)
-        # Before the last normalization, as the model's body returns it after.
+        # The tokens before the last normalization; the model's body returns them after the normalization.
         last = network.vit(pixels).last_hidden_state
     attention = {f"attention_{index}": value.numpy() for index, value in enumerate(found.attentions)}
     arrays = {"image": image, "logits": found.logits.numpy(), "last_hidden": last.numpy(), **attention}
@@ -42,7 +42,7 @@ def vit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def deit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """The logits of both heads, and their mean."""
+    """Compute the logits of both heads and their mean."""
     import torch
 
     network = _model("DeiTForImageClassificationWithTeacher", "hf_deit")
@@ -54,7 +54,7 @@ def deit(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Loss, reconstruction and mask for given noise."""
+    """Compute the loss, the reconstruction and the mask for given noise."""
     import torch
 
     network = _model("ViTMAEForPreTraining", "hf_mae")
@@ -68,14 +68,14 @@ def masked_autoencoder(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def tower(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Every hidden state before the last norm, and the outputs, of the model that the files describe."""
+    """Compute all hidden states before the last norm and the outputs of the model described by the files."""
     import torch
     import transformers
 
     stored, meta = remake.read(name)
     name = name.removesuffix("_io")
     files = {"config.json": f"{name}_config.json", "model.safetensors": f"{name}.safetensors"}
-    with tempfile.TemporaryDirectory() as folder:  # transformers renames tensors as it reads them
+    with tempfile.TemporaryDirectory() as folder:  # transformers renames tensors while it reads files
         for target, source in files.items():
             shutil.copy(remake.GOLDEN / source, pathlib.Path(folder) / target)
         config = json.loads((pathlib.Path(folder) / "config.json").read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ def tower(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def image_processors(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Pixels of each processor that the description states for each image, with Pillow."""
+    """Compute the pixels of each image with each processor in the description, using Pillow."""
     import transformers
 
     stored, meta = remake.read(name)

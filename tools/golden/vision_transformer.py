@@ -32,14 +32,14 @@ def _model(meta: dict[str, Any]) -> Any:
 
 
 def _weights(stored: remake.Arrays) -> dict[str, Any]:
-    """The weights under today's names; files of naming "legacy" have those of the first published checkpoints."""
+    """Return the weights by their current names. Files with the naming "legacy" use older names."""
     from vit_jax import checkpoint
 
     return checkpoint.convert_pre_linen(remake.tree(stored, "params/"))
 
 
 def model(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """The output of the encoder and the logits."""
+    """Compute the output of the encoder and the logits."""
     stored, meta = remake.read(name)
     logits, state = _model(meta).apply(
         {"params": _weights(stored)}, stored["image"], train=False, capture_intermediates=True
@@ -49,7 +49,7 @@ def model(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def positions(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Tables of positions at other resolutions."""
+    """Compute position embeddings at other resolutions."""
     from vit_jax import checkpoint
 
     stored, meta = remake.read(name)
@@ -62,7 +62,10 @@ def positions(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def trajectory(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Eight steps from the weights of traj_model: momentum of vit_jax, or AdamW of optax with decay and averages."""
+    """Train eight steps from the weights of traj_model.
+
+    The optimizer is vit_jax's momentum, or optax's AdamW with weight decay and moving averages.
+    """
     import jax
     import jax.numpy as jnp
     import optax

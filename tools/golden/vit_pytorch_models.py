@@ -1,4 +1,4 @@
-"""Golden files of vit-pytorch, whose releases differ: install the one that the description of a file names."""
+"""Golden files of vit-pytorch. Its releases differ, so install the release in the description of the file."""
 
 import importlib
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from tools.golden import remake, torch_weights
 
 PACKAGES = ("vit-pytorch", "torch")
-CLASSES = {  # of the names in descriptions: the module and the class
+CLASSES = {  # module and class by the name in descriptions
     "ViT": ("vit_pytorch", "ViT"),
     "SimpleViT": ("vit_pytorch.simple_vit", "SimpleViT"),
     "SimpleViT of simple_vit_with_register_tokens": ("vit_pytorch.simple_vit_with_register_tokens", "SimpleViT"),
@@ -14,7 +14,7 @@ CLASSES = {  # of the names in descriptions: the module and the class
 
 
 def model(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """Logits of the model that the description names."""
+    """Compute the logits of the model that is named in the description."""
     import torch
 
     _, meta = remake.read(name)
@@ -29,7 +29,7 @@ def model(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
 
 
 def masked_patches(name: str) -> tuple[remake.Arrays, dict[str, Any]]:
-    """The classes of mean colors, which vit-pytorch's masked patch prediction computes, and their loss."""
+    """Compute the classes of mean colors and the loss of vit-pytorch's masked patch prediction."""
     import torch
     from vit_pytorch.mpp import MPPLoss
 
