@@ -156,7 +156,7 @@ class Loop:
         )
 
     def _next_count(self, step: int, speed: Speed) -> int:
-        """Return the number of steps until the next log line, evaluation or checkpoint. It never changes the results."""
+        """Return the number of steps until the next log line, evaluation or checkpoint. It does not affect results."""
         recipe = self.recipe
         of_evaluators = (evaluator.intervals() for evaluator in self.evaluators)
         intervals = [recipe.log_every, recipe.checkpoint_every, *itertools.chain(*of_evaluators)]

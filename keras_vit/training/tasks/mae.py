@@ -47,7 +47,7 @@ class MAE(Task):
         return {"loss": losses, "explained": 1.0 - losses / (variances + 1e-6)}, predictions
 
     def targets(self, images: Any) -> Any:
-        """Return the pixels of all patches, float32 `[b, N, pixels]`, normalized if the task sets `normalize_pixels`."""
+        """Return the pixels of all patches, float32 `[b, N, pixels]`, normalized if `normalize_pixels` is set."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
         if not self.arguments.normalize_pixels:
             return pixels
