@@ -119,7 +119,7 @@ class TrainStep:
         return self._sharded(gradients), moved, means
 
     def _micro_batches(self, values):
-        """Reshape `[b, ...]` to `[m, b / m, ...]`. Each micro-batch takes every m-th row, and so rows of every device."""
+        """Reshape `[b, ...]` to `[m, b / m, ...]`. A micro-batch is every m-th row, with rows of every device."""
         values = values.reshape([-1, self.recipe.optim.accumulation_steps, *values.shape[1:]])
         sharding = NamedSharding(self.devices.mesh, PartitionSpec(None, AXIS))
         return jax.lax.with_sharding_constraint(jnp.moveaxis(values, 1, 0), sharding)
