@@ -229,7 +229,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Wait until the checkpoints are written, unless an error may have ended the other workers."""
+        """Wait for the checkpoints when a run ends, except after errors that may have ended the other workers."""
         try:
             yield
         except (Diverged, Interrupted):

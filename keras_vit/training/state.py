@@ -96,12 +96,12 @@ class BaseState:
         return arrays | dict(zip(self.average_names(), self.averages, strict=True))
 
     def slot_names(self) -> list[list[str]]:
-        """Return the names in a checkpoint of each weight's slots."""
+        """Return the checkpoint names of each weight's slots."""
         paths = [weight.path for weight in self.trained]
         return [[f"optimizer/{slot.name}/{path}" for slot in self.rule.slots(path)] for path in paths]
 
     def average_names(self) -> list[str]:
-        """Return the names in a checkpoint of the averages."""
+        """Return the checkpoint names of the averages."""
         return [f"average/{weight.path}" for weight in self.trained] if self.averages else []
 
     def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
