@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     with _lock.locked(folder, "--output"):
         try:
             if os.path.exists(output):
-                raise FileExistsError(f"--output={output} exists, and is not overwritten. Give another name.")
+                raise FileExistsError(f"--output={output} exists and is not overwritten. Give another name.")
             names, features = collect(folder, paths)
             write(output, names, features)
             complete = True
@@ -166,7 +166,7 @@ def read(file: str, key: str) -> Rows | None:
                 return content["names"], content["features"]
     except Exception as error:  # NumPy and zipfile raise many kinds of errors for a damaged file
         logging.warning("%s is damaged: %s", file, error)
-    logging.warning("The images of %s are read again.", file)
+    logging.warning("The features of %s are computed again.", file)
     return None
 
 

@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     predictor.prepare_for_many()
     results = suite.run(context)
     if options.json:
-        # Without --evaluators: one object, which also names the model and the data.
+        # Without --evaluators, the output is one object that also names the model and the data.
         origin = {"model": predictor.path, "model_sha256": predictor.card.sha256, "kind": predictor.kind}
         origin |= {"data": source, "split": split}
         alone = {**origin, **results[0].details, **results[0].metrics}

@@ -77,10 +77,10 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 def caption() -> str:
     """Return the caption of the table, which explains its numbers."""
     return (
-        "Top-1 is the accuracy on ImageNet that the owners of the weights state. Parameters and operations are those "
-        "of one image of this size, with the head of the weights; a multiply-add is two operations. Images/s and "
-        "memory were measured at 224 pixels and 1,000 classes in float32, with batches of 16 or 8 images, or one image "
-        f"of the S models, on {measured()['machine']}. Memory is the peak of the process."
+        "Top-1 is the published accuracy on ImageNet. Parameters and operations are counted for one image of this "
+        "size, with the head of the weights; a multiply-add is two operations. Images/s and memory were measured at "
+        "224 pixels and 1,000 classes in float32, with batches of 16 or 8 images, or one image for the S models, on "
+        f"{measured()['machine']}. Memory is the peak of the process."
     )
 
 

@@ -60,7 +60,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
     teacher = []
     if planned.teacher:
-        teacher = [("", f"that of the teacher included, of {amount(planned.teacher.macs)}multiply-adds per image")]
+        teacher = [("", f"including the teacher, with {amount(planned.teacher.macs)}multiply-adds per image")]
     rows = [
         ("model", f"{model.variant}, {model.image_size} px{tokens}, {classes:,} classes"),
         ("parameters", f"{counted.parameters:,}"),

@@ -158,7 +158,9 @@ def check_flags(paths: Sequence[str]) -> None:
     if not is_table:
         return
     if options.json:
-        raise ValueError(f"--json prints predictions. Leave it out, or --output. Received: --json --output={output}.")
+        raise ValueError(
+            f"--json prints predictions. Leave out --json or --output. Received: --json --output={output}."
+        )
     if output.endswith(".parquet"):
         tables.import_pyarrow()
     tables.check_names(paths)

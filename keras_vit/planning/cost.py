@@ -41,7 +41,7 @@ class Cost:
 
 
 def of_variant(name: str, **arguments: Any) -> Cost:
-    """Return the costs of a named model without building it. The arguments are those of `keras_vit.create_model`."""
+    """Return the costs of a named model without building it. See `keras_vit.create_model` for the arguments."""
     if name in models.VIT:
         return of_config(models.ViTConfig(**{**dataclasses.asdict(models.VIT[name]), **arguments}))
     if name in models.BIT:

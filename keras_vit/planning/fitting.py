@@ -129,7 +129,9 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
         if fits and seconds <= limit / (1 if users else rules.FEWEST):
             break
         if len(possible) > 1:
-            reasons["images"] = "larger ones take " + (f"too long for {duration(limit)}" if fits else "too much memory")
+            reasons["images"] = "larger images take " + (
+                f"too long for {duration(limit)}" if fits else "too much memory"
+            )
     if seconds > limit and not users:
         total = max(rules.MIN_STEPS, int(limit / per_step))
         base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))

@@ -1,7 +1,7 @@
 """Common parts of the programs in `train/` and `export/`: flags, readable errors, exit codes.
 
-A program defines its flags, imports what it needs within `program.imports(__name__)`, and has a `main(argv)` that
-`program.run(main)` calls. Exit codes:
+A program defines its flags, imports its modules within `program.imports(__name__)`, and has a function `main(argv)`
+that `program.run(main)` calls. Exit codes:
 
     0    done
     1    failed; the last lines contain the reason
@@ -13,8 +13,8 @@ A program defines its flags, imports what it needs within `program.imports(__nam
     130  stopped by Ctrl-C (by the second one, where the first one saves)
     143  stopped by SIGTERM (by the second one, where the first one saves)
 
-A program ends within ten seconds after SIGTERM or Ctrl-C, or logs what it finishes first and how long that takes. A
-second signal, at least two seconds after the first signal, ends it at once.
+A program ends within ten seconds after SIGTERM or Ctrl-C. If it has to finish some work first, it logs the work and the
+expected time. A second signal, at least two seconds after the first signal, ends it at once.
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """

@@ -75,7 +75,7 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 def help_text(doc: str, full: bool = False) -> str:
     """Return the help of the running program. With `full`, it also lists the flags of other packages."""
-    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show what TensorFlow and converters print."
+    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show the output of TensorFlow and converters."
     return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
 
 

@@ -57,7 +57,9 @@ def _await(addresses: dict[str, str]) -> None:
         waited = time.monotonic() - started
         missing = ", ".join(f"{name} at {address} ({errors[name]})" for name, address in addresses.items())
         if waited > LIMIT:
-            raise Interrupted(f"Workers of TF_CONFIG have not come in {duration(waited)}: {missing}. Start all again.")
+            raise Interrupted(
+                f"Workers of TF_CONFIG did not start within {duration(waited)}: {missing}. Start all workers again."
+            )
         if waited > due:
             due = waited + EVERY
             logging.warning("Waiting for workers of TF_CONFIG for %s. Not reached: %s", duration(waited), missing)

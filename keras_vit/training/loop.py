@@ -140,7 +140,7 @@ class Loop:
         step, read = self.state.progress.step, self.read() if self.read is not None else None
         if read == step:
             return f"This worker has no batch for step {step + 1}: reading its data hangs."
-        own = f" It has read the batches up to step {read}; a worker that has read fewer hangs." if read else ""
+        own = f" This worker has read the batches up to step {read}; a worker with fewer batches hangs." if read else ""
         return f"Another worker does not finish the steps from {step + 1} on; see its log.{own}"
 
     def _release(self, stop: StopRequest) -> None:

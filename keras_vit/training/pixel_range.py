@@ -22,8 +22,8 @@ def set_normalization(model: ConfiguredModel, pp: str) -> None:
     if known is not None and not np.allclose(known, (mean, deviation), rtol=1e-4):
         own = operation(known, input_range)
         logging.warning(
-            "The weights expect images after %s. The preprocessing of this recipe is %r. To change it, end "
-            "--config.data.pp_train in that operation, too: --config.data.pp_eval='%s'",
+            "The weights expect images after %s. The preprocessing of this recipe is %r. To change it, set both "
+            "--config.data.pp_train and --config.data.pp_eval to end in that operation: --config.data.pp_eval='%s'",
             own,
             pp,
             "|".join(filter(None, (preprocess.split(pp)[0], own))),

@@ -162,7 +162,7 @@ def write_config(
             return before
         entry: dict[str, Any] = {"until_step": step, **{part: before[part] for part in parts if part in before}}
         config["history"] = [*before.get("history", []), entry]
-        logging.info("The earlier record of %s is kept in its history.", path)
+        logging.info("The history in %s keeps the earlier record.", path)
         changed = []
         for part in ("versions", "devices"):
             old, new = before.get(part, {}), config.get(part, {})
@@ -260,7 +260,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     if model.config.include_top:
         model.class_names, model.values = (None, stated) if stated else (names, None)
     step = checkpoints.step_of(prefix)
-    logging.info("The weights are those of step %d, from %s", step, prefix)
+    logging.info("Using the weights of step %d, from %s", step, prefix)
     return model, step, sha256
 
 

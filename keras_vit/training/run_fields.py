@@ -55,9 +55,9 @@ def check(
     if (changed or serious) and not change_recipe:
         what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
-            f"{what}. There -> here: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
-            "give another --workdir for a new run, or --change_recipe to continue from its last checkpoint with these; "
-            "the record of the earlier recipe is kept."
+            f"{what}. Before -> now: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
+            "give another --workdir for a new run, or give --change_recipe to continue from the last checkpoint with "
+            "the new recipe and data; the record of the earlier recipe is kept."
         )
     for change in (*changed, *listed):
         logging.warning("Changed since the last start: %s", change)

@@ -27,7 +27,7 @@ def report_text(
         lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
     lines += ["", f"In {directory}: {', '.join(files)}"]
-    lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]
+    lines += [f"To visualize attention: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
 
 

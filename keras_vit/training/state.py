@@ -90,7 +90,7 @@ class BaseState:
         variables = [*self.trained, *self.fixed, *self.moving]
         arrays = {f"model/{weight.path}": weight.value for weight in variables}
         if len(arrays) < len(variables):
-            raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
+            raise ValueError("The variables of a model must have different paths, which name them in checkpoints.")
         for names, slots in zip(self.slot_names(), self.slots, strict=True):
             arrays |= dict(zip(names, slots, strict=True))
         return arrays | dict(zip(self.average_names(), self.averages, strict=True))

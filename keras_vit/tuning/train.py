@@ -152,7 +152,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
     """Load the checkpoint of a recipe, if it has one. `head="auto"` resets a head with another order of the classes."""
     path = recipes.weights_path(recipe)
     if path is None:
-        logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
+        logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
         return
     head = recipe.model.head
     if head == "auto" and recipe.task.labels in ("values", "masks"):

@@ -169,7 +169,7 @@ class Workers:
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
-        if final and not died:  # after a death, the errors of the others may be unknown
+        if final and not died:  # the death of a worker may cause unknown errors in the others
             return failed[final[0]], self._end_of(final[0])
         if self.hung and not died:
             return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"

@@ -31,8 +31,8 @@ def create_backend(
     """Return the backend on the requested devices; see `keras_vit.training.create.create`."""
     if tpu != "local":
         raise ValueError(
-            f"Under KERAS_BACKEND=jax the TPU is that of this machine or pod. Received: --tpu={tpu}. Start the program "
-            "on each of its hosts, with --several_hosts."
+            f"With KERAS_BACKEND=jax, --tpu must be local, for the TPU of this machine or pod. Received: --tpu={tpu}. "
+            "Start the program on each host of the pod, with --several_hosts."
         )
     if recipe.deterministic:
         ask_for_determinism()

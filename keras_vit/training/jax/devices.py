@@ -123,7 +123,7 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
 
     if name not in distribute.JAX_STRATEGIES:
         raise ValueError(
-            f"Under KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
+            f"With KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
             f"Received: {name!r}"
         )
     tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads data; JAX needs the memory of the GPU

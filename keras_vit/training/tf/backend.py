@@ -24,7 +24,7 @@ def create_backend(
 ) -> "TensorFlowBackend":
     """Return the backend with the requested strategy; see `keras_vit.training.create.create`."""
     if several_hosts:
-        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. Under TensorFlow, give each machine its TF_CONFIG.")
+        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
     strategy = distribute.create_strategy(name, tpu, virtual_devices)
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
