@@ -120,8 +120,8 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:
         raise ValueError(
-            f"{folder!r} has the features of an interrupted call with other values of: {', '.join(different)}. Remove "
-            "it to start again, or give another --output."
+            f"{folder!r} contains the features of an interrupted call with other values of: {', '.join(different)}. "
+            "Remove it to start again, or give another --output."
         )
     if parts_in(folder):
         logging.info("Resuming from %s", folder)

@@ -26,7 +26,7 @@ flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May b
 flags.DEFINE_multi_string("range", [], "FIELD=LOW,HIGH of the recipe, for --trials.")
 flags.DEFINE_integer("trials", 0, "Number of settings that Optuna chooses from --grid and --range.", 0)
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
-common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.", schemes=())
+common_flags.define_written_flag("workdir", "Directory for all runs; finished runs in it are not repeated.", schemes=())
 flags.DEFINE_string("metric", "", "Metric that determines the best setting, such as eval_loss.")
 flags.DEFINE_bool("prune", True, "Stop runs that are among the worst quarter.")
 flags.DEFINE_integer("parallel", 1, "Number of simultaneous runs.", 1)

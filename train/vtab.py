@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 
 flags.DEFINE_string("model", "ViT_B16", "Variant to train, such as ViT_S16.")
 flags.DEFINE_string("weights", None, "Initial weights: a published name such as augreg, or a file.")
-common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.", schemes=())
+common_flags.define_written_flag("workdir", "Directory for all runs; finished runs in it are not repeated.", schemes=())
 flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; all if not given. May be repeated.")
 flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")

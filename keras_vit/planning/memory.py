@@ -50,7 +50,7 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
     if needed > free:
         advice = _advice(recipe, lambda changed: need_of(changed)[1], free, backend.num_replicas)
         logging.warning(
-            "Training takes about %s of memory, and %s %s: this program may be ended. %s",
+            "Training takes about %s of memory, but %s %s. The system may kill this program. %s",
             *(_gb(needed), _gb(free), "a device has" if on_gpu else "are free", advice),
         )
 

@@ -48,7 +48,7 @@ def define_distribution_flags() -> None:
     """Define `--distribute`, `--tpu` and `--virtual_devices`."""
     flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes all devices of the machine.")
     flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
-    flags.DEFINE_integer("virtual_devices", 0, "Split the CPU into this many devices, to try out several.", 0)
+    flags.DEFINE_integer("virtual_devices", 0, "Number of virtual devices to split the CPU into, for tests.", 0)
 
 
 def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
@@ -80,7 +80,7 @@ def define_preprocess_flag(when: str) -> None:
 def define_images_flag(purpose: str) -> None:
     """Define `--images`."""
     flags.DEFINE_multi_string(
-        "images", [], f"Image file, folder or pattern {purpose}, may be repeated; the evaluation data if not given."
+        "images", [], f"Image file, folder or pattern {purpose}; the evaluation data if not given. May be repeated."
     )
 
 

@@ -107,7 +107,7 @@ def _explain_lost_worker(error: BaseException) -> str | None:
         return None
     text = text.replace(":\n", ": ").split("\n", 1)[0]  # the next line names the worker
     return (
-        f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from "
+        f"Another worker ended or cannot be reached; see its log. ({text}) Start all workers again to resume from "
         "the last checkpoint."
     )
 

@@ -90,7 +90,7 @@ class CheckpointStore:
             if problem is None:
                 with Progress("Reading the last checkpoint"):
                     return read(prefix, specs)
-            logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
+            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", prefix, problem)
         if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is whole: {', '.join(prefixes)}. Repair the disk, or "

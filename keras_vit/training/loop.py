@@ -195,7 +195,7 @@ class Loop:
         for line in lines:
             writer.write(progress.step, line)
         if last and progress.step < self.recipe.total_steps:
-            text = "Training ends at step %d: %d evaluations in a row brought no better %s (--config.stop_after)"
+            text = "Training ends at step %d: the last %d evaluations did not improve the %s (--config.stop_after)"
             logging.info(text, progress.step, self.recipe.stop_after, score.name)
         if best:
             progress.best = score.goodness(float(np.float32(results[name])))
@@ -251,8 +251,8 @@ class Loop:
             loss, norm, rate = (history[name][wrong[0]] for name in ("loss", "grad_norm", "learning_rate"))
             raise Diverged(
                 f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "
-                f"rate {rate:.3g}. The last good checkpoint is {self.store.newest() or 'not there yet'}. Try a smaller "
-                "optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
+                f"rate {rate:.3g}. The last good checkpoint is {self.store.newest() or 'not written yet'}. Try a "
+                "smaller optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
             )
 
     def _add_to_window(self, history: dict[str, np.ndarray]) -> dict[str, float]:

@@ -75,7 +75,7 @@ class Remote:
                 call(*values, **step)
         except Exception as error:  # a network can fail in any way
             self.failed = True
-            logging.warning("%s records no further metrics of this run: %s", self.package, _io.one_line(error))
+            logging.warning("%s will not record further metrics of this run: %s", self.package, _io.one_line(error))
 
 
 # Each takes the directory and name of a run, the identifier of the record to continue or None, and the fields of the

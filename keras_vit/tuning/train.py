@@ -161,7 +161,11 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
     learned = getattr(model, "class_names", None) or ()
     numbers = _checks.class_numbers(class_names, learned)
     if head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
-        logging.info("The head is reset: its classes are %s, ..., the data's %s, ...", learned[:3], class_names[:3])
+        logging.info(
+            "The head is reset: its classes are %s, ..., but the classes of the data are %s, ...",
+            learned[:3],
+            class_names[:3],
+        )
         load_checkpoint(model, path, head="reset")
     logging.info("Fine-tuning from %s", path)
 
