@@ -133,7 +133,7 @@ def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int)
 
 def _bytes_of_training(optim: recipes.Optim) -> int:
     """Return the bytes of the gradient, optimizer state and average of a trained weight."""
-    # Muon is counted for all weights, because it updates only the few weights that are not matrices by AdamW.
+    # All weights are counted as Muon's, because its AdamW updates only the few weights that are not matrices.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return gradients + slots + (4 if optim.ema else 0)

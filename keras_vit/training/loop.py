@@ -53,7 +53,7 @@ class Loop:
     run_steps: RunSteps
     batches: Callable[[int], Iterable[Any]]  # maps a step to the batches from that step on
     store: CheckpointStore
-    evaluators: Sequence[PeriodicEvaluation] = ()  # the first one is the validation
+    evaluators: Sequence[PeriodicEvaluation] = ()  # the first evaluation is the validation
     directory: str | None = None  # run directory on the chief; None on other workers, which write no metrics
     profile: bool = False  # whether to write a profile of a few steps
     track: Sequence[str] = ("tensorboard",)  # names of trackers
@@ -212,7 +212,7 @@ class Loop:
         return self.backend.mean(missing) > 0  # only the chief reads the metrics; all processes follow it
 
     def _is_stale(self) -> bool:
-        """Return whether the score has not improved in the last `stop_after` evaluations, from the best checkpoint."""
+        """Return whether the best checkpoint is at least `stop_after` evaluations old."""
         steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False

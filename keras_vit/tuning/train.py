@@ -45,7 +45,7 @@ def train(
     Args:
         recipe: The recipe.
         workdir: The run directory, or its address in a bucket.
-        change_recipe: Whether to resume a run with another recipe.
+        change_recipe: Whether to resume a run even if its recipe or data have changed.
         profile: Whether to write a profile of a few steps for TensorBoard.
         track: Names of trackers of the metrics; see `keras_vit.training.trackers`.
         show: Function that receives the report at the end.

@@ -19,7 +19,7 @@ from keras_vit._progress import duration
 from keras_vit.experiments.processes import last_line
 from keras_vit.program import exit_codes
 
-# Seconds until the other workers must end after the first worker has died, or ended with 75 (they may have to save).
+# Seconds that the other workers have to end: after a worker has died, and after exit code 75, when they may save.
 PATIENCE, SAVING = 10.0, 60.0
 _LOOK = 0.2  # seconds between two checks of the workers
 # Exit codes after which a restart helps, as after death by a signal: a lost worker, SIGTERM and Ctrl-C.

@@ -38,7 +38,7 @@ def mix_center(seed: int, step: Any) -> jax.Array:
 
 def training_inputs(task: tasks.Task) -> Callable:
     """Return `device_preprocessing.training_inputs` with JAX's random numbers."""
-    from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not
+    from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not import
 
     return device_preprocessing.training_inputs(task, mix_center)
 

@@ -71,7 +71,7 @@ class Teacher:
     """
 
     def __init__(self, run: Run, preprocess: str):
-        from keras_vit.data import preprocess as operations  # needs TensorFlow, which the step does not
+        from keras_vit.data import preprocess as operations  # needs TensorFlow, which the step does not import
 
         self._model = run.model
         self._model.trainable = False

@@ -29,7 +29,7 @@ class MaskedPatch(Task):
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Draw the corrupted patches, and for each patch the index of the patch whose embedding it gets."""
-        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not
+        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not import
 
         sources, corrupted = masking_indices.corruptions(
             seed, step, batch_size, self.config.num_patches, self.config.num_hidden

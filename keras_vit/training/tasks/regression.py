@@ -25,7 +25,7 @@ class Regression(Task):
             names = tuple(map(str, range(outputs)))
             self.standard = Values(names, (0.0,) * outputs, (1.0,) * outputs)
         else:
-            from keras_vit.data import values_of  # needs TensorFlow, which the step does not
+            from keras_vit.data import values_of  # needs TensorFlow, which the step does not import
 
             self.standard = values_of(source)
 
