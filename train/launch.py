@@ -1,4 +1,4 @@
-"""Write the file that starts a training on Slurm, Kubernetes or TPU VMs, or train in several processes here.
+"""Write the file that starts a training on Slurm, Kubernetes or TPU VMs, or train in several local processes.
 
     keras-vit launch digits --on=local --processes=4
     keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8

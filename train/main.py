@@ -1,4 +1,4 @@
-"""Train a model by a recipe.
+"""Train a model from a recipe.
 
     keras-vit train folder:images
     keras-vit train folder:images --model=ViT_S16 --weights=augreg-224 --image_size=224
