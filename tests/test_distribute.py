@@ -197,4 +197,4 @@ def test_several_devices_that_are_not_there_are_told(name, said, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         created = create.create(recipes.Recipe(deterministic=False), name)
     assert created.record()["replicas"] == 1 and created.record()["kind"] == "cpu"
-    assert (f"--distribute={name} divides nothing: one device" in caplog.text) == said
+    assert (f"--distribute={name} has no effect, because only one device" in caplog.text) == said

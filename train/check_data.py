@@ -5,9 +5,9 @@
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class or describes the values, measures the sizes of the images, lists
-unreadable images and duplicates, and draws images as the model sees them in training. Of masks it also measures the
-share of the pixels of each class, and lists those that do not fit their images. Of a folder it also lists files,
-folders and links that are not used, and classes without test images. The exit code is 1 if images are unreadable or in
+unreadable images and duplicates, and draws images as the model sees them in training. For masks, it also measures the
+share of the pixels of each class and lists masks that do not fit their images. For a folder, it also lists unused
+files, folders and links, and classes without test images. The exit code is 1 if an image is unreadable or occurs in
 several splits.
 """
 
@@ -24,12 +24,12 @@ from keras_vit.program import common_flags
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
 common_flags.define_preprocess_flag(", for the contact sheet")
-common_flags.define_written_flag("sheet", "PNG file for the contact sheet. None is drawn if empty.")
-flags.DEFINE_integer("sheet_count", 64, "Images on the contact sheet.", 1)
-flags.DEFINE_integer("threads", 0, "Decoding threads. 0 takes one per core.", 0)
+common_flags.define_written_flag("sheet", "PNG file for the contact sheet; not drawn if empty.")
+flags.DEFINE_integer("sheet_count", 64, "Number of images on the contact sheet.", 1)
+flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per core.", 0)
 common_flags.define_json_flag()
 
-LISTED = 20  # of each kind of problem
+LISTED = 20  # maximum number of entries per kind of problem
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
 with program.imports(__name__):
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
-    """Return all findings, as a dictionary that can be written as JSON."""
+    """Return all findings as a JSON-serializable dictionary."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
     as_lists = [[f"{split}: {report.origin}" for split, report in group] for group in groups]

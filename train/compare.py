@@ -4,8 +4,8 @@
     keras-vit compare runs/adamw runs/sweep --json
 
 Each argument is the directory of a run, finished or not, or of a sweep, which stands for all of its runs. Other paths
-and damaged runs are skipped, so that runs/* is fine. The table is written to standard output as Markdown.
-TensorBoard draws the curves.
+and damaged runs are skipped, so that you can pass runs/*. The program prints a table in Markdown. Use TensorBoard to
+see learning curves.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ common_flags.define_json_flag("table")
 with program.imports(__name__):
     from keras_vit import experiments
 
-LONGEST_TABLE = 6  # runs that stand side by side; of more, each has a row
+LONGEST_TABLE = 6  # maximum number of runs in columns; with more runs, each run is a row
 
 
 def main(argv: Sequence[str]) -> int:

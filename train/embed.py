@@ -3,15 +3,15 @@
     keras-vit embed --model=runs/digits images --output=features.npz
     keras-vit embed --model=hf:facebook/dinov2-small '*.jpg' --output=features.parquet
 
-The file has a row for each image: `names` and `features`, `[N, D]` in float32. It is a NumPy archive, or a Parquet
-file, which needs pip install 'keras-vision-transformers[parquet]'. The model is anything that returns features: a run,
-a .keras file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features. With --dense, each row
-has the features of the patches, `[h, w, D]`, after the last block and the final norm; the model is a run, a .keras file
-or a checkpoint, and the file is a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes 2 MB, in memory, too.
+The file contains `names` and `features`, float32 `[N, D]`, with a row for each image. It is a NumPy archive or a
+Parquet file, which needs pip install 'keras-vision-transformers[parquet]'. The model must return features: a run, a
+.keras file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features. With --dense, each row
+contains the features of the patches, `[h, w, D]`, after the last block and the final norm. This needs a run, a .keras
+file or a checkpoint, and writes a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes 2 MB of memory and disk.
 
-The program can be stopped and started again: finished parts are kept in OUTPUT.parts until the file is complete, and
-used if model, preprocessing and images are unchanged. An existing file is not overwritten. An image that cannot be read
-is reported and left out, and the exit code is 1, or 0 with --on_bad_image=skip.
+You can stop the program and start it again. Finished parts are kept in OUTPUT.parts until the file is complete, and are
+reused if the model, the preprocessing and the images are unchanged. An existing file is not overwritten. Unreadable
+images are reported and skipped, and the exit code is 1, or 0 with --on_bad_image=skip.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ common_flags.define_model_flags()
 common_flags.define_output_flag("File to write, .npz or .parquet.")
 flags.DEFINE_boolean("dense", False, "Whether to write the features of each patch.")
 flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
-flags.DEFINE_integer("part_size", 1024, "Images per part, after which an interruption loses nothing.", 1)
+flags.DEFINE_integer("part_size", 1024, "Images per part. An interruption keeps all finished parts.", 1)
 common_flags.define_on_bad_image_flag("error")
 
 with program.imports(__name__):
@@ -62,19 +62,19 @@ def main(argv: Sequence[str]) -> int:
     if output.endswith(".parquet"):
         if options.dense:
             raise ValueError(f"--dense needs an --output that ends in .npz. Received: --output={output}.")
-        tables.import_pyarrow()  # its error comes before the work
+        tables.import_pyarrow()  # raises its error before the work starts
         tables.check_names(paths)
     folder, complete = f"{output}.parts", False
     with _lock.locked(folder, "--output"):
         try:
             if os.path.exists(output):
-                raise FileExistsError(f"--output={output} exists, and is not overwritten. Give another name.")
+                raise FileExistsError(f"--output={output} exists and is not overwritten. Give another name.")
             names, features = collect(folder, paths)
             write(output, names, features)
             complete = True
         finally:
             if complete or not parts_in(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # it stays if another process locks it now
+                shutil.rmtree(folder, ignore_errors=True)  # the folder stays if another process locks it now
     failed = len(paths) - len(names)
     logging.info("%d images, %s features each", len(features), " x ".join(map(str, features.shape[1:])))
     sys.stdout.write(f"{output}\n")
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def collect(folder: str, paths: Sequence[str]) -> Rows:
-    """Return names and features of all readable images. Parts that are finished are kept in the folder."""
+    """Return the names and features of all readable images. Finished parts are kept in the folder."""
     options = flags.FLAGS
     predictor = open_predictor(options.model, **common_flags.model_options())
     if predictor.features_unavailable:
@@ -101,9 +101,9 @@ def collect(folder: str, paths: Sequence[str]) -> Rows:
 
 
 def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
-    """Describe the parts of a file, or refuse those of another model or of other images; return the description's key.
+    """Write the description of the parts into their folder, and return its key.
 
-    Without a finished part, there is nothing to refuse.
+    Raises a ValueError if the folder contains finished parts of another model or of other images.
     """
     about: dict[str, Any] = {
         "model": predictor.card.sha256,
@@ -115,13 +115,13 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     }
     path, before = os.path.join(folder, DESCRIPTION), about
     if parts_in(folder):
-        with contextlib.suppress(OSError, ValueError):  # without a description, each part is compared
+        with contextlib.suppress(OSError, ValueError):  # without a description, the key of each part is compared
             before = _io.read_json(path)
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:
         raise ValueError(
-            f"{folder!r} has the features of an interrupted call with other values of: {', '.join(different)}. Remove "
-            "it to start again, or give another --output."
+            f"{folder!r} contains the features of an interrupted call with other values of: {', '.join(different)}. "
+            "Remove it to start again, or give another --output."
         )
     if parts_in(folder):
         logging.info("Resuming from %s", folder)
@@ -130,7 +130,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
 
 
 def state(path: str) -> tuple[int, ...]:
-    """Return the size of a file and the time of its last change; nothing for a missing file."""
+    """Return the size and the modification time of a file; an empty tuple if the file is missing."""
     try:
         info = os.stat(path)
     except OSError:
@@ -148,7 +148,7 @@ def parts_in(folder: str) -> list[str]:
 
 
 def part(folder: str, key: str, start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
-    """Return names and features of the readable images of a part, from its file if it is finished."""
+    """Return the names and features of the readable images of a part. A finished part is read from its file."""
     file, key = os.path.join(folder, f"{start:09d}.npz"), f"{key} {start}"
     finished = read(file, key) if os.path.exists(file) else None
     if finished is None:
@@ -159,19 +159,19 @@ def part(folder: str, key: str, start: int, predictor: Predictor, paths: Sequenc
 
 
 def read(file: str, key: str) -> Rows | None:
-    """Return the rows of a part; None if its file is damaged, or not the one that was written for this key."""
+    """Return the rows of a part, or None if its file is damaged or was written for another key."""
     try:
         with np.load(file, allow_pickle=False) as content:
             if str(content["key"]) == key:
                 return content["names"], content["features"]
-    except Exception as error:  # NumPy and zipfile raise all kinds of errors for a damaged file
+    except Exception as error:  # NumPy and zipfile raise many kinds of errors for a damaged file
         logging.warning("%s is damaged: %s", file, error)
-    logging.warning("The images of %s are read again.", file)
+    logging.warning("The features of %s are computed again.", file)
     return None
 
 
 def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
-    """Return names and features of the readable images of a part."""
+    """Compute the names and features of the readable images of a part."""
     names: list[str] = []
     features: list[np.ndarray] = []
     chosen = paths[start : start + flags.FLAGS.part_size]
@@ -196,7 +196,7 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
 
 
 def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> None:
-    """Write names and features in one step, in the format of the extension."""
+    """Write names and features atomically, in the format of the file extension."""
     with _io.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
             pyarrow = tables.import_pyarrow()

@@ -9,10 +9,10 @@
     keras-vit evaluate --model=runs/ages
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. Without a data set it takes the one and the evaluation split of the run. Every example counts exactly
-once. --evaluators selects what is measured, see docs/recipes.md; without it, `classification` measures models of
-classes, `regression` models of values and `segmentation` models of masks. An evaluator that needs features, of an
-artifact without them, is listed as not measured, and the exit code is 1.
+OpenVINO file. By default, the program uses the data set and the evaluation split of the run. Every example counts
+exactly once. --evaluators selects the evaluators, see docs/recipes.md. By default, models of classes are measured with
+`classification`, models of values with `regression`, and models of masks with `segmentation`. If an evaluator needs
+features and the artifact does not return them, it is listed as not measured, and the exit code is 1.
 """
 
 import sys
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     predictor.prepare_for_many()
     results = suite.run(context)
     if options.json:
-        # Without --evaluators: one object, which also names the model and the data.
+        # Without --evaluators, the output is one object that also names the model and the data.
         origin = {"model": predictor.path, "model_sha256": predictor.card.sha256, "kind": predictor.kind}
         origin |= {"data": source, "split": split}
         alone = {**origin, **results[0].details, **results[0].metrics}
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(title: str, result: evaluators.Result, numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> list[str]:
-    """Return numbers of each value or class, by the name of each number, as lines."""
+    """Return a table as lines of text. `numbers` maps the name of a column to a number for each value or class."""
     lines = [title, f"  {'':<24}{''.join(f'{key:>12}' for key in numbers)}"]
     for index, name in enumerate(names):
         meanings = (result.meanings.get(key, evaluators.Metric(key, unit="%")) for key in numbers)
@@ -101,9 +101,9 @@ def table(title: str, result: evaluators.Result, numbers: Mapping[str, np.ndarra
 
 
 def per_class(details: Mapping[str, Any], class_names: Sequence[str]) -> list[str]:
-    """Return the lowest accuracies of classes and the confusions, as lines."""
+    """Return the lowest accuracies of classes and the confusion matrix as lines of text."""
     accuracies, confusion = details["per_class"], details["confusion"]
-    order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes of no image
+    order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes that have no image
     lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
     lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in order[:20]]
     if len(order) > 20:

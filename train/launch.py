@@ -1,4 +1,4 @@
-"""Write the file that starts a training on Slurm, Kubernetes or TPU VMs, or train in several processes here.
+"""Write the file that starts a training on Slurm, Kubernetes or TPU VMs, or train in several local processes.
 
     keras-vit launch digits --on=local --processes=4
     keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8
@@ -6,12 +6,12 @@
     keras-vit launch vit_i21k --on=jobset --workdir=/shared/i21k --accelerator=v5litepod-256 --slices=2
     keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
 
-The first argument is a recipe, as of --config, or a data set. Flags of `keras-vit train` are passed on; those that are
-not listed here follow after two dashes: `-- --track=wandb`. The file is for you to read and to change, and nothing is
-submitted without --submit. --on=local writes no file and trains on this machine, in several processes.
+The first argument is a recipe, as for --config, or a data set. Flags of `keras-vit train` are passed on. Flags that are
+not listed here follow two dashes: `-- --track=wandb`. Read the file and change it for your cluster; nothing is
+submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
-In each place, a training that is preempted is started again and resumes from its run directory, which must be on
-storage that all hosts share. TensorFlow and JAX both train with several hosts, on TPUs JAX.
+After a preemption, the training is started again and resumes from its run directory, which must be on storage that all
+hosts share. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from absl import flags
 from keras_vit import program
 from keras_vit.program import common_flags
 
-PLACES = {  # the flags of each place, beside those of every place
+PLACES = {  # additional flags of each place
     "local": ("processes",),
     "slurm": ("nodes", "gpus", "tasks_per_node"),
     "kubernetes": ("nodes", "gpus", "image"),
@@ -37,27 +37,27 @@ PLACES = {  # the flags of each place, beside those of every place
 FILES = ("output", "overwrite", "submit")
 ENDINGS = {"slurm": ".sbatch", "tpu-vm": ".sh"}
 PASSED_ON = ("data", "model", "weights", "image_size", "adapt", "time", "distribute", "tpu", "virtual_devices")
-SHARED = "/shared"  # where the hosts mount the storage that they share
+SHARED = "/shared"  # default mount point of the shared storage
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
 common_flags.define_written_flag(
-    "workdir", f"Run directory; runs/NAME, in {SHARED} on other machines, if not given.", schemes=()
+    "workdir", f"Run directory; by default runs/NAME, in {SHARED} on other machines.", schemes=()
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
-flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; JAX on TPUs, else that of this machine.")
-flags.DEFINE_integer("restarts", 20, "Number of times that a training is started again after a failure.", 0)
+flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else the current one.")
+flags.DEFINE_integer("restarts", 20, "Maximum number of restarts after a failure.", 0)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
 flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
-flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs of each machine; 0 trains on CPUs.", 0)
+flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs per machine; 0 trains on CPUs.", 0)
 flags.DEFINE_integer("tasks_per_node", 1, "slurm: 1 process per machine, or as many as a machine has GPUs.", 1)
 flags.DEFINE_string("image", "keras-vit:1", "kubernetes, jobset: the container image of deploy/train/Dockerfile.")
 flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU slice, such as v5litepod-16 or v4-32.")
 flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)
-flags.DEFINE_integer("chips_per_vm", None, "jobset: chips of each host: 4 or 8 where a slice has 8 chips.")
-flags.DEFINE_bool("spot", False, "jobset, tpu-vm: take TPUs that cost less and may be preempted.")
+flags.DEFINE_integer("chips_per_vm", None, "jobset: chips per host, 4 or 8, for a slice of 8 chips.")
+flags.DEFINE_bool("spot", False, "jobset, tpu-vm: use spot TPUs, which cost less and may be preempted.")
 common_flags.define_written_flag("output", "File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.", schemes=())
-flags.DEFINE_bool("overwrite", False, "Replace a file of other content.")
+flags.DEFINE_bool("overwrite", False, "Replace an existing file with other content.")
 flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
 
 with program.imports(__name__):
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int | None:
             f"--tasks_per_node must be 1, for one process per machine, or --gpus={options.gpus}, for one process per "
             f"GPU. Received: --tasks_per_node={options.tasks_per_node}."
         )
-    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow takes one CPU device of a worker
+    each = max(1, options.virtual_devices) if backend == "jax" else 1  # TensorFlow uses one CPU device per worker
     devices = options.nodes * (options.gpus or options.tasks_per_node * each)
     if tpu or place == "local":
         devices = tpu.chips * options.slices if tpu else options.processes * each
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file. A file of other content, which somebody may have changed, is only replaced with --overwrite."""
+    """Write a file. An existing file with other content, such as the user's changes, needs --overwrite."""
     if os.path.exists(path) and not flags.FLAGS.overwrite:
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.read() != text:
@@ -127,7 +127,7 @@ def write(path: str, text: str) -> None:
 
 
 def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
-    """Set --config or --data to the first argument, and return those for `keras-vit train`, after two dashes."""
+    """Set --config or --data to the first argument, and return the arguments after two dashes."""
     options = flags.FLAGS
     given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
     if given:
@@ -141,7 +141,7 @@ def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def check_flags(place: str | None) -> None:
-    """Require a place, and refuse the flags of the others."""
+    """Raise a ValueError if no place is given, or if a flag belongs to another place."""
     if not place:
         raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
     options = flags.FLAGS
@@ -154,7 +154,7 @@ def check_flags(place: str | None) -> None:
 
 
 def check_batch_size(place: str, devices: int) -> None:
-    """Raise an error for a recipe that does not exist, or whose batch does not divide among the devices."""
+    """Raise an error if the recipe does not exist, or if the devices cannot share its batch evenly."""
     try:
         recipe = program.recipe_from_flags()
     except OSError as error:
@@ -166,7 +166,7 @@ def check_batch_size(place: str, devices: int) -> None:
 
 
 def run_directory(place: str) -> str:
-    """Return the run directory as the hosts see it."""
+    """Return the path of the run directory on the hosts."""
     here = place in ("local", "slurm")
     given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, program.default_workdir())
     workdir = os.path.abspath(given) if here else os.path.normpath(given)
@@ -179,7 +179,7 @@ def run_directory(place: str) -> str:
 
 
 def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
-    """Return the arguments of `keras-vit train`, and the recipe file if it is not one of the package."""
+    """Return the arguments of `keras-vit train`, and the user's recipe file or None."""
     options = flags.FLAGS
     arguments, file = [], None
     if options.config:

@@ -1,10 +1,10 @@
-"""Write a data set as TFRecord files, which are read fast from disks and from Google Cloud Storage.
+"""Write a data set as TFRecord files, for fast reading from disks and Google Cloud Storage.
 
     keras-vit make-tfrecords folder:/images --output=/data/images --shards=16
     keras-vit make-tfrecords tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
 
-The result is opened as `tfrecord:/data/images`. Every image is decoded once: the program stops at one that cannot be
-read and names it, or leaves it out with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps
+Open the result as `tfrecord:/data/images`. The program decodes every image once. It stops at an unreadable image and
+prints its name, or skips it with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps
 complete files.
 """
 
@@ -18,8 +18,8 @@ from keras_vit.program import common_flags
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
 common_flags.define_output_flag("Folder to write to, or its address in a bucket.")
-flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one per 1,000 examples, at most 1,024.", 0)
-flags.DEFINE_integer("seed", 0, "Seed of the order of the examples.")
+flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one file per 1,000 examples, at most 1,024.", 0)
+flags.DEFINE_integer("seed", 0, "Random seed for the order of the examples.")
 common_flags.define_on_bad_image_flag("error")
 
 with program.imports(__name__):
@@ -54,11 +54,11 @@ def default_shards(num_examples: int) -> int:
 
 
 def name_of(split: str) -> str:
-    """Return the name of a split as a part of file names. `train[:80%]` cannot be one."""
+    """Return the name of a split for file names. Raises a ValueError for slices such as `train[:80%]`."""
     if not split.replace("_", "").isalnum():
         raise ValueError(
-            f"Whole splits are written, such as --splits=train,test. Received: {split!r}. Slices can be taken when the "
-            "files are read."
+            f"--splits must be whole splits, such as --splits=train,test. Received: {split!r}. Take slices when "
+            "reading the files."
         )
     return split
 

@@ -4,7 +4,7 @@
     keras-vit models ViT_S16 ViT_B16
     keras-vit models --json
 
-The first two columns are the values of --model and --weights of `keras-vit train`, and of `keras_vit.create_model`.
+Pass the values of the first two columns as --model and --weights of `keras-vit train`, or to `keras_vit.create_model`.
 """
 
 import functools
@@ -39,7 +39,7 @@ COLUMNS = (
     "license",
     "source",
 )
-# Papers of the models that have no published weights here.
+# Papers of models without published weights in this package.
 PAPERS = {
     "ViT-g/14": "arXiv:2106.04560",
     "ViT-G/14": "arXiv:2106.04560",
@@ -60,12 +60,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def rows(model: str) -> list[dict[str, Any]]:
-    """Return a row per published checkpoint of a model, or one row without any."""
+    """Return a row per published checkpoint of a model, or one row if it has no published checkpoint."""
     return [_row(model, entry) for entry in list_weights(model) or [None]]
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as Markdown."""
+    """Return rows as a Markdown table."""
     formats = {"top-1": "{}%", "parameters": "{:,}", "GFLOPs": "{:.1f}", "images/s": "{:.1f}", "memory": "{:.2f} GB"}
     names = [column.removesuffix(":") for column in COLUMNS]
     shown = (
@@ -75,18 +75,18 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def caption() -> str:
-    """Return how the table was made."""
+    """Return the caption of the table, which explains its numbers."""
     return (
-        "Top-1 is the accuracy on ImageNet that the owners of the weights state. Parameters and operations are those "
-        "of one image of this size, with the head of the weights; a multiply-add is two operations. Images/s and "
-        "memory were measured at 224 pixels and 1,000 classes in float32, with batches of 16 or 8 images, or one image "
-        f"of the S models, on {measured()['machine']}. Memory is the peak of the process."
+        "Top-1 is the published accuracy on ImageNet. Parameters and operations are counted for one image of this "
+        "size, with the head of the weights; a multiply-add is two operations. Images/s and memory were measured at "
+        "224 pixels and 1,000 classes in float32, with batches of 16 or 8 images, or one image for the S models, on "
+        f"{measured()['machine']}. Memory is the peak of the process."
     )
 
 
 @functools.cache
 def measured() -> dict[str, Any]:
-    """Return the measured speeds, which `python -m benchmarks.models` writes."""
+    """Return the measured speeds, written by `python -m benchmarks.models`."""
     path = importlib.resources.files("keras_vit") / "zoo" / "assets" / "speeds.json"
     return json.loads(path.read_text(encoding="utf-8"))
 

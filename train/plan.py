@@ -4,9 +4,9 @@
     keras-vit plan --config=vit_paper:ViT_L16,imagenet21k --devices=8
     keras-vit plan --config=digits --config.model.arguments.num_layers=8 --json
 
-Parameters, operations and memory are counted from the architecture. The time follows from the peak of a TPUv3 core and
-the assumed fraction of it (--utilization). The sizes of public data sets are known; for other data that is not on this
-machine, pass --examples and --classes.
+Parameters, operations and memory are counted from the architecture. The time is computed from the peak performance of a
+TPUv3 core and an assumed utilization (--utilization). The sizes of public data sets are known. For other data that are
+not on this machine, pass --examples and --classes.
 
 In a clone of the repository, `python -m tools.compile_plan` compiles the training step for a TPU slice or NVIDIA GPUs.
 """
@@ -23,9 +23,9 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
-flags.DEFINE_float("utilization", 0.3, "Assumed fraction of the hardware's peak.", 0.001, 1.0)
-flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is missing here.")
-flags.DEFINE_integer("classes", None, "Number of classes, if the data set is missing here.")
+flags.DEFINE_float("utilization", 0.3, "Assumed fraction of the hardware's peak performance.", 0.001, 1.0)
+flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is not on this machine.")
+flags.DEFINE_integer("classes", None, "Number of classes, if the data set is not on this machine.")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
@@ -40,7 +40,7 @@ PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-3
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    recipe = recipes.resolve(program.recipe_from_flags(argv[1:]))  # the architecture of a checkpoint that is here
+    recipe = recipes.resolve(program.recipe_from_flags(argv[1:]))  # with the architecture of a local checkpoint
     devices = options.devices
     examples, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3
@@ -60,7 +60,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
     tokens = f", {counted.tokens} tokens" if counted.tokens else ""
     teacher = []
     if planned.teacher:
-        teacher = [("", f"that of the teacher included, of {amount(planned.teacher.macs)}multiply-adds per image")]
+        teacher = [("", f"including the teacher, with {amount(planned.teacher.macs)}multiply-adds per image")]
     rows = [
         ("model", f"{model.variant}, {model.image_size} px{tokens}, {classes:,} classes"),
         ("parameters", f"{counted.parameters:,}"),
@@ -116,7 +116,7 @@ def as_dict(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
 
 
 def amount(number: float) -> str:
-    """Return a number with its prefix: `"17.6 G"`."""
+    """Return a number with its SI prefix: `"17.6 G"`."""
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M")):
         if number >= 10**power:
             return f"{number / 10**power:.3g} {prefix} "

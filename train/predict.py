@@ -8,25 +8,25 @@
     keras-vit predict --model=runs/shapes photos --output=masks
 
 The model is the directory of a run, a `.keras` file, a checkpoint, or an artifact: a SavedModel, or a TFLite, ONNX or
-OpenVINO file. Images are files, glob patterns, folders with the folders in them, text files (.txt) with a path per
-line, or `-` for the paths in the lines of standard input.
+OpenVINO file. Images are files, glob patterns, folders including their subfolders, text files (.txt) with a path per
+line, or `-` to read paths from the lines of standard input.
 
-Without --output, predictions are printed. An --output that ends in .csv, .jsonl or .parquet is a table with a row for
-each image. The same command continues it: images that have a row are not predicted again, and a table of another model
-is refused. Its columns are: path; label and probability, label_2 and probability_2 and so on (--top_k), and
-uncertainty, or the values, or the share of each class in the mask; error; and model, a key of weights, preprocessing
-and names. Uncertainty is 1 minus the margin between the two most probable classes. If an image may have several
-classes, it is 1 - |2p - 1| of the probability p next to 0.5. Parquet files need
+Without --output, the program prints the predictions. An --output that ends in .csv, .jsonl or .parquet is a table with
+a row for each image. The same command continues the table: images that have a row are not predicted again. A table of
+another model is an error. The columns are path, the prediction, error, and model, a key of weights, preprocessing and
+names. The prediction is label and probability, label_2 and probability_2 and so on (--top_k), and uncertainty; or the
+values; or the share of each class in the mask. Uncertainty is 1 minus the margin between the two most probable classes.
+If an image may have several classes, it is 1 - |2p - 1|, where p is the probability closest to 0.5. Parquet files need
 pip install 'keras-vision-transformers[parquet]'.
 
-Of a model that predicts masks, any other --output is a folder. It gets NAME.png, the class of each pixel in the colors
-of a palette, and NAME_overlay.png, the image under these colors, both in the size of the image. If two images have the
-same name, the files are in the folders of the images.
+For a model that predicts masks, any other --output is a folder. The program writes NAME.png, the class of each pixel in
+the colors of a palette, and NAME_overlay.png, the image overlaid with these colors. Both have the size of the image. If
+two images have the same name, the folder also contains the folders of the images.
 
---sort copies each image to the folder of its most probable class, where no file is overwritten. If an image may have
-several classes or none, it is copied to `none` below a probability of 0.5.
+--sort copies each image to the folder of its most probable class and does not overwrite files. If an image may have
+several classes or none, it is copied to `none` if no probability reaches 0.5.
 
-Images that cannot be read are listed at the end, the others get their predictions, and the exit code is 1, or 0 with
+Unreadable images are listed at the end and do not prevent the other predictions. The exit code is then 1, or 0 with
 --on_bad_image=skip.
 """
 
@@ -42,14 +42,14 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-MANY = 1600  # images that are worth some seconds of preparation
-NONE = "none"  # folder of --sort for images with none of several classes
-LISTED = 20  # unreadable images in the log
+MANY = 1600  # number of images from which some seconds of preparation pay off
+NONE = "none"  # folder of --sort for images without any of several classes
+LISTED = 20  # maximum number of unreadable images in the log
 
 common_flags.define_model_flags()
-flags.DEFINE_integer("top_k", 5, "Number of labels per image, of a model with classes.", 1)
+flags.DEFINE_integer("top_k", 5, "Number of labels per image, for a model with classes.", 1)
 common_flags.define_output_flag("Table (.csv, .jsonl, .parquet), or folder for masks and overlays.")
-flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: the most uncertain first.")
+flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: most uncertain first.")
 common_flags.define_written_flag("sort", "Folder to copy the images to, by class.", schemes=())
 common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         check_output(card.output_name)
         done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
 
-        # What becomes of a prediction
+        # Outputs of each prediction
         writers: list[Write] = []
         printed_last: list[Prediction] = []
         if table:
@@ -118,7 +118,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]) -> list[str]:
-    """Predict images, give each prediction to the writers, and return which images cannot be read, and why."""
+    """Predict images and pass each prediction to the writers. Return the unreadable images with their errors."""
     options, unreadable = flags.FLAGS, []
     if len(paths) > MANY:
         predictor.prepare_for_many()
@@ -134,7 +134,7 @@ def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]
 
 
 def find_images(arguments: Sequence[str]) -> list[str]:
-    """Return the images of the command line. Those in the folder of --sort are its own copies."""
+    """Return the images on the command line, without the copies in the folder of --sort."""
     paths = _image_files.find(arguments)
     if flags.FLAGS.sort:
         own = os.path.join(os.path.realpath(flags.FLAGS.sort), "")
@@ -145,7 +145,7 @@ def find_images(arguments: Sequence[str]) -> list[str]:
 
 
 def check_flags(paths: Sequence[str]) -> None:
-    """Refuse, before the model is opened, flags that fit no model."""
+    """Raise a ValueError, before the model is opened, for flags that do not fit any model."""
     options = flags.FLAGS
     is_table, output, folder = tables.is_table(options.output), options.output or "", options.sort or ""
     if tables.is_table(folder) or os.path.isfile(folder):
@@ -158,14 +158,16 @@ def check_flags(paths: Sequence[str]) -> None:
     if not is_table:
         return
     if options.json:
-        raise ValueError(f"--json prints predictions. Leave it out, or --output. Received: --json --output={output}.")
+        raise ValueError(
+            f"--json prints predictions. Leave out --json or --output. Received: --json --output={output}."
+        )
     if output.endswith(".parquet"):
         tables.import_pyarrow()
     tables.check_names(paths)
 
 
 def check_output(kind: str | None) -> None:
-    """Refuse flags that do not fit the output of the model, if it is known."""
+    """Raise a ValueError for flags that do not fit the output of the model, if the output is known."""
     options = flags.FLAGS
     given = [f"--{name}" for name in ("top_k", "order", "sort") if options[name].present]
     if given and kind not in (None, "probabilities"):
@@ -181,7 +183,7 @@ def check_output(kind: str | None) -> None:
 
 
 def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
-    """Return the function that writes the mask of an image at its own size, and the overlay."""
+    """Return a function that writes the mask of an image at the size of the image, and the overlay."""
     folder = flags.FLAGS.output
     masks.check_preprocess(card.preprocess)
     names = dict(zip(paths, masks.file_names(folder, paths), strict=True))
@@ -198,8 +200,8 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
 
 
 def copier(card: ModelCard) -> Callable[[str, str, float], None]:
-    """Return the function that copies an image to the folder of its most probable class."""
-    needs_half = card.has_independent_classes  # otherwise none of them is meant
+    """Return a function that copies an image to the folder of its most probable class."""
+    needs_half = card.has_independent_classes  # below 0.5, the image has none of the classes
     names = sorted_copies.folder_names(card.class_names, reserved=NONE if needs_half else "")
 
     def copy(path: str, label: str, probability: float) -> None:
@@ -210,7 +212,7 @@ def copier(card: ModelCard) -> Callable[[str, str, float], None]:
 
 
 def show(found: Prediction, kind: str) -> None:
-    """Print a prediction, as a line of JSON or as a table."""
+    """Print a prediction as a line of JSON or as a table."""
     if flags.FLAGS.json:
         answer = {"error": found.error} if found.error else outputs.as_json(found.parts, kind)
         sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")

@@ -1,10 +1,10 @@
-"""List runs: their state and score, and how to resume those that have not finished.
+"""List runs with their states and scores, and the commands that resume unfinished runs.
 
     keras-vit runs
     keras-vit runs runs/images runs/sweep --json
 
-Each argument is a run, a sweep, or a folder of runs; `runs` if there is none. A run that has not finished is resumed by
-the command below the table, on the machine that has its data: the recipe comes from its config.json.
+Each argument is a run, a sweep, or a folder of runs; the default is `runs`. To resume an unfinished run, use the
+command below the table on a machine that has the data. The command reads the recipe from the config.json of the run.
 """
 
 import datetime
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
-    """Return what the table shows of a run, and the command that resumes it; None if it is finished or running."""
+    """Return the table's entries for a run, and the command that resumes it or None if it is finished or running."""
     score = metric_of(record.recipe)
     scores = [line[score.name] for line in record.lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)

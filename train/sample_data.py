@@ -3,11 +3,11 @@
     keras-vit sample-data --output=images
     keras-vit sample-data --set=shapes --output=shapes
 
-The folder has train/CLASS/*.png and test/CLASS/*.png, as `keras-vit train folder:images` takes them. For a regression,
-list.csv has the mean brightness of each image in percent: `manifest:images/list.csv#values=ink`.
+The folder contains train/CLASS/*.png and test/CLASS/*.png, for `keras-vit train folder:images`. For a regression,
+list.csv contains the mean brightness of each image in percent: `manifest:images/list.csv#values=ink`.
 
-The set `shapes` is for segmentation: shapes and digits in random textures, each with a border that is ignored. Open it
-as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
+The set `shapes` is for segmentation. Its images contain shapes and digits in random textures, each with an ignored
+border. Open it as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_output_flag("Folder to write to.")
 flags.DEFINE_enum("set", "digits", ["digits", "shapes"], "Images to write.")
-flags.DEFINE_integer("count", None, "Largest number of images per split; all if not given.", 1)
+flags.DEFINE_integer("count", None, "Maximum number of images per split; all if not given.", 1)
 
 with program.imports(__name__):
     import numpy as np
@@ -104,7 +104,7 @@ def texture(rng: np.random.Generator) -> np.ndarray:
 
 
 def outline(rng: np.random.Generator, name: str, split: str) -> np.ndarray:
-    """Return the pixels inside of a shape or digit of random place, size and direction, bool `[H, W]`."""
+    """Return the pixels inside a shape or digit with random position, size and rotation, bool `[H, W]`."""
     radius, turn = rng.uniform(11, 22), rng.uniform(-np.pi, np.pi) * (name != "digit")
     y, x = (np.arange(SIZE) - center for center in rng.uniform(radius + 2, SIZE - radius - 2, 2))
     u = (np.cos(turn) * x + np.sin(turn) * y[:, None]) / radius
@@ -125,7 +125,7 @@ def outline(rng: np.random.Generator, name: str, split: str) -> np.ndarray:
 
 
 def random_digit(rng: np.random.Generator, split: str) -> np.ndarray:
-    """Return the ink of a digit, uint8 `[8, 8]`."""
+    """Return a random digit of a split, uint8 `[8, 8]`."""
     images, _, is_test = digits.load()
     images = images[is_test == (split == "test")]
     return images[rng.integers(len(images))]

@@ -4,10 +4,10 @@
     keras-vit sweep folder:images --range=optim.learning_rate=1e-5,1e-2 --trials=20 --workdir=runs/mine
     keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
-Each run is a process of `keras-vit train` in a directory of its own, DIR/runs/NAME. What follows `--` is passed to it.
-The results are in DIR/table.md, written again after every run. Run the same command again to resume; run it on several
-machines that share DIR to divide the work. A larger grid or more trials add runs. A run whose validations are clearly
-worse than those of others is stopped. A run that fails does not stop the others; the exit code is then 1.
+Each run is a process of `keras-vit train` in its own directory, DIR/runs/NAME. Arguments after `--` are passed to it.
+The results are in DIR/table.md, which is updated after every run. Run the same command again to resume, or on several
+machines that share DIR to divide the work. A larger grid or more trials add runs. A run with clearly worse validations
+than other runs is stopped. A failed run does not stop the other runs, but changes the exit code to 1.
 """
 
 import itertools
@@ -26,11 +26,11 @@ flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May b
 flags.DEFINE_multi_string("range", [], "FIELD=LOW,HIGH of the recipe, for --trials.")
 flags.DEFINE_integer("trials", 0, "Number of settings that Optuna chooses from --grid and --range.", 0)
 flags.DEFINE_integer("seeds", None, "Number of seeds per combination: seed, seed + 1, and so on.", 1)
-common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.", schemes=())
-flags.DEFINE_string("metric", "", "Metric that decides which setting is best, such as eval_loss.")
+common_flags.define_written_flag("workdir", "Directory for all runs; finished runs in it are not repeated.", schemes=())
+flags.DEFINE_string("metric", "", "Metric that determines the best setting, such as eval_loss.")
 flags.DEFINE_bool("prune", True, "Stop runs that are among the worst quarter.")
-flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
-flags.DEFINE_bool("list", False, "List the runs of --grid, and run nothing.")
+flags.DEFINE_integer("parallel", 1, "Number of simultaneous runs.", 1)
+flags.DEFINE_bool("list", False, "List the runs of --grid and exit.")
 
 with program.imports(__name__):
     from keras_vit import experiments

@@ -1,12 +1,12 @@
-"""Write a page that shows what a model learned and where it looks.
+"""Write a page with a model's results, sample predictions and attention maps.
 
     keras-vit visualize --model=runs/digits --output=report
     keras-vit visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
 
 The model is the directory of a run, a `.keras` file, a checkpoint that keras_vit reads, or an exported model. The page,
-report.html, needs no network. It shows accuracy, confusions, images with their predictions, mistakes first, or with
-their masks, the lowest mIoU first, and attention. The figures are also written as SVG and PNG to figures/. Without
---images, the images are those of the run's evaluation split.
+report.html, does not need a network. It shows accuracy, confusions, attention, and images with their predictions,
+mistakes first, or with their masks, lowest mIoU first. The figures are also written as SVG and PNG to figures/. Without
+--images, the images come from the evaluation split of the run.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from keras_vit.program import common_flags
 common_flags.define_model_flags()
 common_flags.define_images_flag("for the page")
 common_flags.define_output_flag("Directory for the page and the figures.")
-flags.DEFINE_integer("num_images", 12, "Largest number of images on the page.", 1)
-flags.DEFINE_integer("evaluated_images", 1000, "Largest number of images to measure the accuracy on.", 0)
-flags.DEFINE_integer("distance_images", 64, "Largest number of images to average the attention distance over.", 1)
+flags.DEFINE_integer("num_images", 12, "Maximum number of images on the page.", 1)
+flags.DEFINE_integer("evaluated_images", 1000, "Maximum number of images for the accuracy.", 0)
+flags.DEFINE_integer("distance_images", 64, "Maximum number of images for the mean attention distance.", 1)
 common_flags.define_on_bad_image_flag()
 flags.DEFINE_string("title", None, "Title of the page; the model and its data if not given.")
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     predictor = open_model(options.model)
     pp = predictor.card.preprocess
 
-    # Images, as the model takes them; those of a run have labels
+    # Images in the format of the model's input; images of a run have labels
     found, origin = find_images([*options.images, *argv[1:]], predictor.card, preprocess.single_image(pp))
     prepared = prepare(found.contents, pp)
     is_mask = predictor.card.output == "mask"
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     outputs = np.concatenate([predictor.predict(image[None]) for image in shown]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
     if not measured:
-        found = found._replace(labels=None)  # there are no names of classes
+        found = found._replace(labels=None)  # the model has no class names
 
     # The page
     directory = predictor.path if os.path.isdir(predictor.path) else os.path.dirname(predictor.path)
@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def open_model(path: str) -> Predictor:
-    """Open anything that predicts, with a model card. Without a stated normalization, pixels are taken in [-1, 1]."""
+    """Open a model with its model card. Pixels are scaled to [-1, 1] if the normalization is unknown."""
     options = common_flags.model_options()
     try:
         return open_predictor(path, **options)
@@ -118,7 +118,7 @@ def open_model(path: str) -> Predictor:
 def find_images(
     patterns: Sequence[str], description: ModelCard, prepare_one: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[sample_images.SampleImages, str]:
-    """Return the images of the command line, else of the run's evaluation split, and where they come from."""
+    """Return the images of the command line or, without any, of the run's evaluation split, and their origin."""
     options, recipe = flags.FLAGS, description.recipe_data
     limit = max(options.num_images, options.distance_images, options.evaluated_images)
     on_bad_image = options.on_bad_image or recipe.get("on_bad_image", "error")
@@ -126,7 +126,7 @@ def find_images(
         found, origin = sample_images.from_files(patterns, limit, on_bad_image), ""
     else:
         if not recipe:
-            raise ValueError("--images is missing: the model does not say what images it was trained on.")
+            raise ValueError("--images is missing: the data set that the model was trained on is not known.")
         source = sample_images.open_data(description)
         found, origin = (
             sample_images.from_source(source, limit, on_bad_image, description),
@@ -138,7 +138,7 @@ def find_images(
 
 
 def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
-    """Return the images as the model takes them. They may differ in size."""
+    """Return the preprocessed images. Their sizes may differ."""
     function = preprocess.single_image(pp)
     return [function(tf.constant(content)).numpy() for content in track(contents, "Preparing")]
 
@@ -162,7 +162,7 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
 
 
 def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndarray | None:
-    """Return the true masks as the model sees the images, if they are known; pixels that do not count are -1."""
+    """Return the true masks, preprocessed like the images, with -1 for ignored pixels; None without masks."""
     if found.labels is None:
         return None
     ignore = getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
@@ -173,7 +173,7 @@ def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndar
 
 
 def confusions(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[np.ndarray]:
-    """Return the confusion of the pixels of each image."""
+    """Return the confusion matrix of the pixels of each image."""
     pairs = zip(labels, outputs, strict=True)
     return [segmentation.count(true, predicted, len(predictor.class_names)) for true, predicted in pairs]
 
@@ -186,7 +186,7 @@ def image_scores(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) 
 def load_example(
     predictor: Any, found: sample_images.SampleImages, index: int, pp: str, outputs: np.ndarray | None = None
 ) -> examples.Example:
-    """Return an image as people and as the model see it, with the mask, values or attention that the model returns."""
+    """Return an image before and after preprocessing, with the mask, values or attention that the model returns."""
     contents, label = found.contents[index], None if found.labels is None else found.labels[index]
     if outputs is None:
         example = examples.load(contents, found.names[index], pp, label)
@@ -203,7 +203,7 @@ def load_example(
 
 
 def values_of(card: ModelCard, predicted: np.ndarray, true: np.ndarray | None) -> list[tuple[str, str]]:
-    """Return the name of each value with its predicted number, and the true one if it is known."""
+    """Return the name of each value with the predicted number and, if known, the true number."""
     texts = [as_number(float(value)) for value in predicted]
     if true is not None:
         texts = [f"{text}, true {as_number(float(value))}" for text, value in zip(texts, true, strict=True)]
@@ -211,7 +211,7 @@ def values_of(card: ModelCard, predicted: np.ndarray, true: np.ndarray | None) -
 
 
 def reconstruct(predictor: Predictor, images: Any, pp: str) -> Any:
-    """Return the reconstructions of a run that trained without labels, None for other models."""
+    """Return the reconstructions of a pre-trained run without labels; None for other models."""
     whole, recipe = getattr(predictor, "whole_model", None), predictor.card.recipe
     if whole is None or not recipe:
         return None
@@ -219,7 +219,7 @@ def reconstruct(predictor: Predictor, images: Any, pp: str) -> Any:
 
 
 def card_of(predictor: Predictor) -> dict[str, Any]:
-    """Return the model card as the page shows it."""
+    """Return the entries of the model card for the page."""
     hidden = ("image_shape", "files")
     return {name.replace("_", " "): value for name, value in predictor.card.to_dict().items() if name not in hidden}
 

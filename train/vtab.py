@@ -1,13 +1,13 @@
-"""Fine-tune a checkpoint on the tasks of VTAB-1k and average the results.
+"""Fine-tune a checkpoint on the tasks of VTAB-1k, and average the results.
 
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab --tasks=svhn --tasks=dtd
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab \
         --options="data_dir='/data'&download=True"
 
-Each task is a run of the recipe `vtab` in a directory of its own, with its log in `output.txt`. Run the same command
-again to resume. A task whose data set is not prepared, or whose run fails, is listed, and the mean of its group is left
-out. The exit code is 1 if a run failed or no task was measured.
+Each task is a run of the recipe `vtab` in its own directory, with its log in `output.txt`. Run the same command again
+to resume. If the data set of a task is not prepared, or its run fails, the task is listed and the mean of its group is
+omitted. The exit code is 1 if a run failed or no task was measured.
 """
 
 import glob
@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 
 flags.DEFINE_string("model", "ViT_B16", "Variant to train, such as ViT_S16.")
 flags.DEFINE_string("weights", None, "Initial weights: a published name such as augreg, or a file.")
-common_flags.define_written_flag("workdir", "Directory for all runs; finished runs there are not repeated.", schemes=())
+common_flags.define_written_flag("workdir", "Directory for all runs; finished runs in it are not repeated.", schemes=())
 flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; all if not given. May be repeated.")
 flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def fine_tune(task: str) -> float:
-    """Run the training program on a task unless it is finished, and return the accuracy on its test set."""
+    """Train on a task, unless its run is finished, and return the accuracy on its test set."""
     options = flags.FLAGS
     directory = os.path.join(options.workdir, task)
     arguments = [
@@ -98,7 +98,7 @@ def weights_sha256(weights: str) -> str | None:
 
 
 def run_program(command: Sequence[str], output: str) -> None:
-    """Run a program, append its output to a file, and raise an error with its last line if it fails."""
+    """Run a program and append its output to a file. If it fails, the error contains the last line."""
     with preemption.StopRequest() as stop:
         stop.defer()
         exit_code = processes.run(command, output, lambda: stop)
@@ -106,7 +106,7 @@ def run_program(command: Sequence[str], output: str) -> None:
     if stop or exit_code == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
     if exit_code == program.WRONG_USAGE:  # the same for every task
-        raise ValueError(f"The training program cannot be run so: {last}")
+        raise ValueError(f"The training program rejected its arguments: {last}")
     if exit_code:
         raise errors.TrainingError(f"exit code {exit_code}, {last}")
 

@@ -1,1 +1,1 @@
-"""Planning: operations, memory and time of recipes, counted without measuring anything."""
+"""Estimates of the operations, memory and time of recipes, without any measurement."""

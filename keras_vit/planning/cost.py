@@ -1,7 +1,7 @@
-"""Costs of a model, counted from its configuration: parameters, multiply-adds and saved activations.
+"""Parameters, multiply-adds and saved activations of a model, counted from its configuration.
 
-Multiply-adds are those of convolutions and matrix products. Norms, softmax and activation functions would add about one
-percent. One multiply-add is two floating-point operations.
+Only the multiply-adds of convolutions and matrix products are counted. Norms, softmax and activation functions would
+add about one percent. One multiply-add is two floating-point operations.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ class Cost:
 
     Attributes:
         parameters: Number of weights.
-        macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If only the class token is
-            read, the last block computes less: 7 % of a model of twelve blocks.
+        macs: Multiply-adds of the forward pass per image. All tokens count, as in the paper. If the head reads only the
+            class token, the last block computes less, which saves 7% in a model of twelve blocks.
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
-            products, norms, poolings and GELU, attention weights, and dropout masks, without those that
-            `keras_vit.layers.kernels` recompute. With `remat`, or attention in chunks, recomputed values count for one
-            block instead of all. The temporary values of a step come on top: see `planning.plan`.
+            products, norms, poolings and GELU, attention weights, and dropout masks. Values that
+            `keras_vit.layers.kernels` recompute do not count. With `remat` or attention in chunks, recomputed values
+            count for one block instead of all. The temporary values of a step are not included: see `planning.plan`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 
@@ -41,7 +41,7 @@ class Cost:
 
 
 def of_variant(name: str, **arguments: Any) -> Cost:
-    """Return the costs of a named model without building it. The arguments are those of `keras_vit.create_model`."""
+    """Return the costs of a named model without building it. See `keras_vit.create_model` for the arguments."""
     if name in models.VIT:
         return of_config(models.ViTConfig(**{**dataclasses.asdict(models.VIT[name]), **arguments}))
     if name in models.BIT:
@@ -50,7 +50,7 @@ def of_variant(name: str, **arguments: Any) -> Cost:
 
 
 def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
-    """Return the costs of a model with this configuration. A model for images of any size counts for 224 pixels."""
+    """Return the costs of a model with this configuration. A model without a fixed image size is counted at 224."""
     if isinstance(config, models.MAEConfig):
         return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
@@ -77,7 +77,7 @@ class Tally:
         return height, width
 
     def norm(self, rows: int, width: int, bias: bool = True) -> None:
-        """Add a norm with a scale, and a bias."""
+        """Add a norm with a scale and an optional bias."""
         self.parameters += (1 + bias) * width
         self.activations += rows * width
 
@@ -90,7 +90,7 @@ class Tally:
         self.activations += count // 2
 
     def add(self, other: "Tally") -> None:
-        """Add everything that another tally counted."""
+        """Add the sums of another tally."""
         self.parameters += other.parameters
         self.macs += other.macs
         self.activations += other.activations
@@ -110,7 +110,7 @@ def _vit(config: models.ViTConfig) -> Cost:
 
 
 def _mae(config: models.MAEConfig) -> Cost:
-    """Count the encoder of the visible patches and the decoder of all. The fixed positions are weights, too."""
+    """Count the encoder on the visible patches and the decoder on all patches. Fixed positions count as weights."""
     prefix = config.num_prefix_tokens + config.num_registers
     tally, tokens = _encoder(config, prefix + config.num_visible), prefix + config.num_patches
     decoder, width = config.decoder, config.decoder_hidden_size
@@ -123,7 +123,7 @@ def _mae(config: models.MAEConfig) -> Cost:
 
 
 def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
-    """Count everything before the pooling, with blocks on a number of tokens."""
+    """Count everything before the pooling. The blocks process `tokens` tokens."""
     tally, width = Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:
@@ -149,7 +149,7 @@ def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
 
 
 def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
-    """Count all encoder blocks on a number of tokens."""
+    """Count all encoder blocks on `tokens` tokens."""
     width, blocks = config.hidden_size, Tally()
     relative = tokens if config.position_embedding == "relative" else None
     block = parts.encoder_block(config, relative_positions=relative)
@@ -163,7 +163,7 @@ def _blocks(tally: Tally, config: models.ViTConfig, tokens: int) -> None:
 
 
 def _positions(config: models.ViTConfig) -> int:
-    """Return the number of parameters of the position embeddings that are added to tokens."""
+    """Return the number of parameters of position embeddings that are added to tokens."""
     grid, width, prefix = config.grid, config.hidden_size, config.num_prefix_tokens
     learned = {
         "learned": config.num_position_entries * width,
@@ -189,7 +189,7 @@ def _resnet(
     width: int,
     norm_first: bool = False,
 ) -> tuple[tuple[int, int], int]:
-    """Count a ResNet, whose norms follow its convolutions or come first; return the size and channels of its output."""
+    """Count a ResNet with norms before or after its convolutions. Return the size and channels of its output."""
     channels = width
     size = tally.conv(pair(config.image_size or 224), 7, config.channels, channels, 2)
     if not norm_first:

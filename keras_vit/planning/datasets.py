@@ -1,4 +1,4 @@
-"""Sizes of data sets for planning, also of public ones that are not on this machine."""
+"""Sizes of data sets for planning, including public data sets that are not on this machine."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from keras_vit.recipe import Recipe
 
 
 class Size(NamedTuple):
-    """Size of a split: its examples, its classes, and the shape of its arrays. None for what is unknown."""
+    """Size of a split: number of examples and classes, and shape of the images. Unknown fields are None."""
 
     examples: int | None = None
     classes: int | None = None
     shape: tuple[int, int, int] | None = None
 
 
-# Examples of the splits, and classes, by the beginning of the names of sources.
+# Maps the beginning of a source's name to (examples of each split, number of classes).
 DATASETS = {
     "tfds:cifar10": ({"train": 50_000, "test": 10_000}, 10),
     "tfds:cifar100": ({"train": 50_000, "test": 10_000}, 100),
@@ -33,10 +33,7 @@ DATASETS = {
 
 
 def size(source: str, split: str) -> Size:
-    """Return the size of a split without opening it, as far as it is known.
-
-    Options and version of the source are ignored.
-    """
+    """Return the known sizes of a split without opening it. The options and the version of the source are ignored."""
     name = source.partition("#")[0]
     versions = (known for known in DATASETS if ":" in known and name.startswith((f"{known}:", f"{known}/")))
     known = name if name in DATASETS else next(versions, None)
@@ -50,7 +47,8 @@ def size(source: str, split: str) -> Size:
 def of_recipe(recipe: Recipe, examples: int | None = None, classes: int | None = None) -> tuple[int, int, Any]:
     """Return the number of examples and classes that a recipe trains on, and the specification of a batch.
 
-    They are the arguments, those of the known public data sets (without a specification), or those of the data itself.
+    The numbers come from the arguments, else from the table of public data sets, else from the data itself. The
+    specification is None if the data were not opened.
     """
     name, split = recipe.data.source, recipe.data.train_split
     public = name.startswith(("tfds:", "tfrecord:"))  # slow to open, or not prepared

@@ -1,4 +1,4 @@
-"""Settings that follow from one's own images, the model and the machine, by the rules in `planning.rules`."""
+"""Choice of settings for the user's images, the model and the machine, by the rules in `planning.rules`."""
 
 import math
 import os
@@ -19,22 +19,22 @@ from keras_vit.zoo import hub
 SHARE_OF_MEMORY = 0.5
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
-# Fields that the rules set. A run that is resumed keeps them.
+# Fields that the rules set. A resumed run keeps them.
 FIELDS = (
     *("task", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
     *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup", "data.eval_split"),
     *("data.pp_train", "data.pp_eval"),
 )
-MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # without a choice of the user
+MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
 Change = Callable[[recipes.Recipe], recipes.Recipe]
 
 
 def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
-    """Return a recipe with the settings that suit its images, its model and this machine.
+    """Return a recipe with settings that suit its images, its model and this machine.
 
-    The data are opened. `change` returns a recipe with the user's settings, which take precedence. The log states the
-    settings and their reasons in six lines.
+    The function opens the data, and logs the settings and their reasons in six lines. `change` applies the user's
+    settings to a recipe; they take precedence.
 
     Raises:
         ValueError: If there are too few images.
@@ -60,7 +60,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     recipe = _with_weights(recipe, change)
     reasons: dict[str, str] = {}
     for name, rule in rules.RULES.items():
-        # Strings are written for the size that the recipe has before the user's own.
+        # Preprocessing strings are written for the image size of the recipe; `change` applies the user's size later.
         wanted = recipes.replace(change(recipe), {"model.image_size": recipe.model.image_size})
         fields, reasons[name] = rule(facts, wanted)
         recipe = recipes.replace(recipe, fields)
@@ -68,12 +68,12 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     _log(recipe, change(recipe), reasons | of_machine)
     recipe = change(recipe)
     if isinstance(opened, StoredSource) and facts.labels == "class" and not recipe.class_balance:
-        warn_of_imbalance(opened)  # of others, the labels would have to be read
+        warn_of_imbalance(opened)  # other sources would have to read all labels first
     return recipe
 
 
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
-    """Return the recipe with a small model where it would start from the default weights and there are none."""
+    """Return the recipe with a small model if it would use the default weights and they are unavailable."""
     wanted = change(recipe).model
     if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
         return recipe
@@ -96,14 +96,14 @@ def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
 def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tuple[recipes.Recipe, dict[str, str]]:
     """Return the recipe with the largest images whose training fits into the time and memory, and the reasons.
 
-    Of the memory, it takes half. The parts of a batch are as few as possible. Where the time permits at least a quarter
-    of the steps at a size, there are fewer steps.
+    The training may take half of the memory. The batch is divided into as few parts as possible. If the time suffices
+    for at least a quarter of the steps at an image size, that size is kept and the number of steps is reduced.
     """
     wanted, devices = change(recipe), max(1, facts.gpus)
     limit, local = wanted.time or rules.CPU_SECONDS, wanted.data.batch_size // devices
     of_weights = recipes.replace(wanted, {"model.image_size": recipe.model.image_size})
     sizes = rules.image_sizes(facts, of_weights, _patch(wanted.model))
-    # Where the user chose a size or the parts, there are only these.
+    # If the user chose the image size or the parts, no others are tried.
     possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
     own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
     reasons = {"images": own if possible == sizes else "given"}
@@ -112,7 +112,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
         fields, reasons["steps"] = rules.steps(facts, change(base))
         base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
         found = change(base)
-        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals follow
+        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals depend on the user's number
             steps, reasons["steps"] = found.total_steps, "given"
             base = recipes.replace(base, rules.of_steps(steps, found.data.batch_size, facts.test_images))
             found = change(base)
@@ -125,11 +125,13 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
         base = recipes.replace(base, {"optim.accumulation_steps": parts if given == 1 else 1})
         per_step = 0 if facts.gpus else rules.seconds_for(facts, found, planned.step_flops)
         seconds = found.total_steps * per_step
-        # Fewer steps are planned below, but not fewer than the user's.
+        # The number of steps is reduced below, unless the user chose it.
         if fits and seconds <= limit / (1 if users else rules.FEWEST):
             break
         if len(possible) > 1:
-            reasons["images"] = "larger ones take " + (f"too long for {duration(limit)}" if fits else "too much memory")
+            reasons["images"] = "larger images take " + (
+                f"too long for {duration(limit)}" if fits else "too much memory"
+            )
     if seconds > limit and not users:
         total = max(rules.MIN_STEPS, int(limit / per_step))
         base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))
@@ -140,7 +142,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
 
 
 def _patch(model: recipes.Model) -> int:
-    """Return the patch size of a model, that of its checkpoint where the checkpoint is at hand."""
+    """Return the patch size of a model, from its checkpoint if that is available."""
     path, patch = model.checkpoint, int(model.variant.partition("/")[2] or 1)
     if path and (os.path.exists(path) or hub.address_of(path)):
         patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
@@ -148,7 +150,7 @@ def _patch(model: recipes.Model) -> int:
 
 
 def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) -> None:
-    """Log the settings that are used in six lines, with the reasons of those that the rules chose."""
+    """Log the final settings in six lines, with the reasons for the settings that the rules chose."""
     augmentation, values = preprocess.split(used.data.pp_train)
     model, data, optim, parts = used.model, used.data, used.optim, used.optim.accumulation_steps
     warmup = min(optim.schedule.warmup_steps, used.total_steps)
@@ -181,7 +183,7 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
 
 
 def warn_of_imbalance(source: StoredSource) -> None:
-    """Log by how much the numbers of images of the classes differ, if they differ much."""
+    """Log a warning if the classes have very different numbers of images."""
     counts = np.bincount(source.labels(), minlength=source.num_classes)
     most, fewest = int(counts.argmax()), int(counts.argmin())
     if counts[most] >= IMBALANCE * counts[fewest]:
@@ -193,7 +195,7 @@ def warn_of_imbalance(source: StoredSource) -> None:
 
 
 def machine() -> tuple[int, float, int]:
-    """Return the number of GPUs, the bytes of memory of a GPU, or else of this machine, and the number of cores."""
+    """Return the number of GPUs, the bytes of memory of a GPU or, without GPUs, of this machine, and the cores."""
     import tensorflow as tf
 
     gpus, cores = len(tf.config.list_physical_devices("GPU")), os.cpu_count() or 1

@@ -1,6 +1,6 @@
-"""Memory of training, compared with the available memory before the first step.
+"""Comparison of the memory that training needs with the available memory, before the first step.
 
-The estimate is that of `plan.of_recipe`. `python -m benchmarks.step_memory` compares it with measurements.
+`plan.of_recipe` estimates the memory. `python -m benchmarks.step_memory` compares the estimate with measurements.
 """
 
 import math
@@ -18,22 +18,22 @@ from keras_vit.training.backend import Backend
 
 
 def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int) -> None:
-    """Warn if the training of a recipe probably needs more memory than there is, and name the changes that make it fit.
+    """Warn if the training of a recipe probably needs more memory than is free, and suggest changes that make it fit.
 
-    It is a warning because the estimate is some percent off, and other programs may end. A recipe is refused only if
-    weights, gradients and optimizer state exceed the whole memory: no batch is small enough. TPUs are not checked:
-    `tools.compile_plan` compiles for them.
+    This is only a warning because the estimate is off by some percent, and other programs may free memory. If the
+    weights, gradients and optimizer state exceed the total memory, no batch size fits, and the function raises an
+    error. TPUs are not checked; `tools.compile_plan` compiles programs for them.
 
     Raises:
-        ValueError: If the recipe cannot fit.
+        ValueError: If the weights, gradients and optimizer state exceed the total memory.
     """
     if backend.device == "tpu":
         return
     on_gpu = backend.device == "gpu"
-    total, free = (gpu_memory(),) * 2 if on_gpu else machine_memory()  # TensorFlow or JAX have taken over all of a GPU
+    total, free = (gpu_memory(),) * 2 if on_gpu else machine_memory()  # TensorFlow or JAX has reserved the whole GPU
 
     def need_of(changed: recipes.Recipe) -> tuple[float, float]:
-        """Return the bytes of the weights and of everything. All devices of this process may be one processor."""
+        """Return the bytes of the weights and the total bytes. On a CPU, the devices of a process share its memory."""
         planned = plan.of_recipe(changed, classes, devices=backend.num_replicas, channels=channels)
         weights = planned.weights_bytes / backend.weight_parts
         if on_gpu:
@@ -45,18 +45,18 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
     if weights > total:
         raise ValueError(
             f"Weights, gradients and optimizer state of {recipe.model.variant} take {_gb(weights)}, more than the "
-            f"{_gb(total)} of memory here. Take a smaller model.variant, or a machine or device with more memory."
+            f"{_gb(total)} of available memory. Use a smaller model.variant, or a machine or device with more memory."
         )
     if needed > free:
         advice = _advice(recipe, lambda changed: need_of(changed)[1], free, backend.num_replicas)
         logging.warning(
-            "Training takes about %s of memory, and %s %s: this program may be ended. %s",
+            "Training takes about %s of memory, but %s %s. The system may kill this program. %s",
             *(_gb(needed), _gb(free), "a device has" if on_gpu else "are free", advice),
         )
 
 
 def _advice(recipe: recipes.Recipe, bytes_of: Callable, free: float, devices: int) -> str:
-    """Return the smallest change of a recipe that fits and keeps its result, in words."""
+    """Return a text with the smallest change of a recipe that fits into the memory and does not affect the result."""
     parts, batch_size = recipe.optim.accumulation_steps, recipe.data.batch_size
     possible = [n for n in range(parts + 1, batch_size // devices + 1) if batch_size % (devices * n) == 0]
     remat = {"model.remat": "blocks"} if recipe.model.variant in models.VIT else {}
@@ -74,7 +74,7 @@ def _gb(count: float) -> str:
 
 
 def machine_memory() -> tuple[float, float]:
-    """Return the bytes of memory of this machine or its container, and those of them that are free."""
+    """Return the total and the free bytes of memory of this machine or its container."""
     total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     free = min(total, 1024 * _entries("/proc/meminfo").get("MemAvailable", total))
     for folder in _control_groups():
@@ -86,7 +86,7 @@ def machine_memory() -> tuple[float, float]:
 
 
 def gpu_memory() -> float:
-    """Return the bytes of memory of the GPU with the least, by NVIDIA's driver; infinite if it does not say."""
+    """Return the bytes of memory of the smallest GPU according to NVIDIA's driver, or infinity if it is unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
@@ -96,7 +96,7 @@ def gpu_memory() -> float:
 
 
 def _control_groups() -> Iterator[str]:
-    """Yield the folders of the control groups of this process, from the outermost; version 2 of Linux' only."""
+    """Yield the folders of this process's control groups, outermost first. Supports only version 2 of cgroups."""
     for line in _text("/proc/self/cgroup").splitlines():
         if line.startswith("0::"):
             parts = line.removeprefix("0::/").split("/")
@@ -104,13 +104,13 @@ def _control_groups() -> Iterator[str]:
 
 
 def _entries(path: str) -> dict[str, float]:
-    """Return the numbers in a file of lines such as `MemAvailable:   123 kB` by name."""
+    """Parse lines such as `MemAvailable:   123 kB` into a dictionary of numbers; empty if the file does not exist."""
     fields = (line.replace(":", "").split() for line in _text(path).splitlines())
     return {name: float(value) for name, value, *_ in fields}
 
 
 def _text(path: str) -> str:
-    """Return the content of a file; an empty text if there is none, as on other systems than Linux."""
+    """Return the content of a file, or an empty string if it does not exist, as on systems other than Linux."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

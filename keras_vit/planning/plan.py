@@ -1,4 +1,4 @@
-"""Costs of a recipe: size of the model, operations, memory, and time on the hardware of the paper."""
+"""Costs of a recipe: model size, operations, memory, and time on the hardware of the paper."""
 
 import dataclasses
 import math
@@ -16,9 +16,9 @@ from keras_vit.training import run_directory
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
 UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
 _DAY = 24 * 3_600
-# Peak memory of activations in a step that is not compiled, as a multiple of those that it saves. Measured on a
-# processor: in float32 in training runs (benchmarks/step_memory.py); in 16 bits, whose sums are in float32, 1.2 in a
-# run of ViT-B/16 and 1.8 in a step of ViT-Ti/16.
+# Peak memory of activations in a step that is not compiled, as a multiple of the saved activations. Measured on a CPU:
+# for float32 in training runs (benchmarks/step_memory.py); for 16 bits, with sums in float32, 1.2 in a run of ViT-B/16
+# and 1.8 in a step of ViT-Ti/16.
 TEMPORARY, TEMPORARY_IN_16_BITS, TEMPORARY_OF_RESNET = 1.15, 1.5, 1.75
 GRAPH = 0.2e9  # bytes of the traced step and its threads
 
@@ -27,8 +27,9 @@ GRAPH = 0.2e9  # bytes of the traced step and its threads
 class Plan:
     """Costs of a recipe.
 
-    `epochs` is None if the number of training examples is unknown, `teacher` without a distillation. Gradients,
-    optimizer state and averages are those of the trained weights. Activations are saved from the first of these on.
+    `epochs` is None if the number of training examples is unknown. `teacher` is None without a distillation. Only
+    trained weights have gradients, optimizer state and averages. Activations are saved from the first trained weight
+    on.
     """
 
     cost: Cost
@@ -47,7 +48,7 @@ class Plan:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes in a process whose device is the processor."""
+        """Bytes of a process that trains on the CPU."""
         return self.weights_bytes + self.peak_bytes + self.host_bytes
 
     @property
@@ -74,9 +75,10 @@ class Plan:
 def of_recipe(
     recipe: recipes.Recipe, classes: int, num_examples: int | None = None, devices: int = 1, channels: int = 3
 ) -> Plan:
-    """Return the costs of a recipe without building anything. Those of a teacher come from the record of its run.
+    """Return the costs of a recipe without building the model.
 
-    `num_examples` is for the epochs. `devices` share a batch.
+    The costs of a teacher come from the record of its run. `num_examples` is needed only for the number of epochs.
+    `devices` is the number of devices that share a batch.
     """
     counted, teacher = model_cost(recipe, classes, channels), teacher_cost(recipe, channels)
     batch_size, optim = recipe.data.batch_size, recipe.optim
@@ -100,14 +102,14 @@ def of_recipe(
 
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
-    """Return the costs of a recipe's model. The arguments are those of `of_recipe`."""
+    """Return the costs of a recipe's model. See `of_recipe` for the arguments."""
     if recipe.task.config is not None:
         return cost.of_config(recipes.masked_config(recipe, channels))
     return cost.of_variant(recipe.model.variant, **recipes.model_arguments_for(recipe, classes, channels))
 
 
 def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
-    """Return the costs of the teacher of a distillation; None without one, or where its run is missing."""
+    """Return the costs of the teacher of a distillation; None without a teacher, or if its run is missing."""
     if recipe.task.teacher is None:
         return None
     try:
@@ -120,7 +122,7 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
 
 
 def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int) -> tuple[int, int, float]:
-    """Return the numbers of weights and of trained weights, and the share of the weights from the first of these on."""
+    """Return the number of weights, the number of trained weights, and the share from the first trained weight on."""
     if recipe.adapt == "all":
         return counted.parameters, counted.parameters, 1.0
     model = recipes.describe_model(recipe, classes, channels)  # with the factors of LoRA
@@ -130,8 +132,8 @@ def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int)
 
 
 def _bytes_of_training(optim: recipes.Optim) -> int:
-    """Return the bytes that a trained weight takes beside itself."""
-    # Muon is counted for all weights: its AdamW has few of them, those that are not matrices.
+    """Return the bytes of the gradient, optimizer state and average of a trained weight."""
+    # All weights are counted as Muon's, because its AdamW updates only the few weights that are not matrices.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return gradients + slots + (4 if optim.ema else 0)

@@ -1,8 +1,8 @@
-"""Rules that choose the settings of a training on one's own images.
+"""Rules that choose the settings for training on the user's images.
 
-`docs/how_to/own_images.md` has the rules in words, and the measurements behind them. A rule is a function of facts and
-of the recipe with the settings of the user. It returns the fields that it sets, by their dotted paths, and its reason.
-`fitting.fit` applies the rules in order.
+`docs/how_to/own_images.md` explains the rules and the measurements on which they are based. A rule takes the facts and
+the recipe with the user's settings. It returns the fields that it sets, by dotted path, and its reason. `fitting.fit`
+applies the rules in order.
 """
 
 import dataclasses
@@ -13,18 +13,18 @@ from keras_vit import models
 from keras_vit.data import preprocess
 from keras_vit.recipe import Recipe
 
-FEW_IMAGES = 20_000  # of fewer, LoRA trains, and the best score may come long before the last step
-DEFAULT_MODEL = ("ViT-S/14", "ViT_S14:dinov2")  # variant and weights where none are named
-CPU_SECONDS = 30 * 60  # for the steps of a training on a processor without --time
+FEW_IMAGES = 20_000  # with fewer images, LoRA is trained, and the run may stop early
+DEFAULT_MODEL = ("ViT-S/14", "ViT_S14:dinov2")  # variant and weights if the user names none
+CPU_SECONDS = 30 * 60  # time for the training steps on a CPU without --time
 FLOPS_PER_CORE = 3e10  # per second, in float32 training; measured, see the page
 MIN_STEPS = 100
-FEWEST = 0.25  # share of the steps that larger images must leave: pixels matter more than passes
-_SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # of the operations of training all weights
-# Optimizer, rate and weight decay by the weights that are trained; of others as of LoRA.
+FEWEST = 0.25  # minimum share of the steps at a larger image size: pixels matter more than passes
+_SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # operations, relative to training all weights
+# Optimizer, learning rate and weight decay by the trained weights. Other adaptations use the same values as LoRA.
 _UPDATES = {"all": ("sgd", 3e-3, 0.0), "last": ("sgd", 3e-3, 0.0), "head": ("adamw", 1e-2, 0.0)}
 
 Fields = dict[str, Any]
-# The model that learns from scratch where no weights are to be had: a ResNet of two stages, then 6 by 6 patches.
+# Model that is trained from scratch if no weights are available: a ResNet with two stages, then 6 by 6 patches.
 SMALL_MODEL: Fields = {
     "model.variant": "R+ViT-Ti/16",
     "model.checkpoint": None,
@@ -52,8 +52,8 @@ class Facts:
         outputs: Number of classes or values.
         labels: Kind of the labels, such as `"class"`; see `keras_vit.data.Source`.
         gpus: Number of GPUs.
-        memory: Bytes of memory of the GPU with the least, or of a machine without GPUs.
-        cores: Number of cores of the processor.
+        memory: Bytes of memory of the smallest GPU or, without GPUs, of the machine.
+        cores: Number of CPU cores.
     """
 
     images: int
@@ -66,7 +66,7 @@ class Facts:
 
     @property
     def few(self) -> bool:
-        """Whether the training images are few."""
+        """Whether there are fewer than `FEW_IMAGES` training images."""
         return self.images < FEW_IMAGES
 
 
@@ -74,7 +74,7 @@ Rule = Callable[[Facts, Recipe], tuple[Fields, str]]
 
 
 def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
-    """Choose the weights that are trained."""
+    """Choose the weights to train."""
     if recipe.model.checkpoint is None:
         return {"adapt": "all"}, "no weights to start from"
     if facts.labels == "mask" or recipe.model.variant in models.BIT:
@@ -83,7 +83,7 @@ def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 
 
 def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
-    """Choose the optimizer and its rate."""
+    """Choose the optimizer, its learning rate and its weight decay."""
     if recipe.model.checkpoint is None:
         (name, rate, decay), reason = ("adamw", 1e-3, 0.05), "from scratch"
     elif facts.labels == "mask":
@@ -103,7 +103,7 @@ def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 
 
 def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
-    """Choose the random changes of training images, mixup and label smoothing."""
+    """Choose the augmentation of the training images, MixUp and label smoothing."""
     size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
     few = facts.few and facts.labels != "mask"
     if few and recipe.adapt == "head":
@@ -120,9 +120,9 @@ RULES: dict[str, Rule] = {"adapt": adaptation, "update": update, "batch": batch,
 
 
 def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
-    """Return the sizes of images to choose from, the largest first: multiples of the patch size.
+    """Return possible image sizes, largest first. They are multiples of the patch size.
 
-    `recipe` has the size of its weights.
+    The image size of `recipe` must be the size of its weights.
     """
     size = recipe.model.image_size
     if recipe.model.checkpoint is None:
@@ -132,12 +132,12 @@ def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
 
 
 def seconds_for(facts: Facts, recipe: Recipe, flops: float) -> float:
-    """Estimate the seconds of a number of operations of a recipe on a processor, as if all weights were trained."""
+    """Estimate the seconds that a CPU needs. `flops` is the number of operations if all weights are trained."""
     return flops * _SHARES.get(recipe.adapt.partition("(")[0], 1.0) / (FLOPS_PER_CORE * facts.cores)
 
 
 def images_seen(facts: Facts, recipe: Recipe) -> int:
-    """Choose how many images the training sees, those seen again included."""
+    """Choose the number of images that the training processes, including repetitions."""
     if facts.labels == "mask":
         return recipe.data.batch_size * (500 if facts.few else 10_000)
     if recipe.model.checkpoint is None:
@@ -155,14 +155,14 @@ def steps(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 
 
 def passes(images_seen: int, images: int) -> str:
-    """Return in words how often a training sees each image."""
+    """Return a text with the number of passes over the images."""
     return f"{images_seen / images:.3g} passes over {images:,} images"
 
 
 def of_steps(total: int, batch_size: int, test_images: int) -> Fields:
-    """Return the fields that follow from a number of steps: warm-up, and the steps between evaluations.
+    """Return the fields that depend on the number of steps: warm-up, and the steps between evaluations.
 
-    All evaluations together, at most ten, see at most 0.4 times as many images as the training.
+    There are at most ten evaluations. Together they process at most 0.4 times as many images as the training.
     """
     every = -(-total // max(1, min(10, int(0.4 * total * batch_size / max(1, test_images)))))
     intervals = {"eval_every": every, "checkpoint_every": every}

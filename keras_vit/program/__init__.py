@@ -1,11 +1,11 @@
 """Common parts of the programs in `train/` and `export/`: flags, readable errors, exit codes.
 
-A program defines its flags, imports what it needs within `program.imports(__name__)`, and has a `main(argv)` that
-`program.run(main)` calls. Exit codes:
+A program defines its flags, imports its modules within `program.imports(__name__)`, and has a function `main(argv)`
+that `program.run(main)` calls. Exit codes:
 
     0    done
-    1    failed; the last lines say why
-    2    wrong flags, recipe, file or environment: correct it, a restart alone does not help
+    1    failed; the last lines contain the reason
+    2    wrong flags, recipe, file or environment: correct it before a restart
     66   an image could not be read: repair or remove it
     70   the loss became infinite or not a number: change the recipe
     74   a file could not be written: free some space, then start again
@@ -13,8 +13,8 @@ A program defines its flags, imports what it needs within `program.imports(__nam
     130  stopped by Ctrl-C (by the second one, where the first one saves)
     143  stopped by SIGTERM (by the second one, where the first one saves)
 
-A program ends within ten seconds after SIGTERM or Ctrl-C, or logs what is finished first, and how long that takes. A
-second signal, at least two seconds after the first, ends it at once.
+A program ends within ten seconds after SIGTERM or Ctrl-C. If it has to finish some work first, it logs the work and the
+expected time. A second signal, at least two seconds after the first signal, ends it at once.
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """
@@ -49,9 +49,10 @@ Main = Callable[[Sequence[str]], int | None]
 
 
 def published(flag: str, small: bool = True) -> Callable[[Main], Main]:
-    """Return a decorator of `main` for a flag of a path to write: of an address, a local copy is published at the end.
+    """Return a decorator of `main` for a flag that names an output path, which may be an address in a bucket.
 
-    `small` is that of `_storage.written`: False for a program that continues what is there.
+    For an address, `main` writes to a local copy, which is published at the end. `small` is passed to
+    `_storage.written`; pass False for a program that continues an existing output.
     """
 
     def decorate(main: Main) -> Main:
@@ -69,9 +70,9 @@ def published(flag: str, small: bool = True) -> Callable[[Main], Main]:
 def run(main: Main) -> None:
     """Parse the flags, run a program's `main`, and end the process with its exit code.
 
-    An error that a user can correct is printed in one line, any other with its traceback. After an error the process
-    ends at once, whatever its threads still do: an input pipeline that fails over and over in the background would
-    otherwise keep it alive.
+    An error that the user can correct is printed in one line; any other error is printed with its traceback. After an
+    error the process ends at once, without waiting for its threads: an input pipeline that fails repeatedly in the
+    background would otherwise keep the process alive.
     """
     exit_code = 0
     try:

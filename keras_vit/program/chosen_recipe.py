@@ -1,4 +1,4 @@
-"""The recipe that a few choices describe, from flags or from the arguments of `keras_vit.fine_tune`."""
+"""Creation of a recipe from the user's choices: flags, or the arguments of `keras_vit.fine_tune`."""
 
 import dataclasses
 import os
@@ -12,16 +12,16 @@ from keras_vit.program import recipe_file
 if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
-DEFAULT = "folder"  # the recipe for any data set that is named without one
-OF_TIME = {"total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps"}  # fields that it sets
+DEFAULT = "folder"  # recipe for a data set without a recipe
+OF_TIME = {"total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps"}  # set by the time limit
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Choices of a user. None leaves one to the recipe; `settings` are values by dotted field of the recipe.
+    """Choices of a user. A choice of None is left to the recipe.
 
-    A value is text, as Python writes it, where `as_text` is set.
+    `settings` maps dotted fields of the recipe to values. With `as_text`, the values are texts in Python syntax.
     """
 
     data: str | None = None
@@ -45,18 +45,19 @@ class Choices:
             raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Give either the time or {min(both)}.")
 
     def workdir(self) -> str:
-        """Return the run directory where none is given: `runs/NAME`, after the data set or recipe."""
+        """Return the default run directory: `runs/NAME`, named after the data set or recipe."""
         named = self.data or self.config or ""
         place = os.path.basename(os.path.normpath(named.partition("#")[0].rpartition(":")[2]))
         return os.path.join("runs", place.removesuffix(".py") or "run")
 
 
 def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
-    """Return the recipe of some choices, checked. The choices take precedence over what a recipe fits to its data.
+    """Return the checked recipe for the user's choices. The choices take precedence over settings fitted to the data.
 
-    A recipe whose `get_config` has keyword arguments named `data`, `model`, `image_size` or `adapt` gets these itself.
-    The function `fit` of a recipe file gets the recipe and the function that applies the choices. With `workdir`,
-    pixels are normalized as the weights were trained, and a run that is resumed keeps what was fitted when it began.
+    If the `get_config` of a recipe has keyword arguments named `data`, `model`, `image_size` or `adapt`, these choices
+    are passed to it. The function `fit` of a recipe file receives the recipe and the function that applies the choices.
+    With `workdir`, pixels are normalized as for the training of the weights, and a resumed run keeps the settings that
+    were fitted when it began.
     """
     from absl import logging
 
@@ -66,7 +67,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     from keras_vit.planning import fitting, rules
     from keras_vit.training import pixel_range, run_directory
 
-    if choices.data and (workdir or not choices.config):  # a wrong name is an error before a download
+    if choices.data and (workdir or not choices.config):  # a wrong name raises an error before any download
         split_sizes(choices.data if choices.config or ":" in choices.data else f"folder:{choices.data}")
     named = recipes.named_checkpoint(choices.model, choices.image_size) if choices.model else {}
     weights = choices.weights or named.pop("weights", None)
@@ -81,15 +82,15 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     began = recipes.from_dict(before) if before and fit is fitting.fit else None
     named_weights = (choices.model, weights, rules.DEFAULT_MODEL[1])
     pixels = [f"data.{name}" for name in ("pp_train", "pp_eval") if f"data.{name}" not in choices.settings]
-    found: dict[str, str | None] = {}  # operations by checkpoint
-    changed: dict[str, str] = {}  # by field
+    found: dict[str, str | None] = {}  # normalization by checkpoint
+    changed: dict[str, str] = {}  # normalization by field
 
     def normalized(recipe: "Recipe") -> "Recipe":
-        """Return the recipe with the normalization of weights that the user names, where no setting is of pixels."""
+        """Apply the normalization of the weights that the user named, unless the user set the preprocessing."""
         path = recipe.model.checkpoint
         if not path or (path not in named_weights and "model.checkpoint" not in choices.settings):
             return recipe
-        if before:  # the first weights may be gone
+        if before:  # the initial weights may no longer exist
             operations = {field: preprocess.split(before["data"][field.rpartition(".")[2]])[1] for field in pixels}
         else:
             if path not in found:
@@ -108,7 +109,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         except (OSError, ImportError):
             if path in (choices.model, weights, choices.settings.get("model.checkpoint")):
                 raise
-            return None  # of the default, the rules choose another model
+            return None  # the rules replace default weights that are unavailable
 
     def change(recipe: "Recipe") -> "Recipe":
         if began:
@@ -133,18 +134,18 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return normalized(recipe) if workdir else recipe
 
     recipe = recipes.check(fit(recipe, change))
-    for field, operation in changed.items() if fit is not fitting.fit else ():  # which logs it itself
+    for field, operation in changed.items() if fit is not fitting.fit else ():  # `fitting.fit` logs it itself
         logging.info(
-            "%s ends in %s, as the weights were trained. --config.%s=... sets another.", field, operation, field
+            "%s ends in %s, as for the training of the weights. --config.%s=... replaces it.", field, operation, field
         )
     return recipe
 
 
 def seconds_of(time: str | float) -> float:
-    """Return a time in seconds, given as a number of seconds or as text.
+    """Convert a time, given as seconds or as text, to seconds.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If the time is neither.
 
     Example:
     >>> seconds_of("1h30m"), seconds_of("90s"), seconds_of(90)

@@ -1,4 +1,4 @@
-"""The start of a program: its flags, its help, and the imports that follow them."""
+"""Start of a program: parsing of flags, help, and imports after the flags are parsed."""
 
 import contextlib
 import os
@@ -18,11 +18,11 @@ _remaining: list[str] | None = None
 
 @contextlib.contextmanager
 def imports(name: str, backend: str | None = None) -> Iterator[None]:
-    """Import what a program needs, after its flags were parsed: help and a wrong flag come at once.
+    """Parse the flags before the imports of a program, so that help and errors of flags appear at once.
 
     Args:
-        name: The program's `__name__`. Nothing happens if it is imported, not run.
-        backend: Keras backend that the program needs, whatever `KERAS_BACKEND` says; None for the user's.
+        name: The program's `__name__`. Nothing happens if the program is imported instead of run.
+        backend: Keras backend that the program needs; it overrides `KERAS_BACKEND`. None keeps the user's backend.
 
     Example:
     ```python
@@ -43,13 +43,13 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
         with Progress("Starting", log=False):
             yield
             if "keras" in sys.modules:
-                import keras_vit._api  # noqa: F401  the layers that saved models hold are registered
+                import keras_vit._api  # noqa: F401  registers the layers of saved models
     except BaseException as error:  # noqa: BLE001
         exit_codes.end(exit_codes.report(error))
 
 
 def parsed_arguments() -> list[str]:
-    """Parse the command line, once, and return what is not a flag; show the help and end if it asks for it."""
+    """Parse the command line once and return the arguments that are not flags. Print the help and exit on --help."""
     global _remaining
     if _remaining is None:
         if any(argument in _HELP_FLAGS for argument in sys.argv[1:]):
@@ -65,7 +65,7 @@ def parsed_arguments() -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> list[str]:
-    """Parse a command line; a wrong flag ends the program like any other wrong usage."""
+    """Parse a command line. A wrong flag ends the program with the exit code for wrong usage."""
     try:
         return flags.FLAGS(_rewrite_overrides(argv))
     except flags.Error as error:
@@ -74,8 +74,8 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 
 def help_text(doc: str, full: bool = False) -> str:
-    """Return the help of the running program. With `full`, flags of other packages are listed, too."""
-    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show what TensorFlow and converters print."
+    """Return the help of the running program. With `full`, it also lists the flags of other packages."""
+    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show the output of TensorFlow and converters."
     return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
 
 

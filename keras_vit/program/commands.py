@@ -1,4 +1,4 @@
-"""The command `keras-vit`: its subcommands are the programs in `train/` and `export/`."""
+"""The command `keras-vit`, whose subcommands are the programs in `train/` and `export/`."""
 
 import importlib.util
 import os
@@ -33,7 +33,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def main() -> None:
-    """Run the subcommand that the command line names."""
+    """Run the subcommand named on the command line."""
     name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("--help", "-h", "-help", "help"):
         sys.stdout.write(overview())
@@ -44,7 +44,7 @@ def main() -> None:
         sys.stdout.write(f"{__version__}\n")
         return
     if name not in PROGRAMS:
-        from keras_vit import _checks  # imports NumPy, which the overview does without
+        from keras_vit import _checks  # imports NumPy, which the overview does not need
 
         sys.stderr.write(
             f"keras-vit: there is no command {name!r}.{_checks.nearest(name, PROGRAMS)} "
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def overview() -> str:
-    """Return what `keras-vit --help` prints."""
+    """Return the output of `keras-vit --help`."""
     width = max(map(len, PROGRAMS)) + 2
     lines = ["usage: keras-vit COMMAND [flags]", "", "commands:"]
     lines += [f"  {name:{width}}{_summary(program)}" for name, program in PROGRAMS.items()]
@@ -64,7 +64,7 @@ def overview() -> str:
 
 
 def module_of(name: str) -> str:
-    """Return the module of a subcommand, where the package is installed and in a checkout."""
+    """Return the module of a subcommand, both in an installed package and in a checkout."""
     folder, module = PROGRAMS[name].split(".")
     package = f"keras_vit._{folder}"
     if importlib.util.find_spec(package) is None:

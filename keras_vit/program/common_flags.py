@@ -1,4 +1,4 @@
-"""Flags that several programs have: each is defined here, with one meaning."""
+"""Definitions of flags that several programs share. A flag has the same meaning in all programs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from keras_vit import _io, _storage
 
 flags.disclaim_key_flags()  # the flags belong to the program that defines them
 
-# As in `keras_vit.distribute`, which is not imported before the flags are parsed.
+# A copy from `keras_vit.distribute`, which must not be imported before the flags are parsed.
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu", "data_parallel", "fsdp")
 
 
 def define_recipe_flags() -> None:
-    """Define the flags that choose a recipe and change it."""
+    """Define the flags that choose and change a recipe."""
     define_data_flag()
     flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
     flags.DEFINE_multi_string(
@@ -24,12 +24,12 @@ def define_recipe_flags() -> None:
         "model",
         None,
         "Variant to train, such as ViT_S16, or a checkpoint to fine-tune, such as hf:facebook/dinov2-small, which sets "
-        "variant, weights, image size and normalization; the recipe's if not given.",
+        "variant, weights, image size and normalization; by default the model of the recipe.",
     )
     flags.DEFINE_string(
         "weights",
         None,
-        "Initial weights: a published name such as augreg, hf:OWNER/NAME of the Hugging Face hub, a file, or 'none' to "
+        "Initial weights: a published name such as augreg, hf:OWNER/NAME on the Hugging Face hub, a file, or 'none' to "
         "train from scratch.",
     )
     flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
@@ -39,16 +39,16 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "time",
         None,
-        "Time that the training may take, such as 20m or 1h30m: a few steps are measured to set total_steps.",
+        "Time limit of the training, such as 20m or 1h30m. A few steps are measured to set total_steps.",
     )
-    flags.DEFINE_bool("list_recipes", False, "List the recipes of the package, and do nothing else.")
+    flags.DEFINE_bool("list_recipes", False, "List the recipes of the package and exit.")
 
 
 def define_distribution_flags() -> None:
     """Define `--distribute`, `--tpu` and `--virtual_devices`."""
-    flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes those of the machine.")
+    flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes all devices of the machine.")
     flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
-    flags.DEFINE_integer("virtual_devices", 0, "Split the CPU into this many devices, to try out several.", 0)
+    flags.DEFINE_integer("virtual_devices", 0, "Number of virtual devices to split the CPU into, for tests.", 0)
 
 
 def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
@@ -61,7 +61,7 @@ def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or e
 
 
 def model_options() -> dict[str, Any]:
-    """Return the arguments of `open_predictor` that the flags of `define_model_flags` give, beside the path."""
+    """Return the arguments of `open_predictor` from the flags of `define_model_flags`, except the path."""
     return {name: flags.FLAGS[name].value for name in ("preprocess", "labels", "checkpoint", "image_size")}
 
 
@@ -80,15 +80,15 @@ def define_preprocess_flag(when: str) -> None:
 def define_images_flag(purpose: str) -> None:
     """Define `--images`."""
     flags.DEFINE_multi_string(
-        "images", [], f"Image file, folder or pattern {purpose}, may be repeated; the evaluation data if not given."
+        "images", [], f"Image file, folder or pattern {purpose}; the evaluation data if not given. May be repeated."
     )
 
 
 def define_on_bad_image_flag(default: str | None = None) -> None:
-    """Define `--on_bad_image`. Without a default, the recipe of the model decides."""
-    which = "" if default else "; as the run's recipe if not given"
+    """Define `--on_bad_image`. Without a default, the recipe of the model determines the value."""
+    which = "" if default else "; by default as in the run's recipe"
     flags.DEFINE_enum(
-        "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or left out{which}."
+        "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or skipped{which}."
     )
 
 
@@ -108,7 +108,7 @@ def define_output_flag(text: str = "Where to write.") -> None:
 
 
 def define_written_flag(name: str, text: str, schemes: Iterable[str] = _storage.SCHEMES) -> None:
-    """Define a flag of a file or directory to write, which cannot be an address of other `schemes`."""
+    """Define a flag for a file or directory to write. Addresses must use one of the `schemes`."""
     flags.DEFINE_string(name, None, text)
     flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))
 

@@ -1,4 +1,4 @@
-"""Exit codes of programs: from the error that ended one to a code and a line that says what to do."""
+"""Exit codes of programs, and the messages that explain errors to the user."""
 
 import errno
 import os
@@ -18,14 +18,14 @@ LOST_WORKER = 75
 INTERRUPTED = 130
 READER_LEFT = 141  # as if by SIGPIPE
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
-# How the errors of collective operations read after another process has ended: TensorFlow, JAX on CPUs and on GPUs.
+# Errors of collective operations after another process has ended: of TensorFlow, and of JAX on CPUs and GPUs.
 _LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WRONG_PATH = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 
 
 def report(error: BaseException) -> int:
-    """Print why a program ended and return its exit code."""
+    """Print the error that ended a program and return its exit code."""
     if isinstance(error, SystemExit):
         return _code_of_exit(error)
     if isinstance(error, BrokenPipeError) and _reader_has_left():
@@ -41,7 +41,7 @@ def report(error: BaseException) -> int:
 
 
 def end(exit_code: int) -> NoReturn:
-    """End the process at once, whatever its threads still do."""
+    """End the process at once, without waiting for its threads."""
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -49,7 +49,7 @@ def end(exit_code: int) -> NoReturn:
 
 
 def explain(error: BaseException) -> tuple[int, str | None]:
-    """Return the exit code of an error and what a user should read, or None where only a traceback helps."""
+    """Return the exit code of an error and a message for the user, or None if only a traceback helps."""
     if isinstance(error, _imported("training.errors", "TrainingError")):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -71,16 +71,16 @@ def explain(error: BaseException) -> tuple[int, str | None]:
 
 
 def _imported(module: str, name: str) -> Any:
-    """Return a part of the library if it was imported; an empty tuple if not: none of its errors can have come."""
+    """Return an object of a module, or `()` if the module was not imported and so cannot have raised the error."""
     return getattr(sys.modules.get(f"keras_vit.{module}"), name, ())
 
 
 def _reader_has_left() -> bool:
-    """Return whether nobody reads standard output any more, such as `head`; if so, the rest of it is dropped."""
+    """Return whether the reader of standard output, such as `head`, has ended. If so, discard further output."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
-        return False  # another pipe, or a socket
+        return False  # another pipe or a socket is broken
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
 
@@ -100,14 +100,14 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
 
 
 def _explain_lost_worker(error: BaseException) -> str | None:
-    """Return what a user should read if the error of TensorFlow or JAX means that another worker is lost."""
+    """Return a message for the user if the error of TensorFlow or JAX means that another worker is lost."""
     text = str(getattr(error, "message", error)).strip()
-    # JAX raises a ValueError where it waits for arrays of a collective operation that failed.
+    # JAX raises a ValueError while it waits for arrays of a failed collective operation.
     if not {"OpError", "JaxRuntimeError", "ValueError"} & _names(error) or not _LOST.search(text.split("\n", 1)[0]):
         return None
     text = text.replace(":\n", ": ").split("\n", 1)[0]  # the next line names the worker
     return (
-        f"Another worker ended or cannot be reached; see its log. ({text}) Start all of them again to resume from "
+        f"Another worker ended or cannot be reached; see its log. ({text}) Start all workers again to resume from "
         "the last checkpoint."
     )
 
@@ -117,7 +117,7 @@ def _names(error: BaseException) -> set[str]:
 
 
 def _explain_by_name(error: BaseException) -> tuple[int, str | None]:
-    """Explain the errors of TensorFlow and JAX, known by name: programs import no more."""
+    """Explain errors of TensorFlow and JAX by the names of their classes, without importing these packages."""
     names, text = _names(error), str(getattr(error, "message", error)).strip().split("\n", 1)[0]
     if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):

@@ -1,4 +1,4 @@
-"""Output of the programs: their own lines go to the terminal, those of other packages to a log file."""
+"""Output of the programs: log lines of this package go to the terminal, those of other packages only to a log file."""
 
 import contextlib
 import faulthandler
@@ -22,14 +22,15 @@ LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PREFIXES = {standard_logging.WARNING: "warning: ", standard_logging.ERROR: "error: "}
 _terminal: TextIO | None = None
-_former_output: TextIO | None = None  # it would close the file of the new one when it is deleted
+_former_output: TextIO | None = None  # kept, because its deletion would close the file of the new output
 
 
 def begin() -> None:
-    """Send to the terminal what this package logs, in short lines, and everything else to a log.
+    """Log this package to the terminal in short lines, and everything else to a log file.
 
-    TensorFlow and the converters print from C++, to file descriptor 2. It becomes a temporary file, which `log_to`
-    gives a name. Python's standard error and the log lines of this package stay on the terminal.
+    TensorFlow and the converters print from C++ to file descriptor 2. This function redirects the descriptor to a
+    temporary file, which `log_to` turns into `log.txt`. Python's standard error and the log lines of this package stay
+    on the terminal.
     """
     global _terminal, _former_output
     sys.stderr.flush()
@@ -38,7 +39,7 @@ def begin() -> None:
         os.dup2(file.fileno(), 2)
     sys.stderr = _terminal
     faulthandler.enable(_terminal)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not UTF-8
         options: dict = {"encoding": sys.stdout.encoding, "line_buffering": sys.stdout.line_buffering}
         _former_output = sys.stdout
         sys.stdout = Terminal(_former_output.buffer, errors="backslashreplace", **options)
@@ -56,7 +57,7 @@ def begin() -> None:
 
 
 def log_to(directory: str) -> None:
-    """Keep what goes to the log, from the start of the process, in `log.txt` of a directory."""
+    """Append the log, from the start of the process on, to `log.txt` in a directory."""
     if _terminal is None:
         return
     _io.make_directory(directory)
@@ -69,7 +70,7 @@ def log_to(directory: str) -> None:
 
 @contextlib.contextmanager
 def shown(enabled: bool = True) -> Iterator[None]:
-    """Show what this package logs, where the process is not one of its programs."""
+    """Show the log lines of this package in a process that is not one of its programs."""
     if not enabled or _terminal is not None:
         yield
         return
@@ -89,12 +90,12 @@ def shown(enabled: bool = True) -> Iterator[None]:
 
 
 def terminal() -> Any:
-    """Return the standard error for child processes; None if it is that of this process."""
+    """Return the standard error for child processes; None to inherit the standard error of this process."""
     return _terminal
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a source file belongs to this package or to the user, not to another package."""
+    """Return whether a source file belongs to this package or to the user."""
     if path.startswith(_PACKAGE + os.sep):
         return True
     return not re.search(r"[/\\](site|dist)-packages[/\\]", path) and not path.startswith(sysconfig.get_path("stdlib"))
@@ -108,7 +109,7 @@ class _ShownHandler(standard_logging.StreamHandler):
 
 class _LogHandler(standard_logging.StreamHandler):
     def handleError(self, record: standard_logging.LogRecord) -> None:
-        """Go on where the log cannot be written, such as on a full disk."""
+        """Ignore errors when writing the log, for example on a full disk."""
 
 
 class _ShortFormatter(standard_logging.Formatter):

@@ -1,4 +1,4 @@
-"""Recipe files: finding and running the file that `--config` names, and the recipes of this package."""
+"""Finding and running of recipe files: the file that `--config` names, and the recipes of this package."""
 
 import importlib
 import importlib.machinery
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe", dict[str, Any], Callable]:
-    """Return the recipe that a file's `get_config` gives, the choices that it does not know, and the file's `fit`.
+    """Return the recipe of a recipe file's `get_config`, the remaining choices, and the file's function `fit`.
 
-    `value` is a file or the name of a recipe, after a colon followed by an argument: `"my_recipe.py:ViT_B16"`. It may
-    also be the `config.json` of a run, which has all fields as they were used.
-    `get_config` gets those of the choices that it has keyword-only arguments for. `fit(recipe, change)` returns the
-    recipe that is used: without a `fit` in the file, `change(recipe)`.
+    `value` is a file or the name of a recipe, optionally followed by a colon and an argument: `"my_recipe.py:ViT_B16"`.
+    It may also be the `config.json` of a run, which contains all fields of the run. If `get_config` has a keyword-only
+    argument with the name of a choice, the choice is passed to it. `fit(recipe, change)` returns the final recipe;
+    without a `fit` in the file, this is `change(recipe)`.
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
@@ -40,7 +40,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
         module = _import(path)
         get_config = getattr(module, "get_config", None)
         if get_config is None:
-            raise ValueError(f"{path} must define get_config(). It does not.")
+            raise ValueError(f"{path} must define the function get_config().")
         signature, arguments = inspect.signature(get_config), [argument] if colon else []
         try:
             signature.bind(*arguments)
@@ -64,13 +64,13 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
 
 
 def find(name: str) -> str:
-    """Return the path of a recipe file, given by its path or by the name of a recipe of this package."""
+    """Return the path of a recipe file. `name` is a path or the name of a recipe of this package."""
     if os.path.isfile(name):
         return name
     wanted, known = os.path.basename(name).removesuffix(".py"), names()
     if wanted in known:
         return os.path.join(directory(), f"{wanted}.py")
-    from keras_vit import _checks  # imports NumPy, which the flags do without
+    from keras_vit import _checks  # imports NumPy, which the flags do not need
 
     hint = _checks.nearest(wanted, known)
     raise ValueError(
@@ -79,7 +79,7 @@ def find(name: str) -> str:
 
 
 def directory() -> str:
-    """Return the directory of this package's recipes, which is another one where the package is installed."""
+    """Return the directory of this package's recipes. It differs between an installed package and a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "configs")
     return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")
@@ -92,7 +92,7 @@ def names() -> list[str]:
 
 
 def table() -> str:
-    """Return the recipes with the first line of each."""
+    """Return a table of the recipes with the first line of each file."""
     width, lines = max(map(len, names())) + 2, []
     for name in names():
         with open(os.path.join(directory(), f"{name}.py"), encoding="utf-8") as file:
@@ -101,7 +101,7 @@ def table() -> str:
 
 
 def _import(path: str) -> types.ModuleType:
-    """Run a recipe file as a module, as part of its package where it is in one."""
+    """Run a recipe file as a module, within its package if it belongs to a package."""
     path = os.path.abspath(path)
     parts, directory = [os.path.basename(path).removesuffix(".py")], os.path.dirname(path)
     while os.path.isfile(os.path.join(directory, "__init__.py")):
@@ -121,7 +121,7 @@ def _import(path: str) -> types.ModuleType:
 
 
 def _place(error: Exception, path: str) -> str:
-    """Return `file:line` of the last line of a recipe file on the way to an error."""
+    """Return `file:line` of the line in a recipe file that led to an error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)]

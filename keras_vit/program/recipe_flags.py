@@ -1,4 +1,4 @@
-"""The recipe that the command line describes."""
+"""Creation of a recipe from the command line."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def choices_from_flags(arguments: Sequence[str] = ()) -> chosen_recipe.Choices:
-    """Return the choices of the flags that `define_recipe_flags` defines, and of the other arguments."""
+    """Return the choices from the flags of `define_recipe_flags` and from the other arguments."""
     options = flags.FLAGS
     names = ("config", "model", "weights", "image_size", "adapt", "time")
     settings = dict(override.partition("=")[::2] for override in options.override)
@@ -22,10 +22,10 @@ def choices_from_flags(arguments: Sequence[str] = ()) -> chosen_recipe.Choices:
 
 
 def recipe_from_flags(arguments: Sequence[str] = (), workdir: str | None = None) -> "Recipe":
-    """Return the recipe of the flags, checked; see `chosen_recipe.recipe_of`."""
+    """Return the checked recipe of the flags; see `chosen_recipe.recipe_of`."""
     return chosen_recipe.recipe_of(choices_from_flags(arguments), workdir)
 
 
 def default_workdir(arguments: Sequence[str] = ()) -> str:
-    """Return the run directory for a data set or recipe that is trained without `--workdir`."""
+    """Return the run directory for a training without `--workdir`."""
     return choices_from_flags(arguments).workdir()

@@ -1,4 +1,4 @@
-"""The model and the images that flags name, for the programs that compare an artifact with its model."""
+"""Loading of the model and the images for programs that compare an artifact with its model."""
 
 from absl import flags
 
@@ -12,13 +12,13 @@ from keras_vit.program import common_flags
 
 
 def open_model(other: str = "output") -> KerasPredictor:
-    """Return the model of `--model`; `other` is a second flag that is needed."""
+    """Return the model of `--model`. `other` is the name of another required flag."""
     options = flags.FLAGS
     if not options.model or not options[other].value:
         raise ValueError(f"--model (a run, .keras file or checkpoint) and --{other} are needed.")
     if formats.find(options.model):
         raise ValueError(
-            f"--model must be a run, .keras file or checkpoint: an exported artifact holds no Keras model. "
+            f"--model must be a run, .keras file or checkpoint, because artifacts do not contain a Keras model. "
             f"Received: --model={options.model}."
         )
     with Progress(f"Opening {options.model}"):
@@ -36,11 +36,11 @@ def load_images(card: ModelCard, default: int = 64, split: str | None = None) ->
 
 
 def check_accuracy_drop(card: ModelCard, images: SampleImages) -> None:
-    """Refuse `--max_accuracy_drop` where no accuracy is measured."""
+    """Raise a ValueError if `--max_accuracy_drop` is set but the accuracy cannot be measured."""
     flag = flags.FLAGS["max_accuracy_drop"]
     if flag.present and (card.output not in CLASSIFICATION or images.labels is None):
         received = "images without labels" if card.output in CLASSIFICATION else f"a model with {card.output_name!r}"
         raise ValueError(
-            f"--max_accuracy_drop needs a model of classes and images with labels. Received: {received}. Leave it out: "
-            "the answers are compared with the model's."
+            f"--max_accuracy_drop needs a model of classes and images with labels. Received: {received}. Without the "
+            "flag, the outputs are compared with the model's outputs."
         )

@@ -1,14 +1,14 @@
 """Checkpoints that survive a kill at any moment.
 
-TensorFlow writes each one under temporary names and renames them. A manifest with the size and hash of every file
-follows, renamed into place last: a checkpoint without one, or that does not agree with it, is torn. It is reported, and
-the one before it is used. There is no index of them: the files are the only truth.
+TensorFlow writes a checkpoint under temporary names and renames the files. Then a manifest with the size and hash of
+every file is renamed into place. A checkpoint that lacks its manifest, or differs from it, is torn: it is reported, and
+the previous checkpoint is used. There is no index of the checkpoints, only their files.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
 
-`training.jax.sharded_checkpoints` writes those of several hosts: directories such as checkpoints/ckpt_200.
+`training.jax.sharded_checkpoints` writes the checkpoints of several hosts, in directories such as checkpoints/ckpt_200.
 """
 
 import glob
@@ -31,12 +31,12 @@ BEST = "best"  # folder of the best checkpoint
 
 
 class CheckpointStore:
-    """The newest few checkpoints of a run, and the best one.
+    """The newest checkpoints of a run, and the best checkpoint.
 
-    Several workers share the directory, and only their chief writes.
+    Several workers share the directory, and only the chief writes.
     """
 
-    whole_arrays = True  # `save` takes whole arrays, and not the parts of a process
+    whole_arrays = True  # `save` takes whole arrays instead of the parts of a process
 
     def __init__(self, directory: str, keep: int = 2, writes: bool = True):
         self.directory, self.keep, self.writes = directory, keep, writes
@@ -46,12 +46,12 @@ class CheckpointStore:
             remove_unfinished(self.best)
 
     def save(self, values: Iterable[tuple[str, Any]], best: bool = False) -> None:
-        """Write a checkpoint, unless there is one of its step already.
+        """Write a checkpoint, unless its step is saved already.
 
-        `values` are pairs of (name, array), `"step"` among them. If it cannot be written, older ones stay.
+        `values` are pairs of (name, array) and include `"step"`. If writing fails, the older checkpoints stay.
         """
         if not self.writes:
-            for _ in values:  # this process may hold a part of them
+            for _ in values:  # takes part in the gathering of sharded arrays
                 pass
             return
         arrays = dict(values)
@@ -64,39 +64,39 @@ class CheckpointStore:
             raise StorageError(f"{error}. The checkpoint is in {self.directory}. Start again to resume.") from error
 
     def wait(self) -> None:
-        """Wait until all checkpoints are written; `save` returns when they are."""
+        """Wait until all checkpoints are written. Returns at once, because `save` waits itself."""
 
     def newest(self) -> str | None:
-        """Return the prefix of the newest checkpoint that is not torn, or None."""
+        """Return the prefix of the newest intact checkpoint, or None."""
         prefixes = (_prefix(self.directory, step) for step in reversed(saved_steps(self.directory)))
         return next((prefix for prefix in prefixes if problem_with(prefix) is None), None)
 
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
-        """Read the newest checkpoint that is not torn, and log why any newer one is not used.
+        """Read the newest intact checkpoint, and log the problem of each newer, torn checkpoint.
 
-        `specs` has shape and dtype of every array by name. None if there is no checkpoint at all.
+        `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint.
         """
         found = saved_steps(self.directory)
         if found and has_sharded(self.directory):
             raise CheckpointMismatch(
-                f"The checkpoints in {self.directory} are those of several hosts on JAX. To resume from them: "
+                f"The checkpoints in {self.directory} are from several hosts on JAX. To resume from them: "
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
         prefixes = [_prefix(self.directory, step) for step in reversed(found)]
-        if found:  # where all of them are torn
+        if found:  # in case all of them are torn
             prefixes += [_prefix(self.best, step) for step in saved_steps(self.best)]
         for prefix in prefixes:
             problem = problem_with(prefix)
             if problem is None:
                 with Progress("Reading the last checkpoint"):
                     return read(prefix, specs)
-            logging.warning("Checkpoint %s is not usable: %s. Trying the one before it.", prefix, problem)
+            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", prefix, problem)
         if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is whole: {', '.join(prefixes)}. Repair the disk, or "
                 "delete the directory to start from the beginning."
             )
-        return None  # at most the torn start of a first checkpoint
+        return None  # there is at most an unfinished first checkpoint
 
     def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
         step = int(arrays["step"])
@@ -118,7 +118,7 @@ class CheckpointStore:
                 "Free some space or give another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
-        for known in saved_steps(directory):  # later steps are torn: the run resumed from before them
+        for known in saved_steps(directory):  # later steps are torn, because the run resumed before them
             if known not in kept_steps:
                 remove(_prefix(directory, known))
 
@@ -136,7 +136,7 @@ def write(prefix: str, arrays: Mapping[str, Any]) -> None:
 
 
 def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
-    """Read the arrays of a checkpoint, all or none."""
+    """Read all arrays of a checkpoint. Raises a CheckpointMismatch if any array does not fit `specs`."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     check_specs(prefix, {name: (tuple(shape), dtypes[name].name) for name, shape in shapes.items()}, specs)
@@ -144,19 +144,19 @@ def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
 
 
 def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple]) -> None:
-    """Refuse a checkpoint whose arrays have other names, shapes or dtypes than those of a state."""
+    """Raise a CheckpointMismatch if the names, shapes or dtypes of a checkpoint's arrays differ from `specs`."""
     wrong = [name for name in {**specs, **found} if found.get(name) != specs.get(name)]
     if wrong:
         there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
         raise CheckpointMismatch(
-            f"Checkpoint {path} does not fit this recipe: {wrong[0]!r} is {there} there and {here} here, and "
-            f"{len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the recipe that this "
-            "one was started with."
+            f"Checkpoint {path} does not fit this recipe: {wrong[0]!r} is {there} in the checkpoint and {here} in the "
+            f"recipe, and {len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the "
+            "recipe with which this run was started."
         )
 
 
 def choose(directory: str, checkpoint: str) -> str:
-    """Return the prefix of the best checkpoint (`"best"`) or of that of a step, after checking that it is not torn."""
+    """Return the prefix of the best checkpoint (`"best"`) or of a step's checkpoint. Raises a ValueError if torn."""
     best = os.path.join(directory, BEST)
     folders = [best] if checkpoint == "best" else [best, directory]
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
@@ -168,7 +168,7 @@ def choose(directory: str, checkpoint: str) -> str:
     if prefixes:
         raise ValueError(f"{prefixes[0]} is not usable: {problem_with(prefixes[0])}")
     raise ValueError(
-        f"checkpoint must be 'last', for model.keras, or one of those in {directory}: {listed(directory)}. Received: "
+        f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
         f"checkpoint={checkpoint!r}."
     )
 
@@ -180,7 +180,7 @@ def listed(directory: str) -> str:
 
 
 def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Read the weights that are evaluated, by their path: their moving averages where the checkpoint has them."""
+    """Read the weights for evaluation by path: the moving average if the checkpoint has one, otherwise the weight."""
     if os.path.isdir(prefix):
         from keras_vit.training.jax import sharded_checkpoints
 
@@ -212,7 +212,7 @@ def _prefix(directory: str, step: int) -> str:
 
 
 def sharded_path(directory: str, step: int) -> str:
-    """Return the directory of a checkpoint of several hosts."""
+    """Return the directory of a checkpoint that several hosts write."""
     return os.path.join(directory, f"{NAME}_{step}")
 
 
@@ -227,7 +227,7 @@ def step_of(prefix: str) -> int:
 
 
 def saved_steps(directory: str) -> list[int]:
-    """Return the steps, in order, that have any file of a checkpoint in `directory`."""
+    """Return the sorted steps of all checkpoints in `directory`, intact or torn."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = (re.match(rf"{NAME}(?:-(\d+)\.|_(\d+)$)", name) for name in names)
     return sorted({int(match[1] or match[2]) for match in matches if match})
@@ -244,15 +244,15 @@ def write_manifest(prefix: str, step: int) -> None:
 
 
 def identity(prefix: str) -> list[str]:
-    """Return the files whose hashes tell a checkpoint from others: the manifest has the hash of each other file."""
+    """Return the files that identify a checkpoint: its manifest, which contains the hashes of the other files."""
     if os.path.isdir(prefix):
         return sorted(path for path in glob.glob(f"{glob.escape(prefix)}/**", recursive=True) if os.path.isfile(path))
     return [f"{prefix}.json"]
 
 
 def problem_with(prefix: str) -> str | None:
-    """Return what is wrong with a checkpoint, or None if it is as it was written."""
-    if os.path.isdir(prefix):  # of several hosts, renamed when it was complete
+    """Return a description of the damage to a checkpoint, or None if the checkpoint is intact."""
+    if os.path.isdir(prefix):  # written by several hosts, and renamed when complete
         return None
     manifest = f"{prefix}.json"
     if not os.path.exists(manifest):
@@ -283,7 +283,7 @@ def remove(prefix: str) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Delete the temporary files of a process that was killed while it wrote a checkpoint."""
+    """Delete temporary files of unfinished checkpoints, which a killed process leaves."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 

@@ -1,4 +1,4 @@
-"""The choice of the Keras backend that trains, and of its devices."""
+"""Selection of the Keras backend and its devices."""
 
 import contextlib
 import os
@@ -14,10 +14,14 @@ from keras_vit.training.joining import joining
 def create(
     recipe: Recipe, distribute: str = "auto", tpu: str = "local", virtual_devices: int = 0, several_hosts: bool = False
 ) -> Backend:
-    """Return the Keras backend that runs, on the devices that the flags of a program ask for.
+    """Return the training backend for the current Keras backend, on the requested devices.
 
-    `distribute` is one of `distribute.STRATEGIES`, on JAX of `distribute.JAX_STRATEGIES`. `tpu` is "local", a name or
-    an address, on TensorFlow. `several_hosts` joins the other hosts of a TPU pod or cluster job, on JAX.
+    Args:
+        recipe: The recipe.
+        distribute: One of `distribute.STRATEGIES` or, on JAX, of `distribute.JAX_STRATEGIES`.
+        tpu: `"local"` or, on TensorFlow, the name or address of a TPU.
+        virtual_devices: Number of devices to split the CPU into; 0 does not split it.
+        several_hosts: Whether to join the other hosts of a TPU pod or cluster job. JAX only.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -31,8 +35,8 @@ def create(
         created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(
-            "--distribute=%s divides nothing: one device was found (%s). JAX finds TPUs with the package jax[tpu]; "
-            "--virtual_devices=2 divides a CPU.",
+            "--distribute=%s has no effect, because only one device was found (%s). JAX finds TPUs with the package "
+            "jax[tpu]; --virtual_devices=2 divides a CPU.",
             *(distribute, created.describe()),
         )
     return created

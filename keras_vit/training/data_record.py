@@ -1,4 +1,4 @@
-"""The data of a run as `data.json` in its directory describes them: their place, and fingerprints of both splits."""
+"""Record of a run's data in `data.json`: the location of the data and fingerprints of both splits."""
 
 import os
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ def describe(source: str, *splits: Source) -> dict[str, Any]:
 
 
 def write(directory: str, description: Mapping[str, Any]) -> None:
-    """Write the description into a run directory, unless the one there is the same."""
+    """Write a description into a run directory, unless it is unchanged."""
     if read(directory) != description:
         _io.write_json(os.path.join(directory, FILE), description)
 
 
 def read(directory: str) -> dict[str, Any]:
-    """Return the description in a run directory; empty if there is none."""
+    """Return the description in a run directory, or an empty dictionary if there is none."""
     path = os.path.join(directory, FILE)
     if not os.path.exists(path):
         return {}
@@ -36,15 +36,16 @@ def read(directory: str) -> dict[str, Any]:
     whole = isinstance(splits, dict) and all(map(fingerprint.is_fingerprint, splits.values()))
     if not whole or not isinstance(content.get("source"), str):
         raise ValueError(
-            f"{path} must hold 'source', a str, and 'splits', fingerprints by name. Delete it to record the data again."
+            f"{path} must contain 'source', a str, and 'splits', fingerprints by name. Delete it to record the data "
+            "again."
         )
     return content
 
 
 def locate(directory: str, source: str) -> str:
-    """Return the source of a run as it opens from the working directory.
+    """Return the source of a run so that it opens from the current working directory.
 
-    A path in the recipe may be relative to the directory that the run was started in.
+    A path in the recipe may be relative to the directory in which the run was started.
     """
     recorded, here = read(directory).get("source"), readers.absolute(source)
     if recorded is None:
@@ -62,7 +63,7 @@ def locate(directory: str, source: str) -> str:
 
 
 def changes(directory: str, source: Source) -> list[str]:
-    """Return the changes of a split since the run recorded it, in words; empty if it did not record the split."""
+    """Return the changes of a split since the run recorded it, in words; empty if the run did not record the split."""
     before = read(directory).get("splits", {})
     if source.split not in before:
         return []

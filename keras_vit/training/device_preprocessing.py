@@ -1,4 +1,4 @@
-"""Preprocessing on the device: from a batch of the input pipeline to the values that a task takes."""
+"""Preprocessing on the device: turns a batch of the input pipeline into the inputs of a task."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,20 @@ from keras_vit import optim
 from keras_vit.data import mix, preprocess
 from keras_vit.training import tasks
 
-_MIX_SEED = 0x6D6978  # "mix": keeps these draws apart from those of dropout
+_MIX_SEED = 0x6D6978  # "mix": makes these draws independent of dropout
 
 
 def mix_center(seed: int, step: tf.Tensor) -> tf.Tensor:
-    """Return where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
+    """Draw the center of CutMix's box for a step, float32 `[2]` in [0, 1)."""
     key = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
     return tf.random.stateless_uniform([2], key)
 
 
 def training_inputs(task: tasks.Task, center: Callable = mix_center) -> Callable:
-    """Return a function of (batch, step, replica) to the values of a task.
+    """Return a function that maps (batch, step, replica) to the values of a task.
 
-    The first value holds images `[b, height, width, channels]`, float32 in the range of the model. Labels of classes
-    are mixed where the recipe mixes, then smoothed. `center` draws where CutMix cuts, from (seed, step).
+    The first value is the images, float32 `[b, height, width, channels]` in the model's range. Class labels are mixed
+    if the recipe uses MixUp or CutMix, then smoothed. `center` draws the center of CutMix's box from (seed, step).
     """
     recipe = task.recipe
     to_model_range = preprocess.device_function(recipe.data.pp_train)
@@ -40,6 +40,6 @@ def training_inputs(task: tasks.Task, center: Callable = mix_center) -> Callable
 
 
 def evaluation_inputs(task: tasks.Task) -> Callable:
-    """Return a function of a batch to the values of a task, as `training_inputs` without mixing and smoothing."""
+    """Return a function that maps a batch to the values of a task: `training_inputs` without mixing and smoothing."""
     to_model_range = preprocess.device_function(task.recipe.data.pp_eval)
     return lambda batch: task.values(to_model_range(batch["image"]), batch)

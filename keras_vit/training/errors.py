@@ -1,35 +1,35 @@
-"""Reasons why a run ends early, each with the exit code that tells a supervisor what to do."""
+"""Errors that end a run early. The exit code of each lets a supervisor decide whether to restart."""
 
 
 class TrainingError(Exception):
-    """A run that cannot go on. `exit_code` is what the program returns."""
+    """Base class of errors that end a run. The program exits with `exit_code`."""
 
     exit_code = 1
 
 
 class CheckpointMismatch(TrainingError):
-    """A checkpoint that does not fit the recipe. A restart alone does not help: give the recipe that wrote it."""
+    """The checkpoint does not fit the recipe. Pass the recipe that wrote it; a restart does not help."""
 
     exit_code = 2
 
 
 class Diverged(TrainingError):
-    """A loss that is infinite or not a number. A restart would diverge again: change the recipe."""
+    """The loss is infinite or NaN. A restart would diverge again, so change the recipe."""
 
     exit_code = 70
 
 
 class EvaluatorFailed(TrainingError):
-    """An evaluator of the recipe that raised an error. The training itself went on to its end."""
+    """An evaluator of the recipe raised an error. The training itself was completed."""
 
 
 class StorageError(TrainingError):
-    """A file of the run that cannot be written or read. Restart once there is space, or the disk is repaired."""
+    """A file of the run cannot be written or read. Free some space or repair the disk, then restart."""
 
     exit_code = 74
 
 
 class Interrupted(TrainingError):
-    """A run that was asked to stop by SIGTERM or SIGINT. Nothing is lost: a restart resumes it."""
+    """SIGTERM or SIGINT stopped the run. Nothing is lost: a restart resumes it."""
 
     exit_code = 75

@@ -1,4 +1,4 @@
-"""The start of several workers: each waits until the others have come, and reports those that have not."""
+"""Start of several workers: each waits for the others and reports missing workers."""
 
 import contextlib
 import json
@@ -20,13 +20,14 @@ _PAUSE = 0.5
 
 @contextlib.contextmanager
 def joining() -> Iterator[None]:
-    """Wait for all workers of TF_CONFIG; within the block, TensorFlow or JAX connects them.
+    """Wait for all workers of TF_CONFIG. Within the block, TensorFlow or JAX connects them.
 
-    TensorFlow waits for an hour without a word, while no thread of Python runs. A worker has come when it listens at
-    its address. This process listens there until TensorFlow or JAX does; JAX does only in the first worker.
+    TensorFlow itself would wait for an hour without a message, and would block all Python threads. A worker counts as
+    started once it listens at its address. This process listens at its own address until TensorFlow or JAX takes over;
+    JAX listens only in the first worker.
 
     Raises:
-        Interrupted: If a worker has not come after ten minutes.
+        Interrupted: If a worker has not started after ten minutes.
     """
     distribute.check_tf_config()
     config = json.loads(os.environ["TF_CONFIG"])
@@ -46,7 +47,7 @@ def joining() -> Iterator[None]:
 
 
 def _await(addresses: dict[str, str]) -> None:
-    """Return when something has listened at each address."""
+    """Wait until a connection to each address has succeeded."""
     started, due = time.monotonic(), FIRST
     while True:
         errors = {name: _error(address) for name, address in addresses.items()}
@@ -56,7 +57,9 @@ def _await(addresses: dict[str, str]) -> None:
         waited = time.monotonic() - started
         missing = ", ".join(f"{name} at {address} ({errors[name]})" for name, address in addresses.items())
         if waited > LIMIT:
-            raise Interrupted(f"Workers of TF_CONFIG have not come in {duration(waited)}: {missing}. Start all again.")
+            raise Interrupted(
+                f"Workers of TF_CONFIG did not start within {duration(waited)}: {missing}. Start all workers again."
+            )
         if waited > due:
             due = waited + EVERY
             logging.warning("Waiting for workers of TF_CONFIG for %s. Not reached: %s", duration(waited), missing)
@@ -64,7 +67,7 @@ def _await(addresses: dict[str, str]) -> None:
 
 
 def _error(address: str) -> str:
-    """Return why a connection to an address fails; empty if it does not."""
+    """Return the reason why a connection to an address fails, or an empty string if it succeeds."""
     try:
         socket.create_connection(_split(address), timeout=2).close()
     except OSError as error:

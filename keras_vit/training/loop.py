@@ -1,4 +1,4 @@
-"""The training loop: steps on the devices, and between them logging, evaluation and checkpoints."""
+"""Training loop: runs steps on the devices, and logs, evaluates and saves checkpoints between them."""
 
 import contextlib
 import dataclasses
@@ -26,43 +26,44 @@ from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
 from keras_vit.training.waiting import STEP, Watch
 
-_SECONDS_PER_CALL = 2.0  # how long the devices run before Python looks at signals and draws the bar
+_SECONDS_PER_CALL = 2.0  # maximum time between two checks for signals and updates of the progress bar
 _PROFILED_STEPS = 5
 
 
 class PeriodicEvaluation(Protocol):
-    """An evaluation that runs at intervals of steps, and after the last step."""
+    """Evaluation that runs at regular intervals and after the last step."""
 
     def intervals(self) -> list[int]:
-        """Return numbers of steps at whose multiples it runs; 0 for the end only."""
+        """Return the intervals in steps. The evaluation runs at all of their multiples; 0 runs it only at the end."""
 
     def __call__(self, step: int, last: bool) -> Iterable[dict[str, Any]]:
-        """Yield lines of metrics; `last` after the last step.
+        """Evaluate and yield lines of metrics. `last` is True after the last step.
 
-        The validation's score (`"eval_accuracy"`) decides about the best checkpoint and an early end.
+        The score of the validation, such as `"eval_accuracy"`, selects the best checkpoint and triggers early stopping.
         """
 
 
 @dataclasses.dataclass
 class Loop:
-    """A recipe that is run from the current step of its state to the end."""
+    """Training of a recipe from the current step of its state to the end."""
 
     recipe: recipes.Recipe
     backend: Backend
     state: BaseState  # restored by the caller
     run_steps: RunSteps
-    batches: Callable[[int], Iterable[Any]]  # function of a step to the batches that begin there
+    batches: Callable[[int], Iterable[Any]]  # maps a step to the batches from that step on
     store: CheckpointStore
-    evaluators: Sequence[PeriodicEvaluation] = ()  # the first one is the validation
-    directory: str | None = None  # run directory; None, on workers other than the chief, writes no metrics
+    evaluators: Sequence[PeriodicEvaluation] = ()  # the first evaluation is the validation
+    directory: str | None = None  # run directory on the chief; None on other workers, which write no metrics
     profile: bool = False  # whether to write a profile of a few steps
     track: Sequence[str] = ("tensorboard",)  # names of trackers
-    read: Callable[[], int] | None = None  # of several workers: first step whose batch this process has not read
+    read: Callable[[], int] | None = None  # with several workers: first step whose batch this process has not read
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
-        """Train to `recipe.total_steps`, and return the last line of the validation; a finished run is validated again.
+        """Train up to `recipe.total_steps` and return the last line of the validation.
 
-        Without `stop`, it listens to signals itself. It ends early with one of the exceptions of `training.errors`.
+        A finished run is only validated again. Without `stop`, the loop listens for signals itself. An early end raises
+        an exception of `training.errors`.
         """
         progress, total = self.state.progress, self.recipe.total_steps
         pending = self._is_evaluation_missing()
@@ -78,7 +79,7 @@ class Loop:
         ):
             stop.listen()
             if self.backend.num_workers > 1:
-                stop.defer()  # the processes stop together, after a step
+                stop.defer()  # all processes stop after the same step
             return self._run(stop, writer, bar, watch, pending)
 
     def _run(
@@ -89,7 +90,7 @@ class Loop:
             iterator = iter(self.batches(progress.step))
         speed = Speed(self.recipe.data.batch_size)
         results, last = dict[str, Any](), False
-        if pending:  # a signal came during the evaluation of this step
+        if pending:  # a signal interrupted the evaluation of this step
             stop.defer()
             results, best, last = self._evaluate(stop, writer)
             self._save(best)
@@ -99,7 +100,7 @@ class Loop:
             if speed.calls:
                 stop.defer("the step that runs", speed.seconds_for(count) or 0.0)
             history = self._call(iterator, count, speed, watch)
-            stop.defer()  # now there is something to save
+            stop.defer()  # the new steps must be saved first
             progress.step += count
             means = self._add_to_window(history)
             bar.update(progress.step, self._details(means, speed))
@@ -109,12 +110,12 @@ class Loop:
                 self._log(writer, means, history, speed)
                 bar.postpone()
             results, best, last = self._evaluate(stop, writer)
-            if last and not logged:  # an early end
+            if last and not logged:  # early stopping
                 self._log(writer, means, history, speed)
             saved = best or last or self._is_due(self.recipe.checkpoint_every)
             if saved:
                 self._save(best)
-            if not last and self.backend.mean(bool(stop)) > 0:  # all processes, if one has to
+            if not last and self.backend.mean(bool(stop)) > 0:  # a signal in one process stops all
                 if not saved:
                     self._save(best=False)
                 raise self._interrupted(stop)
@@ -135,15 +136,15 @@ class Loop:
         return history
 
     def _awaited(self) -> str:
-        """Return what the steps that run wait for."""
+        """Return a sentence that explains why the current steps do not finish."""
         step, read = self.state.progress.step, self.read() if self.read is not None else None
         if read == step:
             return f"This worker has no batch for step {step + 1}: reading its data hangs."
-        own = f" It has read the batches up to step {read}; a worker that has read fewer hangs." if read else ""
+        own = f" This worker has read the batches up to step {read}; a worker with fewer batches hangs." if read else ""
         return f"Another worker does not finish the steps from {step + 1} on; see its log.{own}"
 
     def _release(self, stop: StopRequest) -> None:
-        """Let a signal end the program at once, unless several processes have to stop together."""
+        """Let signals end the program at once, unless several processes have to stop together."""
         if self.backend.num_workers == 1:
             stop.release()
 
@@ -155,14 +156,14 @@ class Loop:
         )
 
     def _next_count(self, step: int, speed: Speed) -> int:
-        """Return how many steps to run before the next thing to do. It never changes what is computed."""
+        """Return the number of steps until the next log line, evaluation or checkpoint. It does not affect results."""
         recipe = self.recipe
         of_evaluators = (evaluator.intervals() for evaluator in self.evaluators)
         intervals = [recipe.log_every, recipe.checkpoint_every, *itertools.chain(*of_evaluators)]
         due = [every - step % every for every in intervals if every]
         count = min(recipe.total_steps - step, recipe.steps_per_loop, *due)
         longest = _PROFILED_STEPS if self.profile and speed.calls == 1 else speed.steps_in(_SECONDS_PER_CALL)
-        # The same number in every worker, whatever its clock says.
+        # The mean makes the number equal in all workers, although their clocks differ.
         return max(1, math.floor(self.backend.mean(min(count, longest))))
 
     def _is_due(self, *intervals: int) -> bool:
@@ -170,9 +171,10 @@ class Loop:
         return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
     def _evaluate(self, stop: StopRequest, writer: MetricsWriter) -> tuple[dict[str, Any], bool, bool]:
-        """Run what is due; return the validation's line, whether its score is the best, and whether training ends.
+        """Run the evaluations that are due.
 
-        After a signal, the state is saved without the metrics of this step: the next start evaluates it again.
+        Returns the line of the validation, whether its score is the best so far, and whether training ends. A signal
+        saves the state without the metrics of this step; the resumed run repeats the evaluation.
         """
         progress, score = self.state.progress, self.recipe.task.score
         name, results, best, lines = f"eval_{score.name}", dict[str, Any](), False, list[dict[str, Any]]()
@@ -186,36 +188,36 @@ class Loop:
                         lines.append(line)
                         if name in line:
                             results, best = line, score.goodness(line[name]) > progress.best
-                            last = last or (not best and self._is_stale())  # the others then run at the end, too
+                            last = last or (not best and self._is_stale())  # the other evaluators then run as well
         except Stopped:
             self._save(best=False)
             raise self._interrupted(stop) from None
         for line in lines:
             writer.write(progress.step, line)
         if last and progress.step < self.recipe.total_steps:
-            text = "Training ends at step %d: %d evaluations in a row brought no better %s (--config.stop_after)"
+            text = "Training ends at step %d: the last %d evaluations did not improve the %s (--config.stop_after)"
             logging.info(text, progress.step, self.recipe.stop_after, score.name)
         if best:
             progress.best = score.goodness(float(np.float32(results[name])))
         return results, best, last
 
     def _is_evaluation_missing(self) -> bool:
-        """Return whether the run resumes after a step whose evaluation a signal interrupted."""
+        """Return whether a signal interrupted the evaluation of the step from which the run resumes."""
         step = self.state.progress.step
         if not step or not self.evaluators or not self._is_due(*self.evaluators[0].intervals()):
             return False
         name = f"eval_{self.recipe.task.score.name}"
         lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
         missing = not any(name in line for line in lines if line["step"] == step)
-        return self.backend.mean(missing) > 0  # all processes, if the one that writes says so
+        return self.backend.mean(missing) > 0  # only the chief reads the metrics; all processes follow it
 
     def _is_stale(self) -> bool:
-        """Return whether the last `stop_after` evaluations brought no better score: the best checkpoint is as old."""
+        """Return whether the best checkpoint is at least `stop_after` evaluations old."""
         steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False
         age = step - max(saved_steps(self.store.best), default=0)
-        # All processes, if the one that writes says so: others may not see its files.
+        # All processes follow the chief, because the others may not see its files.
         return self.backend.mean(self.directory is not None and age >= steps) > 0
 
     def _save(self, best: bool) -> None:
@@ -223,11 +225,11 @@ class Loop:
             self.store.save(self.state.values(self.store.whole_arrays), best)
         finally:
             if self.store.whole_arrays:
-                self.backend.wait()  # no process continues, or ends, while one writes
+                self.backend.wait()  # no process continues or exits while the chief writes
 
     @contextlib.contextmanager
     def _written(self) -> Iterator[None]:
-        """Wait for the checkpoints before a run ends, unless the other workers may be gone."""
+        """Wait for the checkpoints when a run ends, except after errors that may have ended the other workers."""
         try:
             yield
         except (Diverged, Interrupted):
@@ -236,7 +238,7 @@ class Loop:
         self.store.wait()
 
     def _profiler(self, calls: int) -> contextlib.AbstractContextManager:
-        """Return a context that profiles the call after the one that compiles, if asked to."""
+        """Return a context that profiles the second call, if profiling is enabled. The first call compiles."""
         if not (self.profile and self.directory and calls == 1):
             return contextlib.nullcontext()
         path = os.path.join(self.directory, TENSORBOARD)
@@ -249,15 +251,15 @@ class Loop:
             loss, norm, rate = (history[name][wrong[0]] for name in ("loss", "grad_norm", "learning_rate"))
             raise Diverged(
                 f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "
-                f"rate {rate:.3g}. The last good checkpoint is {self.store.newest() or 'not there yet'}. Try a smaller "
-                "optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
+                f"rate {rate:.3g}. The last good checkpoint is {self.store.newest() or 'not written yet'}. Try a "
+                "smaller optim.learning_rate, a longer optim.schedule.warmup_steps or optim.clip_norm=1."
             )
 
     def _add_to_window(self, history: dict[str, np.ndarray]) -> dict[str, float]:
-        """Add steps to the sums since the last logged line, and return the means of the task's metrics."""
+        """Add steps to the sums since the last log line, and return the means of the task's metrics."""
         window = self.state.progress.window
         names = [metric.name for metric in self.recipe.task.step_metrics]
-        for values in zip(*(history[name] for name in names), strict=True):  # the same sums however steps were grouped
+        for values in zip(*(history[name] for name in names), strict=True):  # sums must not depend on the grouping
             window += np.asarray([*values, 1], np.float32)
         return {name: float(total / window[-1]) for name, total in zip(names, window, strict=False)}
 
@@ -274,7 +276,7 @@ class Loop:
         logging.info("step %d/%d, %s", progress.step, total, ", ".join(details))
 
     def _details(self, means: dict[str, float], speed: Speed) -> list[str]:
-        """Return results, time and speed, for people who watch."""
+        """Return metrics, remaining time and speed as text."""
         left = speed.seconds_for(self.recipe.total_steps - self.state.progress.step)
         results = [f"{name} {value:.4f}" for name, value in means.items()]
         bound = "at most " if speed.calls == 1 else ""  # the first call compiles

@@ -1,4 +1,4 @@
-"""Metrics of a run: lines of `metrics.jsonl`, a JSON object each, and the trackers that draw them."""
+"""Writing of a run's metrics to `metrics.jsonl`, one JSON object per line, and to trackers."""
 
 import contextlib
 import json
@@ -15,9 +15,9 @@ from keras_vit.training.trackers import TRACKERS
 
 
 class MetricsWriter:
-    """Appends to `metrics.jsonl` of a run, and to its trackers.
+    """Writer of a run's metrics to `metrics.jsonl` and to its trackers.
 
-    Lines of steps after `step`, which a killed run left, are removed. Without a directory, nothing is written.
+    A killed run may have left lines of steps after `step`; they are removed. Without a directory, nothing is written.
     """
 
     def __init__(self, directory: str | None, step: int, track: Sequence[str] = ("tensorboard",)):
@@ -28,7 +28,7 @@ class MetricsWriter:
         _io.check_writable(directory)
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
-            if os.path.exists(self.path):  # without damaged lines, too
+            if os.path.exists(self.path):  # also drops damaged lines
                 kept = [line for line in read_metrics(directory) if line["step"] <= step]
                 _io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.trackers = [TRACKERS[name](directory) for name in track]

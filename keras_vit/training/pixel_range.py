@@ -1,4 +1,4 @@
-"""The normalization of pixels by preprocessing strings, as a model and a recipe state it."""
+"""Pixel normalization: keeps the preprocessing string of a recipe and the record in a model consistent."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from keras_vit.models.normalization import of_images, operation, value_range
 
 
 def set_normalization(model: ConfiguredModel, pp: str) -> None:
-    """Note in a model how a preprocessing string normalizes its input, and warn if its weights know another way."""
+    """Record in a model how a preprocessing string normalizes pixels. Warn if its weights expect another way."""
     low, high = value_range(preprocess.device_function(pp), model.config.channels)
-    # Six digits: single precision makes 0.485 to 0.48500001.
+    # Six digits, because single precision turns 0.485 into 0.48500001.
     mean, deviation = ([float(f"{x:.6g}") for x in side] for side in (-low / (high - low), 1.0 / (high - low)))
     known, input_range = of_images(model), model.config.input_range
     if input_range is None:  # otherwise the model normalizes
@@ -22,8 +22,8 @@ def set_normalization(model: ConfiguredModel, pp: str) -> None:
     if known is not None and not np.allclose(known, (mean, deviation), rtol=1e-4):
         own = operation(known, input_range)
         logging.warning(
-            "The weights expect images after %s. The preprocessing of this recipe is %r. To change it, end "
-            "--config.data.pp_train in that operation, too: --config.data.pp_eval='%s'",
+            "The weights expect images after %s. The preprocessing of this recipe is %r. To change it, set both "
+            "--config.data.pp_train and --config.data.pp_eval to end in that operation: --config.data.pp_eval='%s'",
             own,
             pp,
             "|".join(filter(None, (preprocess.split(pp)[0], own))),
@@ -31,7 +31,7 @@ def set_normalization(model: ConfiguredModel, pp: str) -> None:
 
 
 def with_normalization(recipe: recipes.Recipe, operations: Mapping[str, str]) -> recipes.Recipe:
-    """Return the recipe with other operations on values at the end of preprocessing strings, by field."""
+    """Replace the normalization at the end of preprocessing strings. `operations` maps fields to new operations."""
     for field, new in operations.items():
         host, old = preprocess.split(recipes.get(recipe, field))
         before, after = (value_range(preprocess.device_function(pp), 3) for pp in (old, new))

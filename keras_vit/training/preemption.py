@@ -1,4 +1,4 @@
-"""Preemption: stopping without loss when SIGTERM or Ctrl-C comes."""
+"""Preemption: stop without loss on SIGTERM or Ctrl-C."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from keras_vit.training.errors import Interrupted
 
 
 class StopRequest(_signals.StopRequest):
-    """A request to stop a run: where nothing would be lost, it ends the program with `Interrupted`."""
+    """Request to stop a run. Raises `Interrupted` as soon as nothing would be lost."""
 
     exit_code = Interrupted.exit_code
 

@@ -1,4 +1,4 @@
-"""Images of a run that trains without labels: input, what the model saw of it, and its reconstruction."""
+"""Images of self-supervised pre-training: the input, its visible patches, and the reconstruction."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +12,9 @@ from keras_vit.training.tasks import patches
 
 
 def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:
-    """Return images, what a model sees of them, and its reconstructions.
+    """Return the images, their visible patches, and the model's reconstructions.
 
-    Images are float32 `[n, h, w, c]` in the range of the model; the result is uint8 `[n, h, w, c]` by name.
+    `images` are float32 `[n, h, w, c]` in the model's range. The result maps names to uint8 `[n, h, w, c]`.
     """
     task = tasks.create(recipe)
     assert task.draw is not None

@@ -1,4 +1,4 @@
-"""A run that trains: opened or resumed in its directory, and recorded there."""
+"""Creation and resumption of a training run in its directory."""
 
 import dataclasses
 import os
@@ -13,17 +13,17 @@ from keras_vit.training import data_record, run_directory, run_fields
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
 
-# Fields that follow from the time of a recipe.
+# Fields that are computed from the time limit of a recipe.
 PLANNED = ("total_steps", "optim.schedule.warmup_steps", "eval_every", "checkpoint_every")
 
 
 class TrainingRun:
-    """A run in its directory: a new one, or one that resumes from its last checkpoint.
+    """A new run, or a run that resumes from its last checkpoint.
 
     Attributes:
         recipe: The recipe, with the path and the architecture of its initial weights.
         store: The checkpoints.
-        step: Step of the checkpoint that `restore` read; None for a new run.
+        step: Step of the checkpoint that `restore` has read; None for a new run.
         is_new: Whether the directory has no weights yet.
 
     Raises:
@@ -41,7 +41,7 @@ class TrainingRun:
         self.files = data_record.describe(recipe.data.source, data.train, data.eval)
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
         architecture = recorded.get("architecture")
-        if architecture is None:  # otherwise the initial weights are not needed again
+        if architecture is None:  # otherwise the record replaces the initial weights
             model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
             recipe = dataclasses.replace(recipe, model=model)
         self.recipe = recipes.resolve(recipe, architecture)
@@ -51,12 +51,12 @@ class TrainingRun:
         self.step: int | None = None
 
     def set_fields(self, fields: Mapping[str, Any]) -> recipes.Recipe:
-        """Set fields of the recipe of a new run, and return it."""
+        """Set fields of the recipe of a new run, and return the recipe."""
         self.given, self.recipe = (recipes.replace(recipe, fields) for recipe in (self.given, self.recipe))
         return self.recipe
 
     def restore(self, state: BaseState) -> bool:
-        """Set a state to the newest checkpoint that is whole, and return whether there is one."""
+        """Restore a state from the newest intact checkpoint. Returns False if there is no checkpoint."""
         saved = self.store.restore(state.specs())
         if saved is None:
             return False
@@ -66,7 +66,7 @@ class TrainingRun:
         return True
 
     def record(self) -> None:
-        """Write `config.json` and `data.json`, in the process that writes the shared files."""
+        """Write `config.json` and `data.json` on the chief."""
         backend = self.data.backend
         if backend.is_chief:
             run_directory.write_config(

@@ -1,4 +1,4 @@
-"""Training and evaluation data of a run, as batches that depend on the recipe and the step alone."""
+"""Training and evaluation batches of a run. They depend only on the recipe and the step."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -13,19 +13,21 @@ from keras_vit.data import eval_batches, open_source, train_batches
 from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
 
-_EVALUATION_SEED = 0x6576616C  # "eval": keeps the patches hidden there apart from those of the training
+_EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training's
 
 
 class Splits:
-    """Both splits of a recipe's data, after checking that they fit each other, the model, the devices and the teacher.
+    """Training and evaluation split of a recipe.
+
+    The constructor checks that the splits fit each other, the model, the devices and the teacher.
 
     Attributes:
         train: Source of the training split.
         eval: Source of the evaluation split.
         channels: Channels of the images.
-        task: The task, on the training split.
-        eval_batch_size: Examples per batch of an evaluation.
-        read: Where several processes train, the first step whose batch this process has not read.
+        task: The task, created from the training split.
+        eval_batch_size: Examples per evaluation batch.
+        read: First step whose batch this process has not read. It is counted only if several processes train.
     """
 
     def __init__(self, recipe: recipes.Recipe, backend: Backend):
@@ -41,7 +43,7 @@ class Splits:
         self.read = 0
 
     def train_batches(self, step: int) -> Iterable[Any]:
-        """Return the global batches from a step on, on the devices."""
+        """Return the global batches on the devices, starting at a step."""
         data, seed = self.recipe.data, self.recipe.seed
         options: dict[str, Any] = {
             "batch_size": data.batch_size,
@@ -57,7 +59,7 @@ class Splits:
         return self._distributed(lambda **shard: self._counted(batches(**shard)) if several else batches(**shard), seed)
 
     def eval_batches(self) -> Iterable[Any]:
-        """Return the global batches of one pass over the evaluation split, on the devices."""
+        """Return the global batches of one pass over the evaluation split on the devices."""
         pp, size = self.recipe.data.pp_eval, self.eval_batch_size
         batches = functools.partial(eval_batches, self.eval, pp, batch_size=size)
         return self._distributed(batches, self.recipe.seed ^ _EVALUATION_SEED)
@@ -74,7 +76,7 @@ class Splits:
         )
 
     def _counted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Count in `read` the batches of this process."""
+        """Increment `read` for each batch that this process reads."""
 
         def count() -> np.int64:
             self.read += 1
@@ -100,7 +102,7 @@ class Splits:
         }
 
     def _check_images(self) -> int:
-        """Return the number of channels, after checking that both pipelines give images of the model's size."""
+        """Check that both pipelines produce images of the model's size, and return the number of channels."""
         data, size = self.recipe.data, self.recipe.model.image_size
         (kind, count), *other = {(split.label_kind, split.num_outputs): split for split in (self.train, self.eval)}
         if other:
@@ -115,10 +117,13 @@ class Splits:
         for name, (height, width, _) in shapes.items():
             if (height, width) != (size, size):
                 raise ValueError(
-                    f"{name} must give images of model.image_size={size} by {size}. It gives {height} by {width}: "
-                    f"change model.image_size, or end it in an operation such as resize({size})."
+                    f"{name} must give images of model.image_size={size} by {size}. It gives {height} by {width}. "
+                    f"Change model.image_size, or end the preprocessing with an operation such as resize({size})."
                 )
         train, evaluation = (channels for _, _, channels in shapes.values())
         if train != evaluation:
-            raise ValueError(f"data.pp_train gives {train} channels, data.pp_eval {evaluation}: make them agree.")
+            raise ValueError(
+                f"data.pp_train and data.pp_eval must give the same number of channels. Received: {train} and "
+                f"{evaluation}."
+            )
         return train

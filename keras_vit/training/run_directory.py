@@ -1,13 +1,13 @@
-"""Files of a run, written and read in one place.
+"""Files of a run directory.
 
-DIR/config.json      the recipe, the data's classes and sizes, the versions, the devices; what changed on the way
+DIR/config.json      recipe, classes and sizes of the data, versions, devices, and the history of their changes
 DIR/data.json        the absolute path of the data, and fingerprints of both splits
-DIR/metrics.jsonl    a JSON object per line: one per logged step and per evaluation
-DIR/tensorboard/     the same as TensorBoard events
-DIR/checkpoints/     states to resume from
-DIR/model.keras      the final weights (their moving average where the recipe keeps one)
-DIR/adapter/         the factors of LoRA and the head as peft has them, of a run with adapt=lora(...)
-DIR/report.png       curves, and some test images with their predictions
+DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
+DIR/tensorboard/     the same metrics as TensorBoard events
+DIR/checkpoints/     states from which the run resumes
+DIR/model.keras      the model with its final weights, or their moving average if the recipe averages weights
+DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
+DIR/report.png       learning curves, and some test images with their predictions
 """
 
 import glob
@@ -48,9 +48,9 @@ class Run(NamedTuple):
         class_names: Names of the classes, in the order of the logits.
         preprocess: Preprocessing from an encoded image to the model's input.
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
-        path: The directory.
-        step: Step of the checkpoint that the weights are from; None for the final ones.
-        sha256: SHA-256 of the model file; of a checkpoint, that of its manifest and `config.json`.
+        path: The run directory.
+        step: Step of the checkpoint of the weights; None for the final weights.
+        sha256: SHA-256 of the model file or, for a checkpoint, of its manifest and `config.json`.
 
     Example:
     >>> run = load_run("runs/digits")
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
     @property
     def results(self) -> dict[str, Any]:
-        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty if there was none."""
+        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
         lines = reversed(read_metrics(self.path))
         return next((line for line in lines if any(name.startswith("eval_") for name in line)), {})
 
@@ -78,13 +78,14 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     """Open a run: its model and everything needed to use it.
 
     Args:
-        path: A run directory, or a `.keras` file in one; also its address in a bucket.
-        checkpoint: Weights of the model. `"last"` takes the final ones, from `model.keras`; `"best"` those of the best
-            evaluation, and a step those of its checkpoint. A run that has not finished has only these two.
+        path: A run directory, a `.keras` file in a run directory, or the address of either in a bucket.
+        checkpoint: Weights of the model: `"last"` for the final weights in `model.keras`, `"best"` for the weights of
+            the best evaluation, or the step of a checkpoint. An unfinished run does not have `"last"`.
 
     Raises:
         FileNotFoundError: If the model or its `config.json` is missing.
-        ValueError: If the model or `config.json` is damaged, or not one of a run, or there is no such checkpoint.
+        ValueError: If the model or `config.json` is damaged or does not belong to a run, or if the checkpoint does not
+            exist.
         CheckpointMismatch: If the checkpoint was not written with the recipe of the run.
 
     Example:
@@ -111,16 +112,16 @@ def read_config(directory: str) -> dict[str, Any]:
     path = os.path.join(directory, CONFIG)
     if not os.path.exists(path):
         raise FileNotFoundError(
-            f"Expected {CONFIG}, which says how to prepare images for the model, in {directory!r}. There is none: "
-            "give the directory of a run of `keras-vit train`."
+            f"Expected {CONFIG}, which contains the preprocessing of the model, in {directory!r}. The file does not "
+            "exist: give the directory of a run of `keras-vit train`."
         )
     config = _io.read_json(path)
     for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
         if not isinstance(config.get(name), kind):
-            raise ValueError(f"{path} must hold {name!r}, a {kind.__name__}. Received: {config.get(name)!r}.")
+            raise ValueError(f"{path} must contain {name!r}, a {kind.__name__}. Received: {config.get(name)!r}.")
     names = config["data"].get("class_names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path} must hold data.class_names, a list of names. Received: {names!r}.")
+        raise ValueError(f"{path} must contain data.class_names, a list of names. Received: {names!r}.")
     return config
 
 
@@ -134,9 +135,11 @@ def write_config(
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
-    The record of existing weights is never lost: if it differs, it becomes an entry of `"history"`, with the step at
-    which it ends. `resolved` has the architecture of the checkpoint, so that the run resumes without it. `step` is None
-    where the run begins. `devices` are those of `Backend.record`. Changes of devices and versions are logged.
+    The record of existing weights is never lost. If it differs from the new record, it becomes an entry of `"history"`
+    that states the step at which it ends. Changes of devices and versions are logged.
+
+    `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
+    checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.
     """
     config: dict[str, Any] = {
         "recipe": recipes.to_dict(recipe),
@@ -159,7 +162,7 @@ def write_config(
             return before
         entry: dict[str, Any] = {"until_step": step, **{part: before[part] for part in parts if part in before}}
         config["history"] = [*before.get("history", []), entry]
-        logging.info("The earlier record of %s is kept in its history.", path)
+        logging.info("The history in %s keeps the earlier record.", path)
         changed = []
         for part in ("versions", "devices"):
             old, new = before.get(part, {}), config.get(part, {})
@@ -171,7 +174,7 @@ def write_config(
 
 
 def _origin(recipe: recipes.Recipe, directory: str) -> str:
-    """Return the name of a run's initial weights, with the commit on the hub; empty for a path."""
+    """Return the name of a run's initial weights, pinned to a commit of the hub, or an empty string for a path."""
     if before := recorded(directory):
         return before.get("weights", "")
     named = zoo.parse(recipe.model.checkpoint or "", recipe.model.variant)
@@ -179,7 +182,7 @@ def _origin(recipe: recipes.Recipe, directory: str) -> str:
 
 
 def read_metrics(directory: str) -> list[dict[str, Any]]:
-    """Return the lines of `metrics.jsonl` of a run, without damaged ones; none if there is no such file."""
+    """Return the intact lines of a run's `metrics.jsonl`; an empty list if the file does not exist."""
     path = os.path.join(directory, METRICS)
     lines, damaged = _io.read_json_lines(path) if os.path.exists(path) else ([], 0)
     whole = [line for line in lines if isinstance(line.get("step"), int)]
@@ -189,12 +192,12 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as it is read back from JSON, with lists for tuples."""
+    """Return a value as JSON would read it back, with lists instead of tuples."""
     return json.loads(json.dumps(value))
 
 
 def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe of a `config.json` as this version writes it, or unchanged if it has unknown fields."""
+    """Convert the recipe of a `config.json` to the current format. A recipe with unknown fields stays unchanged."""
     try:
         return recipes.to_dict(recipes.from_dict(config["recipe"]))
     except ValueError:
@@ -202,23 +205,23 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def recorded(directory: str) -> dict[str, Any]:
-    """Return the content of `config.json` of a run that has weights; empty for another directory."""
+    """Return the content of `config.json` if the run has weights, otherwise an empty dictionary."""
     manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
     has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests)
     return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
 
 
 def is_run(path: str) -> bool:
-    """Return whether a path is the directory of a run, finished or not, or the `.keras` file of one."""
+    """Return whether a path is a run directory, finished or not, or the `.keras` file of a run."""
     if path.endswith(".keras"):
         return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
 
 
 def save_model(model: keras.Model, directory: str, base: str | None = None) -> str:
-    """Write the final `model.keras` and return its path; of a model with LoRA, also the adapter of `base`.
+    """Write the final `model.keras` and return its path. For a model with LoRA, also write its adapter for `base`.
 
-    Each file is written in one step. If it cannot be written, an older one stays.
+    Each file is replaced atomically. If writing fails, the older file stays.
     """
     path = os.path.join(directory, MODEL)
     try:
@@ -234,13 +237,13 @@ def save_model(model: keras.Model, directory: str, base: str | None = None) -> s
 def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
     try:
         save_adapter(model, path, base=base)
-    except ValueError as error:  # other projects do not have the model
+    except ValueError as error:  # peft's format does not support the model
         logging.warning("No adapter is written to %s: %s", path, error)
 
 
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
-    """Build the model of a run with the weights of a checkpoint; return it, the step, and its SHA-256."""
-    # These import TensorFlow, which the records do not need.
+    """Build the model of a run with the weights of a checkpoint. Return the model, the step and the SHA-256."""
+    # Imported here because these modules need TensorFlow, and the records do not.
     from keras_vit.training import checkpoints, pixel_range, state
 
     prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
@@ -257,25 +260,25 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     if model.config.include_top:
         model.class_names, model.values = (None, stated) if stated else (names, None)
     step = checkpoints.step_of(prefix)
-    logging.info("The weights are those of step %d, from %s", step, prefix)
+    logging.info("Using the weights of step %d, from %s", step, prefix)
     return model, step, sha256
 
 
 def _check_finished(directory: str, model_file: str) -> None:
-    """Refuse a run without its final model."""
+    """Raise a FileNotFoundError if a run does not have its final model."""
     if os.path.exists(model_file):
         return
     from keras_vit.training import checkpoints
 
     raise FileNotFoundError(
-        f"Expected {os.path.basename(model_file)} in the directory {directory!r}; there is none. A run writes it when "
-        "training ends: to finish one that was interrupted, start `keras-vit train` again with the same --workdir. "
+        f"Expected {os.path.basename(model_file)} in the directory {directory!r}. A run writes it when training ends. "
+        "To finish an interrupted run, start `keras-vit train` again with the same --workdir. "
         f"Usable with --checkpoint: {checkpoints.listed(os.path.join(directory, CHECKPOINTS))}."
     )
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that are in use."""
+    """Return the versions of Python and of the imported packages."""
     used = {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     own = {"keras_vit": __version__, "python": platform.python_version(), "keras_backend": keras.backend.backend()}
     return {**own, **used}

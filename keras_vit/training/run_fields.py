@@ -1,4 +1,4 @@
-"""Comparison of a recipe with the one that a run directory was made with."""
+"""Comparison of a recipe with the recipe that a run directory was created with."""
 
 import os
 from typing import Any
@@ -9,8 +9,8 @@ from keras_vit import recipe as recipes
 from keras_vit.data import fingerprint, readers
 from keras_vit.training import data_record, run_directory
 
-# Fields that may change while a run is interrupted: they decide what is reported and how the work is divided, not what
-# is learned. `total_steps` may grow.
+# Fields that may change when a run is resumed: they affect the reports and the division of the work, not the trained
+# weights. `total_steps` may also increase.
 HARMLESS = (
     "steps_per_loop",
     "log_every",
@@ -33,9 +33,10 @@ HARMLESS = (
 def check(
     directory: str, recipe: recipes.Recipe, data: dict, change_recipe: bool = False, files: dict | None = None
 ) -> None:
-    """Refuse to resume a run with another recipe or other data than it was made with.
+    """Raise a ValueError if a run would be resumed with another recipe or with other data.
 
-    A directory without weights fits any recipe. `files` is what `data_record.describe` returned; None compares none.
+    A directory without weights fits any recipe. `files` is the result of `data_record.describe`; None skips the
+    comparison of the data's fingerprints.
     """
     config = run_directory.recorded(directory)
     if not config:
@@ -44,7 +45,7 @@ def check(
     before, now = (record.get("splits", {}) for record in (data_record.read(directory), files or {}))
     changed = fingerprint.changes(before, now)
     if before and now and not changed and readers.read_alike(*found.get("data.source", ("", ""))):
-        found.pop("data.source", None)  # another path of the same data
+        found.pop("data.source", None)  # the same data at another path
     listed = [f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items()]
     serious = [
         field
@@ -54,9 +55,9 @@ def check(
     if (changed or serious) and not change_recipe:
         what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
-            f"{what}. There -> here: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
-            "give another --workdir for a new run, or --change_recipe to continue from its last checkpoint with these; "
-            "the record of the earlier recipe is kept."
+            f"{what}. Before -> now: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
+            "give another --workdir for a new run, or give --change_recipe to continue from the last checkpoint with "
+            "the new recipe and data; the record of the earlier recipe is kept."
         )
     for change in (*changed, *listed):
         logging.warning("Changed since the last start: %s", change)
@@ -80,7 +81,7 @@ def _short(value) -> str:
 
 
 def flatten(values: dict, prefix: str = "") -> dict:
-    """Return nested dictionaries as one, with dotted names and values as JSON has them."""
+    """Flatten nested dictionaries to one with dotted names. Values are converted as by JSON."""
     flat: dict[str, Any] = {}
     for name, value in run_directory.as_json(values).items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}

@@ -1,4 +1,4 @@
-"""The short report at the end of a run: a text, and a figure where matplotlib is installed."""
+"""The text of the report at the end of a run."""
 
 import os
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from keras_vit.training.checkpoints import saved_steps
 from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
 
-_WIDEST_TABLE = 20  # classes; of more, only the most frequent confusions are printed
+_WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusions are printed
 
 
 def report_text(
     directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: Metric
 ) -> str:
-    """Return score, confusion of classes and the list of files."""
+    """Return the report: score, confusion matrix and list of files."""
     value = score.text(results[f"eval_{score.name}"])
     lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
     if validation.tally is not None and score.name == "accuracy":
@@ -27,12 +27,12 @@ def report_text(
         lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
     lines += ["", f"In {directory}: {', '.join(files)}"]
-    lines += [f"To see where it looks: keras-vit visualize --model={directory} --output={directory}/inspection"]
+    lines += [f"To visualize attention: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
 
 
 def accuracy_lines(confusion: np.ndarray) -> list[str]:
-    """Return the lines that put the accuracy of a confusion `[true class, predicted class]` into context."""
+    """Return lines that put an accuracy into context, from the confusion matrix `[true class, predicted class]`."""
     examples = int(confusion.sum())
     found = _confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
     remark = found.pop("remark")
@@ -43,7 +43,7 @@ def accuracy_lines(confusion: np.ndarray) -> list[str]:
 
 
 def best_line(directory: str, results: dict, score: Metric) -> list[str]:
-    """Return a line with the best and the final score of a run, none if the best one is not known."""
+    """Return a line with the best and the final score of a run; empty if the best score is unknown."""
     name, lines = f"eval_{score.name}", read_metrics(directory)
     for step in saved_steps(os.path.join(directory, CHECKPOINTS, "best"))[-1:]:
         for best in (line[name] for line in reversed(lines) if line["step"] == step and name in line):
@@ -54,7 +54,7 @@ def best_line(directory: str, results: dict, score: Metric) -> list[str]:
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:
-    """Return a table of true against predicted classes; of many classes, only the most frequent confusions."""
+    """Return the confusion matrix as a table or, with many classes, only the most frequent confusions."""
     if len(class_names) <= _WIDEST_TABLE:
         width = max(4, *(len(str(count)) + 1 for count in confusion.flat))
         label = max(len(name) for name in class_names)

@@ -1,8 +1,8 @@
-"""Randomness inside a model as a pure function of the run's seed and the step.
+"""Random numbers inside a model as a pure function of the run's seed and the step.
 
-Keras layers draw from generators whose state advances with every call, so what they draw depends on everything that
-ran before. A `SeedScope` gives each generator a state computed from the step instead and keeps it there: a resumed run
-draws what an uninterrupted one would have, and a layer recomputed in the backward pass draws the same again.
+Keras layers draw from generators whose state advances with every call, so that the numbers depend on all earlier calls.
+A `SeedScope` instead gives each generator a fixed state that is computed from the step. A resumed run then draws the
+same numbers as an uninterrupted run, and a layer that is recomputed in the backward pass draws the same numbers again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 
 class SeedScope(keras.StatelessScope):
-    """Scope that keeps random generators at given states: a generator called again draws the same again.
+    """Scope that fixes the states of random generators, so that each call of a generator draws the same numbers.
 
-    Gradients must be taken inside the scope too, because rematerialized layers run again there. `values` are integers
-    `[count, 2]`. `weights` are pairs of (variable, value) for other variables.
+    Compute the gradients inside the scope as well, because rematerialized layers run again in the backward pass.
+    `values` are integers `[count, 2]`. `weights` are pairs of (variable, value) for other variables.
     """
 
     def __init__(self, states: Sequence[keras.Variable], values: Any, weights: Iterable[tuple] = ()):
@@ -31,7 +31,7 @@ class SeedScope(keras.StatelessScope):
         self._fixed = {id(state) for state in states}
 
     def add_update(self, update: tuple) -> None:
-        """Ignore the advance of a generator that is held."""
+        """Ignore updates of the fixed generators."""
         variable, _ = update
         if id(variable) not in self._fixed:
             super().add_update(update)

@@ -1,10 +1,10 @@
-"""Speed of a training, and the time that is left."""
+"""Training speed and remaining time."""
 
 import math
 
 
 class Speed:
-    """Steps per second, smoothed; the first call, which compiles, does not count once there is another."""
+    """Smoothed time per step. The first call includes compilation; the second call replaces its result."""
 
     def __init__(self, batch_size: int):
         self.batch_size = batch_size

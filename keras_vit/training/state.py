@@ -1,4 +1,4 @@
-"""State of a training run: its weights, optimizer slots and averages, by name, and its progress."""
+"""State of a training run: weights, optimizer slots and averages by name, and the progress."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -14,15 +14,15 @@ from keras_vit.training.seeds import seed_states
 
 @dataclasses.dataclass
 class Progress:
-    """Numbers of a run that live on the host.
+    """Part of the state that is on the host.
 
-    The data and all randomness are functions of the seed and the step, so the step is also the position in the data
-    and the state of every random generator.
+    The data and all random numbers are functions of the seed and the step. The step therefore also determines the
+    position in the data and the state of every random generator.
     """
 
-    step: int = 0  # number of updates made
-    best: float = -np.inf  # goodness of the best score of the validation, such as its accuracy
-    # Sums of the task's metrics since the last logged line, and the number of steps.
+    step: int = 0  # number of completed updates
+    best: float = -np.inf  # best validation score so far as a number to maximize, such as the accuracy
+    # Sums of the task's metrics since the last log line, and the number of steps in the sums.
     window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
     def values(self) -> dict[str, np.ndarray]:
@@ -40,20 +40,20 @@ class Progress:
 
 
 class BaseState:
-    """Everything that changes during training. The subclasses of `tf` and `jax` keep it on their devices.
+    """Everything that changes during training. The subclasses in `tf` and `jax` keep the arrays on their devices.
 
-    `create` is a function of (shape, dtype) to an array of zeros on the devices.
+    `create` maps (shape, dtype) to an array of zeros on the devices.
 
     Attributes:
         model: The model.
         task: The task.
-        progress: Step, best result and sums of the metrics, on the host.
-        rule: The update of the weights.
+        progress: Step, best score and sums of the metrics, on the host.
+        rule: The update rule of the weights.
         trained: Weights that the optimizer changes.
         moving: Moving statistics of batch norms.
         fixed: All other weights of the model.
         slots: The optimizer's arrays for each weight in `trained`.
-        averages: The moving average of each weight in `trained`; empty where the recipe keeps none.
+        averages: The moving average of each weight in `trained`; empty if the recipe does not average weights.
     """
 
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, task: Any, create: Callable):
@@ -70,51 +70,51 @@ class BaseState:
         self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
 
     def fetch(self, array: Any) -> Any:
-        """Return the values of an array on the devices, as NumPy can read them; every process must ask for it."""
+        """Return the values of an array on the devices in a form that NumPy can read. Every process must call this."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Start from the current weights of the model: to be called after initial weights were loaded into it."""
+        """Start from the current weights of the model. Call this after loading initial weights into it."""
         raise NotImplementedError
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
-        """Set all arrays of a checkpoint."""
+        """Set all arrays and the progress from a checkpoint."""
         raise NotImplementedError
 
     def use_averages(self) -> None:
-        """Overwrite the weights with their averages, for the final model. Nothing can be trained afterwards."""
+        """Replace the weights by their averages, for the final model. Training cannot continue afterwards."""
         raise NotImplementedError
 
     def arrays_by_name(self) -> dict[str, Any]:
-        """Return the arrays on the devices by their names in a checkpoint."""
+        """Return the arrays on the devices, keyed by their names in a checkpoint."""
         variables = [*self.trained, *self.fixed, *self.moving]
         arrays = {f"model/{weight.path}": weight.value for weight in variables}
         if len(arrays) < len(variables):
-            raise ValueError("Two variables of the model have the same path, so a checkpoint cannot tell them apart.")
+            raise ValueError("The variables of a model must have different paths, which name them in checkpoints.")
         for names, slots in zip(self.slot_names(), self.slots, strict=True):
             arrays |= dict(zip(names, slots, strict=True))
         return arrays | dict(zip(self.average_names(), self.averages, strict=True))
 
     def slot_names(self) -> list[list[str]]:
-        """Return the names of the slots of each weight in a checkpoint."""
+        """Return the checkpoint names of each weight's slots."""
         paths = [weight.path for weight in self.trained]
         return [[f"optimizer/{slot.name}/{path}" for slot in self.rule.slots(path)] for path in paths]
 
     def average_names(self) -> list[str]:
-        """Return the names of the averages in a checkpoint."""
+        """Return the checkpoint names of the averages."""
         return [f"average/{weight.path}" for weight in self.trained] if self.averages else []
 
     def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of every array of a checkpoint, by its name."""
+        """Return the shape and dtype of every array of a checkpoint, by name."""
         arrays = self.arrays_by_name() | self.progress.values()
         return {
             name: (tuple(array.shape), keras.backend.standardize_dtype(array.dtype)) for name, array in arrays.items()
         }
 
     def values(self, whole: bool = True) -> Iterator[tuple[str, Any]]:
-        """Yield (name, array) for a checkpoint; whole arrays, or as they are on the devices.
+        """Yield (name, array) for a checkpoint. With `whole`, sharded arrays are gathered first.
 
-        Every process must iterate over all of them.
+        Every process must iterate over all arrays.
         """
         for name, array in self.arrays_by_name().items():
             yield name, self.fetch(array) if whole else array
@@ -122,12 +122,12 @@ class BaseState:
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-    """Return all variables of a model but the states of its random generators, which the step decides."""
+    """Return all variables of a model except the states of its random generators, which depend only on the step."""
     generators = {id(variable) for variable in seed_states(model)}
     return [variable for variable in model.variables if id(variable) not in generators]
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Return the variables that a forward pass in training mode changes: the moving statistics of batch norms."""
+    """Return the moving statistics of batch norms, which a forward pass in training mode changes."""
     norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [variable for norm in norms if norm.trainable for variable in (norm.moving_mean, norm.moving_variance)]

@@ -1,7 +1,7 @@
-"""Programs that draw the metrics of runs: TensorBoard, Weights & Biases, MLflow. Their packages are imported here.
+"""Trackers of metrics: TensorBoard, Weights & Biases, MLflow.
 
-A run that is resumed continues its record there: `DIR/trackers.json` has the names that the programs gave it. Server,
-project and account are those of the programs' own environment variables and configuration.
+A resumed run continues its record in each tracker: `DIR/trackers.json` contains the identifiers of these records. The
+environment variables and configuration of each tracker set its server, project and account.
 """
 
 import functools
@@ -21,17 +21,19 @@ RECORD = "trackers.json"
 
 
 class TensorBoard:
-    """Events of TensorBoard, written without its package.
+    """Writer of TensorBoard events that does not need the package `tensorboard`.
 
-    DIR/tensorboard/train/   the numbers of training steps
-    DIR/tensorboard/eval/    the results of evaluations; with the same tags, so that TensorBoard draws both on one chart
+    DIR/tensorboard/train/   metrics of training steps
+    DIR/tensorboard/eval/    results of evaluations
+
+    Both use the same tags, so that TensorBoard draws them in one chart.
     """
 
     def __init__(self, directory: str):
         self.directory, self.events = directory, dict[str, Any]()
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Write the numbers of a step; `kind` is "train" or "eval"."""
+        """Write the metrics of a step; `kind` is "train" or "eval"."""
         if kind not in self.events:
             self.events[kind] = tf.summary.create_file_writer(os.path.join(self.directory, TENSORBOARD, kind))
         metadata = tf.compat.v1.SummaryMetadata(data_class=1)  # DATA_CLASS_SCALAR
@@ -42,13 +44,13 @@ class TensorBoard:
         self.events[kind].flush()
 
     def close(self) -> None:
-        """End the files."""
+        """Close the event files."""
         for writer in self.events.values():
             writer.close()
 
 
 class Remote:
-    """A program with a package of its own. An error while it records does not end the training."""
+    """Tracker with its own package. An error of the tracker does not end the training."""
 
     def __init__(self, package: str, directory: str):
         path = os.path.join(directory, RECORD)
@@ -60,24 +62,25 @@ class Remote:
         _io.write_json(path, {**known, package: identity})
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
-        """Record the numbers of a step; `kind` is "train" or "eval"."""
+        """Record the metrics of a step; `kind` is "train" or "eval"."""
         self._try(self.log, {f"{kind}/{name}": value for name, value in values.items()}, step=step)
 
     def close(self) -> None:
-        """End the record."""
+        """Finish the record."""
         self._try(self.end)
 
     def _try(self, call: Callable, *values: Any, **step: int) -> None:
         try:
             if not self.failed:
                 call(*values, **step)
-        except Exception as error:  # whatever a network brings
+        except Exception as error:  # a network can fail in any way
             self.failed = True
-            logging.warning("%s records no further metrics of this run: %s", self.package, _io.one_line(error))
+            logging.warning("%s will not record further metrics of this run: %s", self.package, _io.one_line(error))
 
 
-# From a directory, the name of its run, the identity of the record that is continued, or None, and the recipe, to the
-# identity of the record, its function of (values, step=step), and the function that ends it.
+# Each takes the directory and name of a run, the identifier of the record to continue or None, and the fields of the
+# recipe. It returns the identifier of the record, a function of (values, step=step) that logs, and a function that
+# finishes the record.
 def _start_wandb(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
     run = require("wandb").init(dir=directory, name=name, id=known, resume="allow", config=fields)
     return run.id, run.log, run.finish
@@ -99,7 +102,7 @@ TRACKERS: dict[str, Callable[[str], Any]] = {
 
 
 def require(package: str) -> Any:
-    """Return a tracker's package. Raises ImportError if it is not installed, with the extra that installs it."""
+    """Return a tracker's package. If it is not installed, the ImportError names the extra that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

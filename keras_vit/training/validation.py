@@ -1,4 +1,4 @@
-"""Validation: the task's metrics on the evaluation split, on all devices, where every example counts exactly once."""
+"""Validation: metrics of the task on the evaluation split. Every example counts exactly once."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,14 +12,14 @@ from keras_vit.training.tasks import Task
 
 
 class Validation:
-    """The evaluation whose score decides about the best checkpoint.
+    """Evaluation whose score selects the best checkpoint.
 
     `evaluate` is the result of `Backend.compile_evaluation`, and `batches` are the distributed batches of one pass.
-    `num_batches` is for the progress.
+    `num_batches` is for the progress bar.
 
     Attributes:
-        tally: Of the last pass, what the task counts, such as `[true class, predicted class]`; None if nothing.
-        examples: Of the last pass, the first rows of the batch as the pipeline gives them, with `"predictions"`.
+        tally: Counts of the task in the last pass, such as `[true class, predicted class]`; None if it counts nothing.
+        examples: First rows of the first batch in the last pass, as the pipeline returns them, with `"predictions"`.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Validation:
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
-        """Return numbers of steps at whose multiples it runs."""
+        """Return the interval in steps."""
         return [self.task.recipe.eval_every]
 
     def __call__(self, step: int, last: bool = False) -> Iterator[dict[str, Any]]:
-        """Run a pass over the split; yield its metrics, such as `eval_accuracy` and `eval_loss`, and `examples`."""
+        """Run one pass over the split and yield its metrics, such as `eval_accuracy`, `eval_loss` and `examples`."""
         split = self.task.recipe.data.eval_split
         sums: dict[str, float] = {}
         tally = np.zeros([0, 0], np.int64)

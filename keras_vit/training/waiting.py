@@ -1,4 +1,4 @@
-"""Reports of a worker that waits for the steps of others, or that lets them wait."""
+"""Reports of workers that wait for other workers, or that delay them."""
 
 import contextlib
 import math
@@ -12,17 +12,17 @@ from absl import logging
 from keras_vit._progress import duration
 from keras_vit.training.errors import Interrupted
 
-STEP = 60.0, 1800.0  # seconds of a call of the devices before a report, and before the process ends
+STEP = 60.0, 1800.0  # seconds that a call may run before it is reported, and before the process ends
 EVERY = 60.0  # seconds between two reports
-STOOD_STILL = 5.0  # seconds of standing still that are reported
+STOOD_STILL = 5.0  # shortest reported pause of the process, in seconds
 _TICK = 1.0
 
 
 class Watch:
-    """A thread that reports how long this process waits within `waiting()`, and ends the process after a limit.
+    """Thread that reports how long this process has been within `waiting()`, and ends the process after a limit.
 
-    It ends with exit code 75, for a supervisor to start all workers again. `explain` returns a sentence on the cause.
-    The thread also reports when this process stood still, as on an overloaded machine.
+    The process ends with exit code 75, so that a supervisor restarts all workers. `explain` returns a sentence about
+    the cause. The thread also reports pauses of the whole process, for example on an overloaded machine.
     """
 
     def __init__(self, explain: Callable[[], str], first: float, limit: float, enabled: bool = True):
@@ -38,7 +38,7 @@ class Watch:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time within the block."""
+        """Treat the time within the block as waiting."""
         self._since = time.monotonic()
         try:
             yield
@@ -46,7 +46,7 @@ class Watch:
             self._since = math.inf
 
     def note(self, seconds: float, starved: bool) -> None:
-        """Note the time of some steps, and whether the next batch of this process was not read at their end."""
+        """Record the duration of some steps. `starved` is True if the next batch had not been read when they ended."""
         self._seconds, self._starved = self._seconds + seconds, self._starved + seconds * starved
         if self._seconds >= EVERY:
             if self._starved > self._seconds / 2:
@@ -67,7 +67,7 @@ class Watch:
             if waited > 0 and late > STOOD_STILL:
                 logging.warning("This process stood still for %d s, and the other workers waited for it.", late)
             if waited > self._limit:
-                try:  # nobody may read the log any more
+                try:  # the reader of the log may be gone
                     logging.error("Waited for %s. %s Start all workers again.", duration(waited), self._explain())
                     logging.flush()
                 finally:

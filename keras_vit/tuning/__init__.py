@@ -1,4 +1,4 @@
-"""Training as a whole: from a data set and a few choices to a finished run."""
+"""Complete training runs from a data set and a few choices."""
 
 from keras_vit.tuning.fine_tune import fine_tune
 

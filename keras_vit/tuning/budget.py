@@ -1,4 +1,4 @@
-"""The number of steps that fits into the time of a recipe, from a few measured steps."""
+"""Number of steps that fit into the time limit of a recipe, estimated from a few measured steps."""
 
 import time
 
@@ -10,16 +10,16 @@ from keras_vit.planning import rules
 from keras_vit.training.backend import Backend
 from keras_vit.training.run_data import Splits
 
-_MEASURED_STEPS, _MEASURED_SECONDS = 3, 3.0  # as many steps as fit into the seconds, and at least this number
-# Share of the time for the steps. The evaluations see at most 0.4 times as many images, in half of the time of each.
-# The final model and the report come after them.
+_MEASURED_STEPS, _MEASURED_SECONDS = 3, 3.0  # minimum number of measured steps, and minimum duration
+# Share of the time for the steps. The evaluations process at most 0.4 times as many images, at twice the speed. The
+# final model and the report also take time.
 _SHARE = 0.8
 
 
 def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: float) -> rules.Fields:
-    """Return the fields of a recipe that follow from its time, on these devices.
+    """Measure a few steps on these devices, and return the fields of a recipe that depend on its time limit.
 
-    The measured steps are those of a model that is thrown away. `started` is the `time.monotonic()` of the start.
+    The measured model is discarded. `started` is the value of `time.monotonic()` at the start of the program.
     """
     logging.info("Measuring a few steps, to plan for %s.", duration(recipe.time))
     before = time.monotonic()
@@ -46,8 +46,8 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     )
     if total < rules.MIN_STEPS:
         logging.warning(
-            "So few steps (%d) rarely suffice. Give more --time, or smaller images by --image_size, or train only the "
-            "head by --adapt=head.",
+            "So few steps (%d) rarely suffice. Increase --time, reduce --image_size, or train only the head with "
+            "--adapt=head.",
             total,
         )
     return rules.of_steps(total, size, data.eval.num_examples)

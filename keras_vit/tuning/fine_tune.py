@@ -1,4 +1,4 @@
-"""One call from a folder of images to a trained model."""
+"""Fine-tuning of a model on a folder of images in one call."""
 
 import os
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ def fine_tune(
 ) -> Run:
     """Train a model on your own images, from pretrained weights if there are any.
 
-    It equals `keras-vit train DATA --model=MODEL --workdir=OUTPUT`: all settings that are not given follow from the
-    images, the model and the machine, by the rules of `docs/how_to/own_images.md`, and the run directory has the same
-    files. Called again, it resumes a run that was stopped, and returns a finished one after an evaluation.
+    The function is equivalent to `keras-vit train DATA --model=MODEL --workdir=OUTPUT` and writes the same run
+    directory. Settings that you do not pass are chosen for the images, the model and the machine by the rules in
+    `docs/how_to/own_images.md`. A second call resumes a stopped run; a finished run is evaluated again and returned.
 
     Args:
         data: Folder with one folder of images per class, or any name that `keras_vit.data.open_source` opens.
         model: Checkpoint to start from, such as `"hf:facebook/dinov2-small"` or a path, or a variant, such as
-            `"ViT_S16"`. The default is DINOv2's ViT-S/14. Where it cannot be downloaded, a small model learns from
+            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If it cannot be downloaded, a small model is trained from
             scratch.
         output: Run directory; `runs/NAME` by default.
         weights: Initial weights of a variant, such as `"augreg-224"`; `"none"` trains from scratch.
         image_size: Height and width of the images in pixels.
-        adapt: Weights that are trained, as in `keras_vit.adapt`: `"all"`, `"head"`, `"lora"`.
-        time: Time that the training may take: seconds, or a text such as `"20m"`.
+        adapt: Weights to train, as in `keras_vit.adapt`: `"all"`, `"head"`, `"lora"`.
+        time: Time limit of the training in seconds, or as a text such as `"20m"`.
         settings: Other fields of the recipe by their dotted paths, such as `{"optim.learning_rate": 1e-4}`.
         verbose: Whether to show the settings, the progress and the report.
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="mirrored"`.
@@ -48,10 +48,10 @@ def fine_tune(
         evaluation, and `run.config["recipe"]` has all settings. `keras_vit.open_predictor(run.path)` predicts.
 
     Raises:
-        FileNotFoundError: If there are no such data or weights.
-        ValueError: If the data have one class or too few images, an argument is wrong, or the run directory has a run
-            of another recipe or other data.
-        OSError: If named weights cannot be downloaded.
+        FileNotFoundError: If the data or the weights do not exist.
+        ValueError: If the data have only one class or too few images, if an argument is invalid, or if the run
+            directory contains a run with another recipe or other data.
+        OSError: If the weights cannot be downloaded.
 
     Example:
     >>> run = keras_vit.fine_tune("photos", model="hf:facebook/dinov2-small", time="20m")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The story of a training run, for the program `keras-vit train` and for `keras_vit.fine_tune`."""
+"""Complete training run, for the program `keras-vit train` and for `keras_vit.fine_tune`."""
 
 import math
 import os
@@ -40,14 +40,14 @@ def train(
     show: Callable[[str], object] = print,
     **devices: Any,
 ) -> dict[str, Any]:
-    """Train to the end of a recipe, from the last checkpoint in the run directory if there is one.
+    """Train a recipe to its end, resuming from the last checkpoint in the run directory if there is one.
 
     Args:
         recipe: The recipe.
         workdir: The run directory, or its address in a bucket.
-        change_recipe: Whether to resume even if the recipe of the run was another one.
+        change_recipe: Whether to resume a run even if its recipe or data have changed.
         profile: Whether to write a profile of a few steps for TensorBoard.
-        track: Programs that draw the metrics, see `keras_vit.training.trackers`.
+        track: Names of trackers of the metrics; see `keras_vit.training.trackers`.
         show: Function that receives the report at the end.
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="one_device"`.
 
@@ -55,7 +55,7 @@ def train(
         The results of the last evaluation by name.
     """
     for package in set(track) - {"tensorboard"}:
-        trackers.require(package)  # before a long start
+        trackers.require(package)  # fails before the long start
     with preemption.StopRequest() as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
@@ -90,13 +90,13 @@ def train_on(
         "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
     )
 
-    # Run: a new one, or the one in the directory, if it has the same recipe and data
+    # Run: a new run, or the run in the directory if its recipe and data are the same
     run = TrainingRun(workdir, recipe, data, change_recipe)
     recipe = run.recipe  # with the architecture of its initial weights
 
     # Model: from the last checkpoint, or with its initial weights
     memory.check(recipe, backend, task.outputs, data.channels)
-    if recipe.time and run.is_new:  # as many steps as fit into it
+    if recipe.time and run.is_new:  # train as many steps as fit into the time
         recipe = run.set_fields(budget.fields(recipe, backend, data, started))
     state = backend.create_state(recipe, task, data.channels)
     if not run.restore(state):
@@ -108,7 +108,7 @@ def train_on(
     logging.info("%s: %s weights, %s trained", recipe.model.variant, f"{state.model.count_params():,}", f"{count:,}")
     run.record()
 
-    # Training: `loop.run` makes the steps, and between them logs, evaluates and saves
+    # Training: `loop.run` runs the steps, and logs, evaluates and saves between them
     evaluate, num_batches = backend.compile_evaluation(state), math.ceil(data.eval.num_examples / data.eval_batch_size)
     validation = Validation(backend, task, evaluate, data.eval_batches(), num_batches)
     between: list[Any] = [validation]
@@ -142,26 +142,30 @@ def train_on(
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
-            f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. The log "
-            f"has their errors. Once they are corrected: keras-vit evaluate --model={workdir} --evaluators=..."
+            f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. Their "
+            f"errors are in the log. After correcting them: keras-vit evaluate --model={workdir} --evaluators=..."
         )
     return results
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe, if any. `head="auto"` resets a head with the classes of the data elsewhere."""
+    """Load the checkpoint of a recipe, if it has one. `head="auto"` resets a head with another order of the classes."""
     path = recipes.weights_path(recipe)
     if path is None:
-        logging.info("Training from scratch: the initial weights are random (--weights names published ones)")
+        logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
         return
     head = recipe.model.head
     if head == "auto" and recipe.task.labels in ("values", "masks"):
-        head = "reset"  # as many outputs may still mean something else
+        head = "reset"  # outputs may differ in meaning even if their number is equal
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()
     numbers = _checks.class_numbers(class_names, learned)
     if head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
-        logging.info("The head is reset: its classes are %s, ..., the data's %s, ...", learned[:3], class_names[:3])
+        logging.info(
+            "The head is reset: its classes are %s, ..., but the classes of the data are %s, ...",
+            learned[:3],
+            class_names[:3],
+        )
         load_checkpoint(model, path, head="reset")
     logging.info("Fine-tuning from %s", path)
 
@@ -172,9 +176,9 @@ def scheduled_evaluators(
     state: backends.BaseState,
     data: Splits,
 ) -> evaluators.Scheduled:
-    """Return the evaluators of the recipe, which see the weights as they are when one is due.
+    """Return the evaluators of the recipe. Each evaluation uses the current weights.
 
-    All of their data are opened first, so that a mistake ends the program before the training.
+    All of their data are opened now, so that a mistake ends the program before the training.
     """
     output, shape = recipe.task.output(recipe), state.model.config.image_shape
     values = state.model.values.to_dict() if state.model.values else {}
@@ -190,7 +194,7 @@ def scheduled_evaluators(
 
 
 def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validation: Validation, results: dict) -> None:
-    """Draw report.png, or log what to install for it."""
+    """Draw report.png, or log the package to install if it cannot be drawn."""
     path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
     headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"

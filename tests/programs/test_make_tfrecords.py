@@ -43,5 +43,5 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
 
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):
-    with pytest.raises(ValueError, match="Whole splits"):
+    with pytest.raises(ValueError, match="must be whole splits"):
         call("train.make_tfrecords", data="digits", output=str(tmp_path), splits=["train[:10]"])

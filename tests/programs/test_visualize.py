@@ -234,7 +234,7 @@ def test_errors(tmp_path):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             programs.call("train.visualize", *arguments)
     small.model(image_size=16).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match="--images is missing: the model does not say"):
+    with pytest.raises(ValueError, match="--images is missing: the data set"):
         programs.call("train.visualize", f"--model={tmp_path / 'model.keras'}", f"--output={tmp_path}")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         programs.call(

@@ -116,7 +116,7 @@ def test_vtab_ends_at_a_mistake_that_every_run_would_make(monkeypatch, tmp_path)
     monkeypatch.setattr(vtab_program.data, "open_source", lambda spec, split: None)
     with (
         flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", set=["optim.learning_rat=1"]),
-        pytest.raises(ValueError, match="cannot be run so: .*no field optim.learning_rat. Did you mean"),
+        pytest.raises(ValueError, match="rejected its arguments: .*no field optim.learning_rat. Did you mean"),
     ):
         vtab_program.main([])
 

@@ -103,7 +103,10 @@ def test_a_worker_that_does_not_come_ends_the_others(monkeypatch):
     monkeypatch.setattr(joining, "LIMIT", 0.05)
     monkeypatch.setattr(joining, "_PAUSE", 0.01)
     config(monkeypatch, index=0)
-    with pytest.raises(Interrupted, match="have not come in 0:00: worker 1 at localhost") as error, joining.joining():
+    with (
+        pytest.raises(Interrupted, match="did not start within 0:00: worker 1 at localhost") as error,
+        joining.joining(),
+    ):
         pytest.fail("it did not wait")
     assert error.value.exit_code == 75
 

@@ -1,4 +1,4 @@
-"""The files that start a training elsewhere, from the templates in `assets/`."""
+"""Files that start a training on other machines, from the templates in `assets/`."""
 
 import dataclasses
 import json
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from .tpus import Slice
 
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
-RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # the place of a recipe file of the user
+RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
-_FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on a line of its own, or in a line
+_FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on its own line, or within a line
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A training: a place, the arguments of `keras-vit train`, and machines. `output` is the file to write."""
+    """Training job: its place, the arguments of `keras-vit train`, and its machines. `output` is the file to write."""
 
     place: str
     arguments: Sequence[str]
@@ -28,7 +28,7 @@ class Job:
     backend: str
     restarts: int
     output: str
-    recipe_file: str | None = None  # of the user
+    recipe_file: str | None = None  # the user's recipe file, if any
     tpu: Slice | None = None
     image: str = ""
     nodes: int = 1
@@ -64,7 +64,7 @@ class Job:
         }
 
         def field(found: re.Match) -> str:
-            """Fill a field `{{name}}` of a template. One on a line of its own becomes as many lines, or none."""
+            """Fill a field `{{name}}` of a template. A field on its own line is replaced by any number of lines."""
             key = found[2] or found[3]
             value = str(values[key] if key in values else operator.attrgetter(key)(self))
             if found[3] or not value:
@@ -80,6 +80,6 @@ class Job:
 
 
 def resource_name(workdir: str) -> str:
-    """Return the name of a run directory as Kubernetes, Slurm and Google Cloud accept it."""
+    """Return the name of a run directory in a form that Kubernetes, Slurm and Google Cloud accept."""
     name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(workdir).lower()).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"run-{name}".strip("-")

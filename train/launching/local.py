@@ -1,4 +1,4 @@
-"""Several processes of one training on this machine. When one dies, all are started again from the last checkpoint."""
+"""Training in several processes on this machine. If a process dies, all processes restart from the last checkpoint."""
 
 import json
 import math
@@ -19,10 +19,10 @@ from keras_vit._progress import duration
 from keras_vit.experiments.processes import last_line
 from keras_vit.program import exit_codes
 
-# Seconds in which the others end after the first worker: after its death, and after exit code 75, when they may save.
+# Seconds that the other workers have to end: after a worker has died, and after exit code 75, when they may save.
 PATIENCE, SAVING = 10.0, 60.0
-_LOOK = 0.2  # seconds between two looks at the workers
-# Exit codes after which a restart helps, beside death by a signal: a lost worker, SIGTERM and Ctrl-C.
+_LOOK = 0.2  # seconds between two checks of the workers
+# Exit codes after which a restart helps, as after death by a signal: a lost worker, SIGTERM and Ctrl-C.
 _RESTARTABLE = (exit_codes.LOST_WORKER, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 _RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
 
@@ -30,19 +30,19 @@ _RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
 def run(arguments: Sequence[str], processes: int, backend: str, logs: str, restarts: int = 3) -> int:
     """Train in several processes on this machine.
 
-    Worker 0 is the chief. Its lines also appear on the terminal, and so do warnings of the others. If a worker dies or
-    stops with exit code 75, the others end, too; then all start again and resume from the last checkpoint. SIGTERM or
-    Ctrl-C makes all workers save and end. A second signal ends all of them at once.
+    Worker 0 is the chief. The terminal shows its output, and the warnings and errors of the other workers. If a worker
+    dies or stops with exit code 75, the other workers end as well; then all workers start again and resume from the
+    last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all of them at once.
 
     Args:
         arguments: Arguments of `keras-vit train`.
         processes: Number of workers. The NVIDIA GPUs of the machine are divided among them.
         backend: Keras backend, `"tensorflow"` or `"jax"`.
-        logs: Directory of the logs `worker-0.log`, `worker-1.log`, ..., to which each start appends.
-        restarts: Number of restarts in a row without a newer checkpoint after which the training ends.
+        logs: Directory of the logs `worker-0.log`, `worker-1.log` and so on. Each start appends to them.
+        restarts: Maximum number of successive restarts without a newer checkpoint.
 
     Returns:
-        Exit code: 0 at the end of the training, 75 after a signal, else the exit code of the worker that failed.
+        Exit code: 0 at the end of the training, 75 after a signal, otherwise the exit code of the failed worker.
 
     Raises:
         ValueError: If the GPUs cannot be divided among the workers.
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
 
 
 def environments(processes: int, backend: str) -> list[dict[str, str]]:
-    """Return the environment variables of each worker: its place in the cluster, on free ports, and its GPUs."""
+    """Return the environment variables of each worker, with its position in a cluster on free ports, and its GPUs."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(processes)]
     cluster = {"worker": [f"localhost:{one.getsockname()[1]}" for one in sockets]}
     for one in sockets:
@@ -102,11 +102,11 @@ def _gpus() -> list[str]:
         return []
     query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, check=False)
-    return [] if done.returncode else done.stdout.split()  # without GPUs, it fails and prints a sentence
+    return [] if done.returncode else done.stdout.split()  # without GPUs, nvidia-smi fails and prints a message
 
 
 def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: str) -> subprocess.Popen:
-    """Start `keras-vit train` with additional environment variables. A session of its own keeps Ctrl-C from it."""
+    """Start `keras-vit train` with additional environment variables, in a new session that Ctrl-C does not reach."""
     with open(log, "ab") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "keras_vit", "train", *arguments],
@@ -119,7 +119,7 @@ def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: st
 
 
 class Workers:
-    """All workers of a training, from their start to the end of the last one.
+    """All workers of a training, from their start to the end of the last worker.
 
     Attributes:
         resumed: Step of the checkpoint from which the workers resumed; -1 if they did not.
@@ -127,7 +127,7 @@ class Workers:
 
     def __init__(self, arguments: Sequence[str], variables: Sequence[dict[str, str]], logs: Sequence[str]):
         self.logs, self.resumed = logs, -1
-        self.ended: dict[int, int] = {}  # exit codes in the order of the ends
+        self.ended: dict[int, int] = {}  # exit code by worker, in the order in which the workers ended
         self.hung: list[int] = []  # workers that had to be killed
         self.processes: list[subprocess.Popen] = []
         self._files = [open(path, "a+", encoding="utf-8", errors="replace") for path in logs]  # noqa: SIM115
@@ -137,7 +137,7 @@ class Workers:
     def wait(self, stop: _signals.StopRequest) -> tuple[int, str]:
         """Wait until all workers have ended.
 
-        Returns the exit code of the whole, 75 if a restart helps, and the reason in words.
+        Returns the exit code of the training, which is 75 if a restart helps, and the reason in words.
         """
         deadline, asked = math.inf, False
         try:
@@ -165,11 +165,11 @@ class Workers:
         failed = {index: code for index, code in self.ended.items() if code}
         if not failed:
             return 0, "the training is complete"
-        # By SIGABRT, JAX ends a worker after another one.
+        # After the end of a worker, JAX ends the other workers by SIGABRT.
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
-        if final and not died:  # after a death, the errors of the others may be unknown
+        if final and not died:  # the death of a worker may cause unknown errors in the others
             return failed[final[0]], self._end_of(final[0])
         if self.hung and not died:
             return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"
@@ -182,7 +182,7 @@ class Workers:
         return f"worker {index} ended with exit code {code}: {last_line(self.logs[index])}"
 
     def _look(self) -> int:
-        """Show new lines of the logs, note who has ended, and return the exit code of the first that failed, or 0."""
+        """Show new log lines, record ended workers, and return the exit code of the first failed worker, or 0."""
         for index in self._running():
             if (code := self.processes[index].poll()) is not None:
                 self.ended[index] = code
@@ -190,7 +190,7 @@ class Workers:
         return next(filter(None, self.ended.values()), 0)
 
     def _show(self) -> None:
-        """Copy new lines of the chief to the terminal, and warnings and errors of the others."""
+        """Copy new lines of the chief, and new warnings and errors of the other workers, to the terminal."""
         for index, file in enumerate(self._files):
             for line in file:
                 if index == 0:

@@ -1,4 +1,4 @@
-"""Slices of TPUs by the names of Google Cloud."""
+"""TPU slices by their names on Google Cloud."""
 
 import dataclasses
 import math
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Generation(NamedTuple):
-    """A generation of TPUs, as Google Cloud's tables describe it."""
+    """Generation of TPUs, from Google Cloud's tables."""
 
-    counted: int  # that the name of a slice counts per chip: 2 TensorCores, or 1
+    counted: int  # number per chip in the name of a slice: 2 (TensorCores) or 1 (chips)
     dimensions: int
     label: str  # cloud.google.com/gke-tpu-accelerator
     machine: str
-    runtime: str  # version of the software of a TPU VM
+    runtime: str  # software version of a TPU VM
     vms_of_eight: tuple[int, ...] = (4,)  # chips per VM of a slice with eight chips, the default first
 
 
@@ -27,7 +27,7 @@ GENERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A slice: its name in gcloud, and its chips."""
+    """TPU slice: its name in gcloud, its generation and its chips."""
 
     name: str
     generation: Generation
@@ -44,9 +44,9 @@ class Slice:
 
     @property
     def topology(self) -> str:
-        """The chips along each dimension, such as 4x8 or 2x4x4."""
+        """Number of chips along each dimension, such as 4x8 or 2x4x4."""
         sides = [1] * self.generation.dimensions
-        while math.prod(sides) < self.chips:  # double the last of the smallest; a third dimension after the first 2 x 2
+        while math.prod(sides) < self.chips:  # double the last smallest side; use a third dimension after 2 x 2
             usable = range(2 if math.prod(sides) < 4 else len(sides))
             sides[min(usable, key=lambda index: (sides[index], -index))] *= 2
         return "x".join(map(str, sides))
@@ -58,7 +58,7 @@ def parse(name: str, chips_per_vm: int | None = None) -> Slice:
     if not found or found[1] not in GENERATIONS:
         raise ValueError(
             "--accelerator must be one of v4-N, v5litepod-N, v5p-N and v6e-N, such as v5litepod-16 or v4-32. "
-            f"Received: --accelerator={name}. gcloud compute tpus accelerator-types list shows those of a zone."
+            f"Received: --accelerator={name}. gcloud compute tpus accelerator-types list shows the types of a zone."
         )
     generation = GENERATIONS[found[1]]
     chips, rest = divmod(int(found[2]), generation.counted)

@@ -1,4 +1,4 @@
-"""Training on JAX: one program over all devices; the compiler inserts the communication.
+"""Training on JAX: one program over all devices, into which the compiler inserts the communication.
 
-The step is written for the global batch; the sharding of its arrays (`Devices`) decides how it is divided.
+The step is written for the global batch. The sharding of its arrays (`Devices`) determines the work of each device.
 """

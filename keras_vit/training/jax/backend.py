@@ -28,11 +28,11 @@ _INSTALL = "pip install 'keras-vision-transformers[orbax]'"
 def create_backend(
     recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
 ) -> "JaxBackend":
-    """Return the backend with the devices that flags ask for; see `keras_vit.training.create.create`."""
+    """Return the backend on the requested devices; see `keras_vit.training.create.create`."""
     if tpu != "local":
         raise ValueError(
-            f"Under KERAS_BACKEND=jax the TPU is that of this machine or pod. Received: --tpu={tpu}. Start the program "
-            "on each of its hosts, with --several_hosts."
+            f"With KERAS_BACKEND=jax, --tpu must be local, for the TPU of this machine or pod. Received: --tpu={tpu}. "
+            "Start the program on each host of the pod, with --several_hosts."
         )
     if recipe.deterministic:
         ask_for_determinism()
@@ -68,7 +68,7 @@ class JaxBackend(Backend):
             return sharded_checkpoints.ShardedCheckpointStore(directory, keep, self.devices)
         if sharded:
             raise ModuleNotFoundError(
-                f"{directory} has checkpoints of several hosts. To read them: {_INSTALL}", name="orbax"
+                f"Several hosts wrote the checkpoints in {directory}. To read them: {_INSTALL}", name="orbax"
             )
         logging.info("The first host writes whole checkpoints. To write a part on each host: %s", _INSTALL)
         return super().create_store(directory, keep)

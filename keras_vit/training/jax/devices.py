@@ -1,9 +1,9 @@
-"""Devices as one mesh, and the sharding of arrays on it.
+"""Mesh of devices, and the sharding of arrays on it.
 
 one_device     one accelerator, or the CPU
-data_parallel  the batch is sharded, everything else is copied to each device
-fsdp           the batch is sharded, and so is every large weight with its optimizer slots and average
-auto           data_parallel on several devices, else one_device
+data_parallel  shards the batch, and copies everything else to each device
+fsdp           shards the batch, and every large weight with its optimizer slots and average
+auto           data_parallel on several devices, otherwise one_device
 """
 
 import importlib.util
@@ -17,19 +17,19 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-AXIS = "devices"  # the mesh has one
-MIN_PART = 1024  # elements; a TPU pads to tiles of 8 x 128, so that a smaller part would save nothing
+AXIS = "devices"  # name of the only axis of the mesh
+MIN_PART = 1024  # elements; TPUs pad to tiles of 8 x 128, so that smaller parts would not save memory
 
 
 class Devices:
-    """A mesh of devices that all take part in every step.
+    """Mesh of devices that all take part in every step.
 
-    Devices of a `jax.experimental.topologies` description can only be compiled for. With `fsdp`, weights are sharded,
-    too, if each device has at least `min_part` elements.
+    With `fsdp`, a weight is also sharded if each device gets at least `min_part` of its elements. Programs for devices
+    of a `jax.experimental.topologies` description can only be compiled.
 
     Attributes:
-        count: Number of devices among which a batch is divided.
-        kind: What the devices are: `"cpu"`, `"gpu"` or `"tpu"`.
+        count: Number of devices that share a batch.
+        kind: Kind of the devices: `"cpu"`, `"gpu"` or `"tpu"`.
         processes: Number of processes that run the same program, one per host.
     """
 
@@ -43,11 +43,11 @@ class Devices:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes shared files."""
+        """Whether this process writes the shared files."""
         return jax.process_index() == 0
 
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of a weight of this shape: with `fsdp`, along the longest axis that divides evenly."""
+        """Return the sharding of a weight of this shape. `fsdp` shards the longest axis that divides evenly."""
         count = self.mesh.size
         if self.fsdp and count > 1 and np.prod(shape, dtype=np.int64) >= self.min_part * count:
             for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
@@ -60,13 +60,13 @@ class Devices:
         return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype), sharding=self.of_weight(tuple(shape)))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Return zeros in the place of a weight of this shape. Each process makes its own part."""
+        """Return zeros, sharded like a weight of this shape. Each process creates its own part."""
         described = self.description(shape, dtype)
         part = np.zeros(described.sharding.shard_shape(described.shape), described.dtype)
         return jax.make_array_from_callback(described.shape, described.sharding, lambda _: part)
 
     def place(self, value: Any, sharding: NamedSharding) -> jax.Array:
-        """Put an array that every process holds completely on the devices."""
+        """Put an array on the devices. Every process must pass the complete array."""
         value = np.asarray(value)
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
@@ -75,17 +75,17 @@ class Devices:
         return {name: jax.make_array_from_process_local_data(self.rows, rows) for name, rows in batch.items()}
 
     def fetch(self, value: jax.Array) -> np.ndarray:
-        """Return a whole array; every process must ask for it."""
+        """Gather a whole array. Every process must call this."""
         if value.is_fully_addressable or value.is_fully_replicated:
             return np.asarray(value)
         return multihost_utils.process_allgather(value, tiled=True)
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over all processes; every process must ask."""
+        """Return the mean of a number over all processes. Every process must call this."""
         return float(np.mean(multihost_utils.process_allgather(np.float32(value)))) if self.processes > 1 else value
 
     def wait(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has called this."""
         if self.processes > 1:
             multihost_utils.sync_global_devices("keras_vit")
 
@@ -98,9 +98,9 @@ class Devices:
 
 
 class Batches:
-    """Global batches on the devices, from each process's share.
+    """Global batches on the devices. Each process reads its share.
 
-    `per_process_batches` is a function of (shard index, number of shards) to the `tf.data.Dataset` of a process.
+    `per_process_batches` maps (shard index, number of shards) to the `tf.data.Dataset` of a process.
     """
 
     def __init__(self, devices: Devices, per_process_batches: Callable):
@@ -112,10 +112,10 @@ class Batches:
 
 
 def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
-    """Return the devices to train on. To be called before anything else uses JAX.
+    """Return the devices to train on. Call this before anything else uses JAX.
 
-    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job by itself. Those that the environment
-    variable TF_CONFIG names are joined in any case.
+    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job by itself. Hosts in the environment
+    variable TF_CONFIG are always joined.
     """
     import tensorflow as tf  # reads the data; the step itself runs without it
 
@@ -123,10 +123,10 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
 
     if name not in distribute.JAX_STRATEGIES:
         raise ValueError(
-            f"Under KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
+            f"With KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
             f"Received: {name!r}"
         )
-    tf.config.set_visible_devices([], "GPU")  # TensorFlow reads data here; the memory belongs to JAX
+    tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads data; JAX needs the memory of the GPU
     if virtual_devices:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", virtual_devices)
@@ -139,10 +139,10 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
 
 
 def join_hosts(several_hosts: bool) -> None:
-    """Join the hosts of the variable TF_CONFIG or, with `several_hosts`, those that JAX finds."""
+    """Join the hosts in the variable TF_CONFIG or, with `several_hosts`, the hosts that JAX finds."""
     if "TF_CONFIG" not in os.environ and not several_hosts:
         return
-    # In a job of Slurm or Open MPI, JAX takes one GPU per process. A process that is alone on its node takes all.
+    # In a job of Slurm or Open MPI, JAX takes one GPU per process. The only process of a node must take all GPUs.
     tasks, nodes = os.environ.get("SLURM_NTASKS"), os.environ.get("SLURM_STEP_NUM_NODES")
     only_one = (tasks is not None and tasks == nodes) or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
     everything = only_one and "JAX_LOCAL_DEVICE_IDS" not in os.environ
@@ -151,7 +151,7 @@ def join_hosts(several_hosts: bool) -> None:
 
 
 def hosts() -> tuple[str, int, int]:
-    """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this one."""
+    """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
     from keras_vit import distribute
 
     distribute.check_tf_config()
@@ -163,7 +163,7 @@ def hosts() -> tuple[str, int, int]:
 
 
 def ask_for_determinism() -> None:
-    """Make GPUs compute the same bits in every run. To be called before anything else uses JAX."""
+    """Make GPUs compute the same bits in every run. Call this before anything else uses JAX."""
     flag = "--xla_gpu_deterministic_ops=true"
     flags = os.environ.get("XLA_FLAGS", "")
     gpu = any(importlib.util.find_spec(name) for name in ("jax_cuda13_plugin", "jax_cuda12_plugin"))

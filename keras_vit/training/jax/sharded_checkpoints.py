@@ -1,7 +1,7 @@
-"""Checkpoints of several hosts: each host writes its parts of the arrays, by Orbax, while training continues.
+"""Checkpoints of several hosts: each host writes its parts of the arrays with Orbax while training continues.
 
-Orbax renames a checkpoint into place after all hosts have written their parts, so that a kill leaves the one before it
-in force. `orbax.checkpoint` reads these checkpoints without this package, on any number of devices.
+Orbax renames a checkpoint into place after all hosts have written their parts. A kill before that leaves the previous
+checkpoint as the newest. `orbax.checkpoint` reads these checkpoints without this package, on any number of devices.
 
     checkpoints/ckpt_200/default       the arrays of a `State` by name
     checkpoints/best/ckpt_100/default  the same for the best evaluation so far
@@ -19,13 +19,13 @@ from keras_vit.training import checkpoints
 from keras_vit.training.errors import StorageError
 from keras_vit.training.jax.devices import Devices
 
-_ITEM = "default"  # the folder of the arrays, as Orbax names it
+_ITEM = "default"  # Orbax's name for the folder of the arrays
 
 
 class ShardedCheckpointStore:
-    """The newest few checkpoints of a run, and the best one, like `checkpoints.CheckpointStore`.
+    """The newest checkpoints of a run, and the best checkpoint, like `checkpoints.CheckpointStore`.
 
-    Every process creates it, and calls each of its methods.
+    Every process must create a store and call the same methods.
     """
 
     whole_arrays = False
@@ -36,7 +36,7 @@ class ShardedCheckpointStore:
         self._newest, self._best = _manager(self.directory, keep), _manager(self.best, keep=1)
 
     def save(self, values: Iterable[tuple[str, Any]], best: bool = False) -> None:
-        """Copy the parts of this process, and start to write them. `save` and `wait` raise errors of earlier writes."""
+        """Copy the parts of this process and start writing them. `save` and `wait` raise errors of earlier writes."""
         import orbax.checkpoint as ocp
 
         arrays = dict(values)
@@ -58,7 +58,7 @@ class ShardedCheckpointStore:
         return checkpoints.sharded_path(self.directory, steps[-1]) if steps else None
 
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
-        """Read the newest checkpoint onto the devices; None if there is none. See `CheckpointStore.restore`."""
+        """Read the newest checkpoint onto the devices. Returns None without one. See `CheckpointStore.restore`."""
         path = self.newest()
         if path is None:
             return None
@@ -73,13 +73,13 @@ class ShardedCheckpointStore:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             raise StorageError(
-                f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The newest that is whole is "
-                f"{self.newest()}. Free some space or give another --workdir, then start again."
+                f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The newest intact checkpoint "
+                f"is {self.newest()}. Free some space or give another --workdir, then start again."
             ) from error
 
 
 def described(path: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of the arrays of a checkpoint by name."""
+    """Return the shape and dtype of each array of a checkpoint, by name."""
     import orbax.checkpoint as ocp
     from etils import epath
 
@@ -88,7 +88,10 @@ def described(path: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read(path: str, targets: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the named arrays of a checkpoint: onto devices for a `jax.ShapeDtypeStruct`, to memory for an array."""
+    """Read named arrays of a checkpoint.
+
+    `targets` maps a name to a `jax.ShapeDtypeStruct`, to read onto devices, or to an array, to read into host memory.
+    """
     import orbax.checkpoint as ocp
 
     arguments = ocp.checkpoint_utils.construct_restore_args(dict(targets))
@@ -110,7 +113,7 @@ def _manager(directory: str, keep: int) -> Any:
         max_to_keep=keep,
         step_prefix=checkpoints.NAME,
         cleanup_tmp_directories=True,
-        # Processes that wait for each other must mean the same manager.
+        # The prefix keeps the synchronization of the two managers apart.
         multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=os.path.basename(directory)),
     )
     return ocp.CheckpointManager(directory, options=options)

@@ -1,4 +1,4 @@
-"""The state of a run as arrays on a mesh of devices."""
+"""State of a run as arrays on a mesh of devices."""
 
 import jax
 import keras
@@ -11,10 +11,10 @@ from keras_vit.training.state import BaseState
 
 
 class TrainState(BaseState):
-    """See `BaseState`. Each array is sharded as `Devices.of_weight` says.
+    """See `BaseState`. `Devices.of_weight` determines the sharding of each array.
 
-    Without `values`, it only describes the arrays, to compile a step for devices that this machine lacks. `given` are
-    the weights of the teacher, which are in no checkpoint.
+    With `values=False`, the state only describes the arrays, to compile a step for devices that this machine lacks.
+    `given` contains the weights of the teacher, which checkpoints do not include.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class TrainState(BaseState):
             self.begin()
 
     def begin(self) -> None:
-        """Put the current weights on all devices, and start their averages there."""
+        """Put the current weights on the devices and start their averages."""
         for weight in (*self.trained, *self.fixed, *self.moving, *self.given):
             weight.assign(self._place(self.devices.fetch(weight.value)))
         if self.averages:
@@ -54,19 +54,19 @@ class TrainState(BaseState):
             weight.assign(self.devices.fetch(array))
 
     def arrays(self) -> dict:
-        """Return the arrays that a step changes: lists by name, in the order of `trained` and of `moving`."""
+        """Return the arrays that a step changes, as lists by name in the order of `trained` and `moving`."""
         weights, moving = ([weight.value for weight in group] for group in (self.trained, self.moving))
         return {"weights": weights, "slots": self.slots, "averages": self.averages, "moving": moving}
 
     def set_arrays(self, arrays: dict) -> None:
-        """Keep the arrays that a step returned."""
+        """Store the arrays that a step returned."""
         values = (*arrays["weights"], *arrays["moving"])
         for weight, value in zip((*self.trained, *self.moving), values, strict=True):
             weight.assign(value)
         self.slots, self.averages = arrays["slots"], arrays["averages"]
 
     def fixed_arrays(self) -> list[jax.Array]:
-        """Return the weights that do not change, those of the teacher included."""
+        """Return the weights that do not change, including the weights of the teacher."""
         return [weight.value for weight in (*self.fixed, *self.given)]
 
     def descriptions(self) -> tuple[dict, list]:
@@ -79,7 +79,7 @@ class TrainState(BaseState):
         return jax.tree.map(describe, changed), [describe(weight) for weight in (*self.fixed, *self.given)]
 
     def evaluated_arrays(self) -> dict:
-        """Return the arguments of `pairs` for an evaluation: averages in the place of the weights that have one."""
+        """Return the arguments of `pairs` for an evaluation, with averages in place of the averaged weights."""
         arrays = self.arrays()
         weights = self.averages or arrays["weights"]
         return {"weights": weights, "fixed": self.fixed_arrays(), "moving": arrays["moving"]}

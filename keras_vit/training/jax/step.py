@@ -1,4 +1,4 @@
-"""One training step of all devices, as a function of the whole state and the global batch."""
+"""Training step on all devices, as a function of the whole state and the global batch."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,38 +18,38 @@ from keras_vit.training.seeds import SeedScope, seed_states
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_KEYS = "threefry2x32"  # the kind whose keys are two numbers, as the states of Keras' generators
-_AHEAD = 2  # steps that are queued on the devices after the one that runs
+_KEYS = "threefry2x32"  # its keys are two numbers, like the states of Keras' generators
+_AHEAD = 2  # steps that are queued on the devices after the current step
 
 
 def seed_values(seed: int, step: Any, count: int) -> jax.Array:
     """Return a state for each random generator of the model, uint32 `[count, 2]`.
 
-    A generator draws for the global batch, whatever the number of devices.
+    A generator draws for the global batch, so that the numbers do not depend on the number of devices.
     """
     key = jax.random.fold_in(jax.random.key(seed, impl=_KEYS), step)
     return jax.random.key_data(jax.random.split(key, count)) if count else jnp.zeros([0, 2], jnp.uint32)
 
 
 def mix_center(seed: int, step: Any) -> jax.Array:
-    """Return where CutMix cuts in a step, float32 `[2]` in [0, 1)."""
+    """Draw the center of CutMix's box for a step, float32 `[2]` in [0, 1)."""
     return jax.random.uniform(jax.random.fold_in(jax.random.key(seed, impl=_KEYS), step), [2])
 
 
 def training_inputs(task: tasks.Task) -> Callable:
-    """Return the function of (batch, step, replica) to values of `device_preprocessing`, on JAX."""
-    from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not
+    """Return `device_preprocessing.training_inputs` with JAX's random numbers."""
+    from keras_vit.training import device_preprocessing  # needs TensorFlow, which the step does not import
 
     return device_preprocessing.training_inputs(task, mix_center)
 
 
 class TrainStep:
-    """The step as a function of (arrays, fixed weights, batch, step) that returns (arrays, metrics).
+    """Training step: a function that maps (arrays, fixed weights, batch, step) to (arrays, metrics).
 
-    It is written for the global batch. The arrays come sharded as `Devices` says and the results are asked for in the
-    same way; from that the compiler derives which device computes what, and inserts the communication. `compiled` is
-    the function, compiled at its first call. The arrays of the state are donated to it. `inputs` is a function of
-    (batch, step, replica) to the values of the task; see `training_inputs`.
+    The step is written for the global batch. `Devices` determines the sharding of its arguments and results; from these
+    the compiler derives the work of each device and the communication. `compiled` is the function, compiled at its
+    first call, to which the arrays of the state are donated. `inputs` maps (batch, step, replica) to the values of the
+    task; see `training_inputs`.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
@@ -60,7 +60,7 @@ class TrainStep:
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
     def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, dict[str, jax.Array]]:
-        """Run the step. `step` is the number of updates made before. The metrics are float32 scalars by name."""
+        """Run the step. `step` is the number of completed updates. The metrics are float32 scalars by name."""
         rule = self.state.rule
         values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
@@ -84,7 +84,7 @@ class TrainStep:
         return new, {**means, "grad_norm": norm, "learning_rate": rate}
 
     def _gradients(self, weights: list, fixed: list, moving: list, values, seeds):
-        """Return the gradients, sharded as the weights are, the moving statistics, and the means of the metrics."""
+        """Return the gradients (sharded like the weights), the moving statistics, and the means of the metrics."""
         if self.recipe.optim.accumulation_steps == 1:
             return self._micro_gradients(weights, fixed, moving, values, seeds)
 
@@ -119,18 +119,18 @@ class TrainStep:
         return self._sharded(gradients), moved, means
 
     def _micro_batches(self, values):
-        """`[b, ...]` to `[m, b / m, ...]`: every m-th row, so that each micro-batch has rows of every device."""
+        """Reshape `[b, ...]` to `[m, b / m, ...]`. A micro-batch is every m-th row, with rows of every device."""
         values = values.reshape([-1, self.recipe.optim.accumulation_steps, *values.shape[1:]])
         sharding = NamedSharding(self.devices.mesh, PartitionSpec(None, AXIS))
         return jax.lax.with_sharding_constraint(jnp.moveaxis(values, 1, 0), sharding)
 
     def _sharded(self, gradients: list) -> list:
-        """Sum gradients over the devices, each keeping the part of the weight that it has."""
+        """Sum gradients over the devices. Each device keeps the part that belongs to its part of the weight."""
         return jax.lax.with_sharding_constraint(gradients, self.places["weights"])
 
 
 def run_steps(step: TrainStep) -> Callable:
-    """Return the function that runs a jitted step a number of times."""
+    """Return a function that runs a jitted step a number of times."""
     state = step.state
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
@@ -139,9 +139,9 @@ def run_steps(step: TrainStep) -> Callable:
             for index in range(first, first + count):
                 arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
                 history.append(metrics)
-                if len(history) > _AHEAD:  # not more, so that batches do not pile up
+                if len(history) > _AHEAD:  # limits the number of batches on the devices
                     jax.block_until_ready(history[-1 - _AHEAD])
-        finally:  # the arrays that were given to a step are gone
+        finally:  # the earlier arrays were donated to a step
             state.set_arrays(arrays)
         steps = jax.device_get(history)
         return {name: np.asarray([step[name] for step in steps]) for name in steps[0]}
@@ -150,7 +150,7 @@ def run_steps(step: TrainStep) -> Callable:
 
 
 def jit_evaluation(state: TrainState, step: Callable) -> Callable:
-    """Return an evaluation (`tasks.evaluation`) as a jitted function of (`TrainState.evaluated_arrays()`, batch)."""
+    """Jit a `tasks.evaluation` as a function of (`TrainState.evaluated_arrays()`, batch)."""
     devices = state.devices
     return jax.jit(
         lambda arrays, batch: step(state.pairs(**arrays), batch),
@@ -159,7 +159,7 @@ def jit_evaluation(state: TrainState, step: Callable) -> Callable:
 
 
 def evaluate(state: TrainState, compiled: Callable) -> Callable:
-    """Return the function that runs a jitted evaluation."""
+    """Return a function that runs a jitted evaluation."""
 
     def run(batch: dict[str, jax.Array]) -> tuple[dict[str, float], np.ndarray, jax.Array]:
         sums, tally, predictions = compiled(state.evaluated_arrays(), batch)
@@ -171,11 +171,11 @@ def evaluate(state: TrainState, compiled: Callable) -> Callable:
 def program(
     recipe: recipes.Recipe, classes: int, batch: "dict[str, tf.TensorSpec]", devices: Devices
 ) -> tuple[Callable, tuple]:
-    """Return the training step of a recipe for devices that this machine may lack, to be compiled but not run.
+    """Return the jitted training step of a recipe, and its arguments, for devices that this machine may lack.
 
-    `step.lower(*arguments).compile()` is the program of `keras-vit train` on these devices. No array is made. `batch`
-    has shape and dtype of each entry, with any size of the first axis. The arguments of the jitted step are
-    `jax.ShapeDtypeStruct`s with their shardings.
+    `step.lower(*arguments).compile()` compiles the program of `keras-vit train` for these devices. The arguments are
+    `jax.ShapeDtypeStruct`s with their shardings, so that no array is created. `batch` contains the shape and dtype of
+    each entry; the size of the first axis is ignored.
     """
     from keras_vit import distribute
 

@@ -1,4 +1,4 @@
-"""Tasks that the training loop trains: with labels of classes, numbers or masks, with a teacher, and without labels."""
+"""Learning tasks: classification, regression, segmentation, distillation, and pre-training without labels."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def create(recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0) -> Task:
-    """Return the task of a recipe on its training split, or for a number of outputs where there are no data.
+    """Return the task of a recipe, for its training split or, without data, for a number of outputs.
 
     Raises:
         ValueError: If the task cannot learn from the labels of the source.
@@ -52,7 +52,7 @@ def create(recipe: recipes.Recipe, source: "Source | None" = None, outputs: int 
 
 
 def check_labels(recipe: recipes.Recipe, source: "Source") -> None:
-    """Refuse a source without the labels that the task of a recipe reads."""
+    """Raise a ValueError if a source lacks the labels that the task of a recipe reads."""
     wanted, kind = recipe.task.labels, {"values": "values", "mask": "masks"}.get(source.label_kind, "classes")
     found = kind if source.num_outputs else None
     if wanted in (None, found):

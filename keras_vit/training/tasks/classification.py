@@ -12,13 +12,13 @@ from keras_vit import recipe as recipes
 from keras_vit._numbers import percent
 from keras_vit.training.tasks.task import Shown, Task
 
-MAX_CLASSES = 200  # of more, the confusion of classes is not counted
+MAX_CLASSES = 200  # with more classes, the confusion matrix is not counted
 
 
 def class_weights(counts: np.ndarray, balance: float) -> np.ndarray:
-    """Return the weights of classes with a number of training images each, float32 `[classes]`.
+    """Return the weight of each class for its number of training images, float32 `[classes]`.
 
-    They are proportional to the number to the power of minus `balance`, and 1 on average over the images.
+    A weight is proportional to `count ** -balance`. The mean weight over the images is 1.
     """
     weights = np.where(counts > 0, np.maximum(counts, 1.0) ** -balance, 0.0)
     return (weights * counts.sum() / (weights @ counts)).astype(np.float32)
@@ -51,7 +51,7 @@ class Classification(Task):
         return images, ops.cast(labels, "float32")
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, correct answers as 0 or 1, and logits."""
+        """Return losses, accuracies (0 or 1 per image) and logits."""
         images, labels = values
         logits = ops.cast(model(images, training=training), "float32")  # [b, classes]
         weighted = training and self.class_weights is not None
@@ -59,7 +59,7 @@ class Classification(Task):
         return {"loss": loss, "accuracy": optim.is_correct(logits, labels)}, logits
 
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
-        """Return the confusion, counts `[true classes, predicted classes]`."""
+        """Return the confusion matrix, counts `[true classes, predicted classes]`."""
         if not self.counts:
             return super().tally(values, predictions, valid)
         _, labels = values

@@ -1,4 +1,4 @@
-"""Distillation: a model learns to classify images as a teacher does."""
+"""Distillation: a model learns to reproduce a teacher's class probabilities."""
 
 import os
 from typing import Any
@@ -17,8 +17,8 @@ from keras_vit.training.tasks.classification import Classification
 class Distillation(Classification):
     """Divergence of the model's class probabilities from the teacher's, at a temperature.
 
-    The loss is multiplied by the square of the temperature, so that the gradient keeps its size. The values are those
-    of a classification. An evaluation is that of the labels, without the teacher.
+    The loss is multiplied by the square of the temperature, so that the gradient keeps its scale. The values are the
+    same as for a classification. An evaluation uses the labels, not the teacher.
 
     References:
         - [Distilling the Knowledge in a Neural Network](https://arxiv.org/abs/1503.02531), section 2
@@ -46,7 +46,7 @@ class Distillation(Classification):
         return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, correct answers as 0 or 1, and logits."""
+        """Return losses, accuracies (0 or 1 per image) and logits."""
         metrics, logits = super().__call__(model, values, training)
         if training:
             metrics["loss"] = divergence(logits, self.teacher(values[0]), self.arguments.temperature)
@@ -54,9 +54,10 @@ class Distillation(Classification):
 
 
 def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
-    """Return the Kullback-Leibler divergence of the probabilities of logits from those of targets.
+    """Return the Kullback-Leibler divergence between the probabilities of `targets` and of `logits`.
 
-    Logits are `[..., classes]`, the result `[...]`, float32, in nats. The square of the temperature multiplies it.
+    Both arguments are logits `[..., classes]`. The result is float32 `[...]`, in nats, and is multiplied by the square
+    of the temperature.
     """
     shares = ops.softmax(ops.cast(targets, "float32") / temperature, axis=-1)
     entropy = optim.cross_entropy(ops.cast(targets, "float32") / temperature, shares)
@@ -64,13 +65,13 @@ def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
 
 
 class Teacher:
-    """Trained model that classifies the images of a student. Its weights do not change.
+    """Trained model, with frozen weights, that classifies the images of a student.
 
-    `preprocess` prepares the student's images.
+    `preprocess` is the preprocessing of the student's images.
     """
 
     def __init__(self, run: Run, preprocess: str):
-        from keras_vit.data import preprocess as operations  # needs TensorFlow, which the step does not
+        from keras_vit.data import preprocess as operations  # needs TensorFlow, which the step does not import
 
         self._model = run.model
         self._model.trainable = False
@@ -82,7 +83,7 @@ class Teacher:
         self._offset = own_low - low * self._scale
 
     def __call__(self, images: Any) -> Any:
-        """Return logits, float32 `[b, classes]`, for images `[b, h, w, c]` in the range of the student."""
+        """Return logits, float32 `[b, classes]`, for images `[b, h, w, c]` in the student's range."""
         images = ops.cast(images, "float32") * self._scale + self._offset
         size = tuple(images.shape[1:3])
         if size != tuple(self._size):
@@ -92,7 +93,7 @@ class Teacher:
 
 
 def check_teacher(teacher: str, class_names: list[str]) -> None:
-    """Check that the run of a teacher distinguishes the classes of the data."""
+    """Check that a teacher was trained on the classes of the data."""
     config = read_config(teacher)
     learned = recipes.parse_task(config["recipe"].get("task", "classification"))
     names, output = config["data"]["class_names"], config["output"]

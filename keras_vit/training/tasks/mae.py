@@ -1,4 +1,4 @@
-"""Masked autoencoder: the removed patches are predicted from the others."""
+"""Masked autoencoder: the model predicts removed patches from the visible patches."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from keras_vit.training.tasks.task import Shown, Task
 
 
 class MAE(Task):
-    """Mean squared error of the removed patches. The values are images `[b, h, w, c]` and orders `[b, N]`.
+    """Mean squared error of the removed patches. The values are images `[b, h, w, c]` and patch orders `[b, N]`.
 
-    The score is the fraction of the variance of the removed pixels that the predictions explain.
+    The score is the explained variance: the fraction of the variance of the removed pixels that the model predicts.
 
     References:
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
@@ -26,8 +26,8 @@ class MAE(Task):
         self.config: Any = recipes.masked_config(recipe)
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
-        """Return the patches of each image in random order; the first ones are visible."""
-        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not
+        """Draw a random order of the patches of each image. The first patches in the order are visible."""
+        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not import
 
         return {"order": masking_indices.orders(seed, step, batch_size, self.config.num_patches)}
 
@@ -36,7 +36,7 @@ class MAE(Task):
         return images, batch["order"]
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, explained variances and the predicted pixels of all patches, `[b, N, pixels]`."""
+        """Return losses, explained variances, and predicted pixels of all patches, `[b, N, pixels]`."""
         images, order = values
         predictions = ops.cast(model([images, order], training=training), "float32")
         targets = self.targets(images)
@@ -47,7 +47,7 @@ class MAE(Task):
         return {"loss": losses, "explained": 1.0 - losses / (variances + 1e-6)}, predictions
 
     def targets(self, images: Any) -> Any:
-        """Return the pixels of all patches, normalized where the task asks for it, float32 `[b, N, pixels]`."""
+        """Return the pixels of all patches, float32 `[b, N, pixels]`, normalized if `normalize_pixels` is set."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
         if not self.arguments.normalize_pixels:
             return pixels
@@ -55,9 +55,9 @@ class MAE(Task):
         return (pixels - mean) / deviation
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return input, visible patches, and the predicted patches among the visible ones.
+        """Return the input, its visible patches, and the visible patches completed by the predicted patches.
 
-        Normalized patches are shown with the mean and variance of the input's.
+        Predictions of normalized pixels are rescaled with the mean and standard deviation of the input's patches.
         """
         channels, predictions = batch["image"].shape[-1], batch["predictions"]
         pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
@@ -76,5 +76,5 @@ class MAE(Task):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]
 
     def _mean(self, of_patch, removed):
-        """Return the mean over the removed patches, `[b]`; all images have the same number of them."""
+        """Return the mean over the removed patches, `[b]`. Their number is the same for all images."""
         return ops.sum(of_patch * removed, axis=1) / self.config.num_hidden

@@ -1,4 +1,4 @@
-"""Masked patch prediction: the colors of corrupted patches, as in the ViT paper."""
+"""Masked patch prediction: the model predicts the colors of corrupted patches, as in the ViT paper."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,8 @@ class MaskedPatch(Task):
     """Cross-entropy of the colors of the corrupted patches, or squared error of their pixels.
 
     The values are images `[b, h, w, c]`, sources and corrupted patches `[b, N]`, and targets `[b, N, predictions]`. The
-    score is the fraction of the colors that are right; of pixels, the fraction within half a level of 3 bits.
+    score is the fraction of correctly predicted colors. A predicted pixel counts as correct if it is within half a
+    level of 3 bits.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
@@ -27,8 +28,8 @@ class MaskedPatch(Task):
         self.config: Any = recipes.masked_config(recipe)
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
-        """Return the patch whose embedding each patch gets, and which patches are corrupted."""
-        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not
+        """Draw the corrupted patches, and for each patch the index of the patch whose embedding it gets."""
+        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not import
 
         sources, corrupted = masking_indices.corruptions(
             seed, step, batch_size, self.config.num_patches, self.config.num_hidden
@@ -48,9 +49,9 @@ class MaskedPatch(Task):
         return {"loss": self._mean(losses, corrupted), "accuracy": self._mean(right, corrupted)}, predictions
 
     def targets(self, images: Any) -> Any:
-        """Return what is to be predicted of images as the pipeline gives them, in [0, 255].
+        """Return the targets for images of the pipeline, which are in [0, 255].
 
-        Classes are int32 `[b, N, predictions]`, pixels in [0, 1] float32 `[b, N, pixels]`.
+        Color classes are int32 `[b, N, predictions]`. Pixels are float32 `[b, N, pixels]` in [0, 1].
         """
         images = ops.cast(images, "float32") / 255.0
         if self.config.target == "pixels":
@@ -59,7 +60,7 @@ class MaskedPatch(Task):
         return p.mean_color(cut) if self.config.target == "mean_color" else p.small_colors(cut)
 
     def compare(self, predictions: Any, targets: Any) -> tuple:
-        """Return the loss of each patch, and the fraction of its predictions that are right, `[b, N]` each."""
+        """Return the loss of each patch and the fraction of its correct predictions, both `[b, N]`."""
         if self.config.target == "pixels":
             errors = predictions - targets
             close = ops.cast(ops.abs(errors) < 0.5 / p.LEVELS, "float32")
@@ -70,7 +71,7 @@ class MaskedPatch(Task):
         return ops.mean(losses, axis=-1), ops.mean(right, axis=-1)
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return input, corrupted patches, and the predicted colors in their places."""
+        """Return the input, the input with corrupted patches, and the input with predicted colors in their place."""
         del preprocess
         config = self.config
         cut = p.to_patches(ops.convert_to_tensor(batch["image"]), config.stride)
@@ -83,7 +84,7 @@ class MaskedPatch(Task):
         return Shown(p.as_images(shown, config.grid))
 
     def _colors(self, predictions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Return predictions as patches of a shape, `[n, N, height, width, c]`, in [0, 1]."""
+        """Convert predictions to patches of a shape `[n, N, height, width, c]`, in [0, 1]."""
         *_, height, width, channels = shape
         if self.config.target == "pixels":
             return predictions.reshape(shape)
@@ -94,5 +95,5 @@ class MaskedPatch(Task):
         return colors[:, :, rows][:, :, :, columns]
 
     def _mean(self, of_patch, corrupted):
-        """Return the mean over the corrupted patches, `[b]`; all images have the same number of them."""
+        """Return the mean over the corrupted patches, `[b]`. Their number is the same for all images."""
         return ops.sum(of_patch * corrupted, axis=1) / self.config.num_hidden

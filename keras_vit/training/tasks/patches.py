@@ -1,4 +1,4 @@
-"""Images as patches, and functions of them, for every backend."""
+"""Conversion between images and patches, and targets computed from patches, for every backend."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.models.masked_patch import LEVELS, SMALL
 from keras_vit.models.normalization import value_range
 
-GRAY = 128.0  # shown in the place of what a model does not see
+GRAY = 128.0  # displayed in place of hidden patches
 
 
 def to_patches(images: Any, patch_size: tuple[int, int]) -> Any:
@@ -37,9 +37,9 @@ def to_images(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 
 def pixel_statistics(pixels: Any) -> tuple[Any, Any]:
-    """Return mean and standard deviation of each patch `[..., pixels]`, `[..., 1]` each, as MAE normalizes by them.
+    """Return the mean and standard deviation of each patch `[..., pixels]`, both `[..., 1]`, for MAE's normalization.
 
-    The variance is the unbiased one, and 1e-6 is added to it.
+    The variance is the unbiased estimate plus 1e-6.
     """
     mean = ops.mean(pixels, axis=-1, keepdims=True)
     variance = ops.sum(ops.square(pixels - mean), axis=-1, keepdims=True) / max(pixels.shape[-1] - 1, 1)
@@ -47,23 +47,23 @@ def pixel_statistics(pixels: Any) -> tuple[Any, Any]:
 
 
 def color_classes(colors: Any) -> Any:
-    """Return the class of colors `[..., c]` in [0, 1] at 3 bits per channel: red + 8 green + 64 blue, int32 `[...]`."""
+    """Quantize colors `[..., c]` in [0, 1] to 3 bits per channel, int32 `[...]`: red + 8 green + 64 blue."""
     levels = ops.clip(ops.cast(ops.floor(colors * float(LEVELS)), "int32"), 0, LEVELS - 1)
     return ops.sum(levels * ops.cast(_place_values(colors.shape[-1]), "int32"), axis=-1)
 
 
 def class_colors(classes: np.ndarray, channels: int) -> np.ndarray:
-    """Return the color in the middle of each class, `[..., c]` in [0, 1]; see `color_classes`."""
+    """Return the central color of each class, `[..., c]` in [0, 1]; see `color_classes`."""
     return (np.asarray(classes)[..., None] // _place_values(channels) % LEVELS + 0.5) / LEVELS
 
 
 def mean_color(patches: Any) -> Any:
-    """Return the class of the mean color of patches `[b, N, height, width, c]`, int32 `[b, N, 1]`."""
+    """Return the color class of the mean of each patch `[b, N, height, width, c]`, int32 `[b, N, 1]`."""
     return color_classes(ops.mean(patches, axis=(2, 3)))[..., None]
 
 
 def small_colors(patches: Any) -> Any:
-    """Return the classes of patches `[b, N, height, width, c]` downsized to 4 x 4 by averaging, int32 `[b, N, 16]`."""
+    """Average patches `[b, N, height, width, c]` to 4 x 4 and return their color classes, int32 `[b, N, 16]`."""
     height, width, channels = patches.shape[2:]
     rows, columns = (ops.cast(_averages(size), patches.dtype) for size in (height, width))
     small = ops.einsum("bnyxc,iy,jx->bnijc", patches, rows, columns)  # [b, N, 4, 4, c]
@@ -71,18 +71,18 @@ def small_colors(patches: Any) -> Any:
 
 
 def invert(preprocess: Callable, channels: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function from the range of the model back to [0, 255]. The arguments are those of `value_range`."""
+    """Return a function that maps the model's range back to [0, 255]. See `value_range` for the arguments."""
     low, high = value_range(preprocess, channels)
     return lambda images: (images - low) / (high - low) * 255.0
 
 
 def as_bytes(images: np.ndarray) -> np.ndarray:
-    """Round values to uint8."""
+    """Round and clip values to uint8."""
     return np.clip(np.rint(images), 0, 255).astype(np.uint8)
 
 
 def as_images(patches: Mapping[str, np.ndarray], grid: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Return patches `[n, N, height, width, c]` in [0, 255] as uint8 images, by name."""
+    """Convert patches `[n, N, height, width, c]` in [0, 255] to uint8 images, by name."""
     return {name: as_bytes(to_images(cut, grid)) for name, cut in patches.items()}
 
 
@@ -91,7 +91,7 @@ def _place_values(channels: int) -> np.ndarray:
 
 
 def _averages(size: int) -> np.ndarray:
-    """Return the matrix `[4, size]` that averages `size` pixels to 4, each by the part of it that is inside."""
+    """Return the matrix `[4, size]` that averages `size` pixels to 4. Each pixel is weighted by its overlap."""
     edges = np.arange(SMALL + 1) * size / SMALL
     pixel = np.arange(size)
     inside = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)  # [4, size]

@@ -1,4 +1,4 @@
-"""Regression: one or several numbers per image, learned in standard deviations from their mean."""
+"""Regression: one or several numbers per image, standardized for training."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,18 +14,18 @@ from keras_vit.training.tasks.task import Shown, Task
 
 
 class Regression(Task):
-    """Error of standardized numbers. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
+    """Regression of standardized numbers. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
 
-    The score is the mean absolute error in the unit of the data, over all numbers of an image.
+    The score is the mean absolute error over all numbers of an image, in the unit of the data.
     """
 
     def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
-        if source is None:  # the network alone
+        if source is None:  # only the model is built
             names = tuple(map(str, range(outputs)))
             self.standard = Values(names, (0.0,) * outputs, (1.0,) * outputs)
         else:
-            from keras_vit.data import values_of  # needs TensorFlow, which the step does not
+            from keras_vit.data import values_of  # needs TensorFlow, which the step does not import
 
             self.standard = values_of(source)
 
@@ -41,7 +41,7 @@ class Regression(Task):
         return images, self.standard.standardize(ops.cast(batch["label"], "float32"))
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, absolute errors in the unit of the data, and predictions in it."""
+        """Return losses, absolute errors and predictions. Errors and predictions are in the unit of the data."""
         images, targets = values
         outputs = ops.cast(model(images, training=training), "float32")  # [b, k]
         errors = ops.abs(outputs - targets)
@@ -58,7 +58,7 @@ class Regression(Task):
         return Shown({"image": batch["image"]}, captions)
 
 
-# Losses of absolute errors. That of Huber is squared below one standard deviation and linear above.
+# Losses as functions of the absolute error. Huber's loss is quadratic below one standard deviation and linear above.
 _LOSSES: dict[str, Callable[[Any], Any]] = {
     "mse": ops.square,
     "mae": lambda errors: errors,

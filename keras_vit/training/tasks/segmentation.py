@@ -14,15 +14,15 @@ from keras_vit.models.dense_heads import resized
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import Shown, Task
 
-MAX_CLASSES = 4_096  # the confusion of more does not fit into memory well
-_MOST_LINES = 20  # of classes in the report of a run
+MAX_CLASSES = 4_096  # the confusion matrix of more classes takes too much memory
+_MOST_LINES = 20  # maximum number of classes in the report of a run
 
 
 class Segmentation(Task):
     """Cross-entropy of each pixel. The values are images `[b, h, w, c]` and masks of class numbers, int32 `[b, h, w]`.
 
-    The logits are resized to the masks. The loss of an image is the mean over all of its pixels, of which those that do
-    not count add nothing, as in mmsegmentation: each pixel has the same weight, however a batch is divided.
+    The logits are resized to the masks. The loss of an image is the mean over all of its pixels. Ignored pixels
+    contribute zero, as in mmsegmentation, so that every pixel has the same weight however a batch is divided.
     """
 
     counts = True
@@ -46,15 +46,15 @@ class Segmentation(Task):
         model.class_names = self.class_names
 
     def values(self, images: Any, batch: dict) -> tuple:
-        """Return images and masks; pixels that do not count are -1."""
+        """Return images and masks, with -1 for ignored pixels."""
         mask, ignore = ops.cast(batch["mask"], "int32"), self.arguments.ignore
-        counted = mask < self.outputs  # a pixel that is left out has a larger number
+        counted = mask < self.outputs  # ignored pixels have larger numbers
         if ignore != 255:
             counted = ops.logical_and(counted, mask != ignore)
         return images, ops.where(counted, mask, -1)
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, fractions of the counted pixels that are right, and logits `[b, height, width, classes]`."""
+        """Return losses, pixel accuracies and logits `[b, height, width, classes]`. Ignored pixels do not count."""
         images, masks = values
         outputs = ops.cast(model(images, training=training), "float32")
         logits = resized(outputs, masks.shape[1:])  # [b, h, w, classes]
@@ -67,21 +67,21 @@ class Segmentation(Task):
         return {"loss": ops.mean(losses, axis=(1, 2)), "pixel_accuracy": accuracy}, outputs
 
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
-        """Return the confusion of pixels, int32 `[true classes, predicted classes]`, exact beyond 2**24."""
+        """Return the confusion matrix of pixels, int32 `[true classes, predicted classes]`, exact beyond 2**24."""
         _, masks = values
         predicted = ops.cast(ops.argmax(resized(predictions, masks.shape[1:]), axis=-1), "int32")
         counted = ops.logical_and(masks >= 0, valid[:, None, None] > 0)
         pairs = self.outputs**2
         pair = ops.reshape(ops.where(counted, masks * self.outputs + predicted, pairs), [-1])
-        counts = ops.segment_sum(ops.ones_like(pair), pair, pairs + 1)  # the last one is of all that do not count
+        counts = ops.segment_sum(ops.ones_like(pair), pair, pairs + 1)  # the last entry counts ignored pixels
         return ops.reshape(counts[:-1], [self.outputs, self.outputs])
 
     def of_tally(self, tally: np.ndarray) -> dict[str, float]:
-        """Return the scores of all pixels together."""
+        """Return the scores over all pixels of the evaluation."""
         return {name: value for name, value in segmentation_scores(tally).items() if isinstance(value, float)}
 
     def lines(self, tally: np.ndarray) -> list[str]:
-        """Return the intersection over union of each class, the lowest first."""
+        """Return the intersection over union of each class, lowest first."""
         iou = segmentation_scores(tally)["iou"]
         order = [index for index in np.argsort(iou, kind="stable") if np.isfinite(iou[index])]
         shown, percent = order[:_MOST_LINES], Metric("iou", unit="%")
@@ -91,7 +91,7 @@ class Segmentation(Task):
         return ["Intersection over union per class", *rows, *more]
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return images, and true and predicted classes in color over them."""
+        """Return the images, and the images overlaid with the true and with the predicted classes."""
         images = p.as_bytes(batch["image"])
         _, masks = self.values(None, {"mask": ops.convert_to_tensor(batch["mask"])})
         masks = ops.convert_to_numpy(masks)

@@ -1,4 +1,4 @@
-"""Tasks as the training step sees them: their interface, and loss and evaluation of a batch."""
+"""Interface of tasks, and functions that compute the loss and the evaluation of a batch."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """Examples of an evaluation, as people see them.
+    """Examples of an evaluation, ready to be displayed.
 
     Attributes:
-        images: Images `[n, h, w, c]` by name: one kind, or input, what the model saw, and reconstruction.
-        captions: Prediction for each image, with the label behind a line break where it differs; empty for none.
-        right: Whether each prediction is right; None where predictions are not right or wrong.
-        confidence: Number by which mistakes are ordered, `[n]`; None likewise.
+        images: Images `[n, h, w, c]` by name: only the images, or input, visible patches and reconstruction.
+        captions: Prediction for each image, followed by a line break and the label if they differ. May be empty.
+        right: Whether each prediction is right; None for tasks without right and wrong predictions.
+        confidence: Confidence of each prediction, `[n]`, by which mistakes are sorted; None if `right` is None.
     """
 
     images: Mapping[str, np.ndarray]
@@ -32,22 +32,22 @@ class Shown:
 
 
 class Task:
-    """Learning task of a run: targets, loss and scores as pure functions, and how people see a prediction.
+    """Learning task of a run: targets, loss and scores as pure functions, and the display of predictions.
 
-    A subclass is created once per run, from the recipe and the training split; the split is None where only the network
-    is asked for, without data.
+    A subclass is created once per run from the recipe and the training split. The split is None if only the model is
+    needed.
 
     Attributes:
         recipe: The recipe.
         arguments: The task of the recipe, `keras_vit.recipe.Task`.
-        outputs: Number of outputs of the model; 0 where the task decides it.
-        teacher: Model that the task learns from; None, or opened by `open`.
+        outputs: Number of outputs of the model; 0 if the task determines it.
+        teacher: Model that the task learns from, opened by `open`; None without a teacher.
         counts: Whether `tally` counts anything.
     """
 
     teacher: Any = None
     counts = False
-    # Function of (seed, step, batch size) to further entries of a global batch, for tasks that have some.
+    # Maps (seed, step, batch size) to additional entries of a global batch; None for tasks without such entries.
     draw: Callable[[int, Any, int], dict[str, Any]] | None = None
 
     def __init__(self, recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0):
@@ -55,17 +55,17 @@ class Task:
         self.arguments: Any = recipe.task
 
     def open(self, channels: int) -> None:
-        """Open what the task needs beside the model, on the devices."""
+        """Load the teacher, if the task has one, onto the devices."""
 
     def record(self) -> dict[str, Any]:
-        """Return what `config.json` states of the task's data."""
+        """Return the facts about the task's data for `config.json`."""
         return {}
 
     def name_outputs(self, model: keras.Model) -> None:
-        """Write into a model what its outputs mean."""
+        """Set the names of the outputs on a model."""
 
     def values(self, images: Any, batch: dict) -> tuple:
-        """Return the values of a batch, a tuple of arrays `[b, ...]`, from images in the range of the model."""
+        """Return the values of a batch as a tuple of arrays `[b, ...]`. `images` are in the model's range."""
         raise NotImplementedError
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
@@ -73,21 +73,21 @@ class Task:
         raise NotImplementedError
 
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
-        """Return counts of a batch that an evaluation sums up, such as `[true classes, predicted classes]`."""
+        """Return counts that an evaluation sums over its batches, such as `[true classes, predicted classes]`."""
         return ops.zeros([0, 0], dtype="float32")
 
     def of_tally(self, tally: np.ndarray) -> dict[str, float]:
-        """Return the metrics of an evaluation that follow from its tally, beside the means over the examples."""
+        """Return the metrics of an evaluation that are computed from its tally."""
         return {}
 
     def lines(self, tally: np.ndarray) -> list[str]:
-        """Return the tally of an evaluation as lines of text; none for a confusion of classes."""
+        """Return the tally of an evaluation as lines of text; empty for a confusion matrix of classes."""
         return []
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return examples of an evaluation, which have `"predictions"`.
+        """Return the examples of a batch for display. The batch must contain `"predictions"`.
 
-        `preprocess` maps images of the pipeline to the range of the model.
+        `preprocess` maps images of the pipeline to the model's range.
         """
         raise NotImplementedError
 
@@ -95,25 +95,26 @@ class Task:
 def loss_and_metrics(
     task: Task, model: keras.Model, values: Any, global_batch_size: int, moving: Sequence[keras.Variable] = ()
 ) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Return the part of some examples in the global batch's mean loss, mean metrics by name and moving statistics.
+    """Return the share of some examples in the mean loss, the mean metrics and the moving statistics of a global batch.
 
-    The pass is in training mode, and within a `keras.StatelessScope`, which keeps the new values of `moving`. These are
-    averaged over the parts of the batch.
+    The model runs in training mode. Call this function within a `keras.StatelessScope`, which keeps the new values of
+    `moving`; the sum of the shares averages them over the parts of the batch.
     """
     of_examples, _ = task(model, values, training=True)  # [b] each
     means = {name: ops.sum(value) / global_batch_size for name, value in of_examples.items()}
     share = ops.cast(ops.shape(of_examples["loss"])[0], "float32") / global_batch_size
-    moved = [variable.value * share for variable in moving]  # in the scope, a value is the newest
+    moved = [variable.value * share for variable in moving]  # in the scope, `value` is the new value
     return means["loss"], means, moved
 
 
 def evaluation(
     task: Task, model: keras.Model, inputs: Callable
 ) -> Callable[[Iterable[tuple], dict], tuple[dict[str, Any], Any, Any]]:
-    """Return the evaluation of a batch whose examples with `valid` 0 do not count.
+    """Return a function that evaluates a batch. Examples whose `valid` is 0 do not count.
 
-    It is a function of pairs of (variable, value to evaluate with) and the batch, which `inputs` maps to the values of
-    the task. It returns the sums of metrics and examples by name; the tally; and the predictions `[b, ...]`.
+    The function takes pairs of (variable, value to evaluate with) and a batch. `inputs` maps the batch to the values of
+    the task. The function returns the sums of the metrics and of `"examples"` by name, the tally, and the predictions
+    `[b, ...]`.
     """
 
     def evaluate(weights, batch):

@@ -1,1 +1,1 @@
-"""Training on TensorFlow: each replica runs the step on its share of the batch, and `tf.distribute` sums gradients."""
+"""Training on TensorFlow: each replica runs the step on its share of the batch; `tf.distribute` sums the gradients."""

@@ -22,9 +22,9 @@ from keras_vit.training.tf.step import TrainStep, evaluate, run_steps
 def create_backend(
     recipe: recipes.Recipe, name: str, tpu: str, virtual_devices: int, several_hosts: bool
 ) -> "TensorFlowBackend":
-    """Return the backend with the strategy that flags ask for; see `keras_vit.training.create.create`."""
+    """Return the backend with the requested strategy; see `keras_vit.training.create.create`."""
     if several_hosts:
-        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. Under TensorFlow, give each machine its TF_CONFIG.")
+        raise ValueError("--several_hosts is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
     strategy = distribute.create_strategy(name, tpu, virtual_devices)
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
@@ -100,4 +100,4 @@ class TensorFlowBackend(Backend):
         return float(self.strategy.reduce("MEAN", self.strategy.run(lambda: tf.constant(float(value))), axis=None))
 
     def wait(self) -> None:
-        """Return at once: each step waits for all workers anyway."""
+        """Return at once, because each step already waits for all workers."""

@@ -1,4 +1,4 @@
-"""The state of a run as variables of a `tf.distribute` strategy."""
+"""State of a run as variables of a `tf.distribute` strategy."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from keras_vit.training.state import BaseState
 
 
 class TrainState(BaseState):
-    """See `BaseState`. To be created in the strategy's scope. `zeros` makes the first values of slots and averages."""
+    """See `BaseState`. Create it in the scope of the strategy. `zeros` creates the initial slots and averages."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class TrainState(BaseState):
             average.assign(tf.cast(weight.value, tf.float32))
 
     def averaged(self) -> list[tuple[keras.Variable, tf.Variable]]:
-        """Return (weight, average) of the weights that are evaluated by their averages."""
+        """Return pairs of (weight, average) for all averaged weights."""
         return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
 
     def evaluated(self) -> list[tuple[keras.Variable, tf.Tensor]]:
-        """Return (weight, value) of the weights that are evaluated by their averages, in a replica."""
+        """Return pairs of (weight, value of its average) in a replica, for all averaged weights."""
         return [(weight, average.read_value()) for weight, average in self.averaged()]
 
     def fetch(self, array: tf.Variable) -> tf.Tensor:

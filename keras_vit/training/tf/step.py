@@ -1,4 +1,4 @@
-"""Training steps on TensorFlow. A replica computes the gradient of its share; the replicas are summed and updated."""
+"""Training step on TensorFlow: replicas compute the gradients of their shares, sum them, and update the weights."""
 
 import functools
 from collections.abc import Callable
@@ -13,33 +13,31 @@ from keras_vit.training import tasks
 from keras_vit.training.seeds import SeedScope, seed_states
 from keras_vit.training.tf.state import TrainState
 
-LARGE = 1 << 18  # elements; weights of at least this size are updated one after the other
+LARGE = 1 << 18  # elements; weights of at least this size are updated one at a time
 
 
 class TrainStep:
-    """The step as a function of (batch, step) to call in each replica. It updates the variables of the state.
+    """Training step: a function of (batch, step) that runs in each replica and updates the variables of the state.
 
-    The gradient is that of the mean loss over the global batch, whatever the number of replicas and micro-batches: each
-    replica divides the loss of its examples by the size of the global batch, and replicas are summed before the norm is
-    taken and clipped. `inputs` is a function of (batch, step, replica) to the values of the task; see
-    `device_preprocessing`.
+    The step uses the gradient of the mean loss over the global batch, independently of the number of replicas and
+    micro-batches: each replica divides the loss of its examples by the size of the global batch, and the gradients are
+    summed over the replicas before they are clipped. `inputs` maps (batch, step, replica) to the values of the task;
+    see `device_preprocessing`.
     """
 
     def __init__(
         self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int, xla: bool = False
     ):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
-        self.names = [
-            metric.name for metric in recipe.task.step_metrics
-        ]  # in the order in which their means are stacked
+        self.names = [metric.name for metric in recipe.task.step_metrics]  # in the order of the stacked means
         self.seed_states = seed_states(state.model)
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
     def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run the step in this replica.
 
-        Returns the metrics of the global batch, float32 scalars by name, the same in every replica. `step` is the
-        number of updates made before.
+        Returns the metrics of the global batch as float32 scalars by name, equal in every replica. `step` is the number
+        of completed updates.
         """
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
@@ -56,7 +54,7 @@ class TrainStep:
         return {**means, "grad_norm": norm, "learning_rate": rate}
 
     def _gradients(self, values, seeds):
-        """Return this replica's gradients, and its part of the moving statistics and of the metrics' means."""
+        """Return this replica's gradients, and its share of the moving statistics and of the mean metrics."""
         micro_batches = self.recipe.optim.accumulation_steps
         if micro_batches == 1:
             return self._micro_gradients(values, seeds)
@@ -66,8 +64,8 @@ class TrainStep:
         def add(index, totals):
             # The same seeds for every micro-batch, as in the reference.
             gradients, moved, sums = self._micro_gradients([value[index] for value in values], seeds)
-            # Without this dependency the graph optimizer merges the sums with others before them. Where memory is
-            # short it then sums in temporary variables, which the loop's last test leaves behind: the next loop fails.
+            # Without this dependency, the graph optimizer merges these sums with earlier sums. If memory is short, it
+            # then sums in temporary variables; the loop leaves them allocated, and the next loop fails.
             with tf.control_dependencies([sums]):
                 return index + 1, [total + part for total, part in zip(totals, [*gradients, *moved, sums], strict=True)]
 
@@ -98,12 +96,12 @@ class TrainStep:
         )
 
     def _update(self, strategy, gradients, moved, norm, rate, step):
-        """Update every weight on every device, outside of the single replicas."""
+        """Update every weight on every device, in the cross-replica context."""
         state = self.state
         for statistic, value in zip(state.moving, moved, strict=True):
             strategy.extended.update(statistic.value, lambda variable, new: variable.assign(new), (value,), group=False)
         averages = state.averages or [None] * len(state.trained)
-        last: dict[str, tf.Operation] = {}  # bound below: of an argument, a strategy would hand each device a copy
+        last: dict[str, tf.Operation] = {}  # bound by `partial`, because a strategy copies arguments for each device
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
                 weight.value,
@@ -113,9 +111,10 @@ class TrainStep:
             )
 
     def _update_weight(self, last, path, weight, gradient, norm, rate, step, slots, average):
-        # An executor starts whatever can start: it would scale all momentum before the forward pass and keep the
-        # result, and clip all gradients before it updates one weight. So the update of a weight waits for the norm,
-        # and that of a large one for the last large one on its device: one of them at a time is in memory.
+        # TensorFlow runs operations as soon as their inputs are ready. It would scale all momenta before the forward
+        # pass and clip all gradients before the first update, and keep the results in memory. The update of a weight
+        # therefore waits for the norm. The update of a large weight waits for the previous large weight on its device,
+        # so that the temporary values of only one large weight are in memory.
         large = weight.shape.num_elements() >= LARGE
         with tf.control_dependencies([last.get(weight.device, norm) if large else norm]):
             new_weight, new_slots, new_average = self.state.rule(
@@ -129,8 +128,8 @@ class TrainStep:
 
 
 def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
-    """Return the function that runs a step in every replica, a number of times in one compiled loop."""
-    # Autograph is for the loop below. To read the step with it as well takes longer than to trace it.
+    """Return a function that runs a number of steps in every replica, in one compiled loop."""
+    # Autograph converts the loop below. Converting the step would take longer than tracing it.
     one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
     @tf.function
@@ -143,7 +142,7 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
         return history.stack()
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
-        # Tensors, not numbers: another count or step must not trace the function again.
+        # Tensors instead of numbers, so that another count or step does not retrace the function.
         history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
         return dict(zip(names, history.T, strict=True))
 
@@ -152,7 +151,7 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
 
 
 def evaluate(strategy: tf.distribute.Strategy, step: Callable) -> Callable:
-    """Return the function that runs an evaluation step in every replica and sums its counts."""
+    """Return a function that runs an evaluation step in every replica and sums the results."""
 
     @tf.function(autograph=False)
     def compiled(batch):
@@ -172,7 +171,7 @@ def seed_values(seed: int, step: Any, replica: Any, count: int) -> tf.Tensor:
     """Return a state for each random generator of the model, int64 `[count, 2]`."""
     base = tf.stack([tf.constant(seed, tf.int32), tf.cast(step, tf.int32)])
     base = tf.random.experimental.stateless_fold_in(base, tf.cast(replica, tf.int32))
-    # Philox everywhere, so that the drawn states do not depend on the device or on compilation.
+    # Philox makes the states independent of the device and of compilation.
     return tf.cast(
         tf.random.stateless_uniform(
             [count, 2], base, minval=0, maxval=2**31 - 1, dtype=tf.int32, alg=tf.random.Algorithm.PHILOX

@@ -1,16 +1,16 @@
 #!/bin/bash
 # Written by `keras-vit launch --on=slurm`. Read it, change the lines marked CHANGE, then: sbatch {{output}}
-# A job that is preempted, reaches its time limit or loses a task is queued again and resumes from its run directory.
+# After a preemption, at its time limit or after losing a task, the job is requeued and resumes from its run directory.
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{nodes}}
 #SBATCH --ntasks-per-node={{tasks_per_node}}
 {{no_gpus}}#SBATCH --gpus-per-node={{gpus}}
 #SBATCH --requeue
-# SIGTERM to the tasks two minutes before the time limit: time to finish a step and to write a checkpoint.
+# SIGTERM two minutes before the time limit leaves the tasks time to finish a step and write a checkpoint.
 #SBATCH --signal=TERM@120
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
-# CHANGE the limits to those of your cluster, and remove a # of ## where your cluster needs the line.
+# CHANGE the limits for your cluster. If it needs a line that starts with ##, remove one #.
 #SBATCH --cpus-per-task=8
 #SBATCH --time=24:00:00
 ##SBATCH --partition=gpu
@@ -18,13 +18,13 @@
 
 set -euo pipefail
 
-# CHANGE what the nodes need to find keras-vit and the libraries of the GPUs, such as: module load cuda
+# CHANGE these lines so that the nodes find keras-vit and the GPU libraries, for example with: module load cuda
 export PATH={{bin}}:$PATH
 export KERAS_BACKEND={{backend}}
 run={{run}} # the run directory, on storage that all nodes share
 mkdir -p "$run/logs"
 
-# All workers, one per task. CHANGE the first port if a firewall allows others only.
+# Addresses of all workers, one per task. CHANGE the first port if a firewall blocks these ports.
 export tasks={{tasks_per_node}} workers=
 port=$((20000 + SLURM_JOB_ID % 500 * 20))
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
@@ -42,12 +42,12 @@ train() { # runs in each task. keras-vit reads TF_CONFIG for TensorFlow and for 
     exec {{command}}
 }
 
-# Tasks that lose another task stop by themselves, with code 75: none is killed while it writes a checkpoint.
+# Tasks stop by themselves, with code 75, when another task is lost. Killing them could interrupt a checkpoint.
 code=0
 srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="$run/logs/%j-%t.log" \
     bash -c "$(declare -f train); train" || code=$?
 echo "The tasks ended with code $code. Their logs: $run/logs"
-# 75: stopped with everything saved, or another task was lost. 137, 143: killed. Any other error needs a person.
+# 75: stopped with everything saved, or another task was lost. 137, 143: killed. Other errors need to be fixed first.
 if [[ $code =~ ^(75|137|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < {{restarts}})); then
     echo "The job is queued again, at most {{restarts}} times, and resumes from its last checkpoint."
     scontrol requeue "$SLURM_JOB_ID"

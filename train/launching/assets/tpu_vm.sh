@@ -1,12 +1,12 @@
 #!/bin/bash
 # Written by `keras-vit launch --on=tpu-vm`. Read it, change the lines marked CHANGE, then:
-#     bash {{output}} run       # create, setup and train; again after each preemption; delete at the end
-#     bash {{output}} create    # or one step: create, setup, train, state, delete
+#     bash {{output}} run       # create, setup and train, repeated after each preemption; delete at the end
+#     bash {{output}} create    # a single step: create, setup, train, state or delete
 # The slice costs money from `create` to `delete`.
 set -uo pipefail
 
 zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
-bucket=my-bucket  # CHANGE: the bucket that becomes {{parent}} on the hosts and keeps the run directory
+bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
 name={{name}}
 
 tpu() { gcloud compute tpus "$@" --zone="$zone" --quiet; }
