@@ -93,7 +93,7 @@ def test_the_list_is_a_table():
     assert list(entries) == list(zoo.list_weights("ViT-B/16")) != []
     header, first, *rest = str(entries).splitlines()
     assert header.split()[:5] == ["model", "weights", "size", "resolution", "accuracy"]
-    assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49"] and len(rest) == len(entries) - 1
+    assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49%"] and len(rest) == len(entries) - 1
     assert all(len(line) <= 140 for line in rest)
 
 
