@@ -102,6 +102,9 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
 def _explain_lost_worker(error: BaseException) -> str | None:
     """Return a message for the user if the error of TensorFlow or JAX means that another worker is lost."""
     text = str(getattr(error, "message", error)).strip()
+    if text.startswith("Graph execution error"):  # TensorFlow first lists the calls that created the operation
+        found = _LOST.search(text)
+        text = text[found.start() :] if found else text
     # JAX raises a ValueError while it waits for arrays of a failed collective operation.
     if not {"OpError", "JaxRuntimeError", "ValueError"} & _names(error) or not _LOST.search(text.split("\n", 1)[0]):
         return None

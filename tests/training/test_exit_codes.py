@@ -128,6 +128,13 @@ class JaxRuntimeError(RuntimeError):
             75,
             "task:1",
         ),
+        (
+            tf.errors.UnavailableError(
+                None, None, "Graph execution error:\n\nDetected at node\nCollective ops is aborted by: refused\nmore"
+            ),
+            75,
+            "refused",
+        ),
         (JaxRuntimeError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"), 75, "closed"),
         (ValueError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer"), 75, "reset"),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1, None),
