@@ -33,6 +33,7 @@ flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy,
 with program.imports(__name__):
     import keras
 
+    from keras_vit._numbers import percent
     from keras_vit.exporting import artifact_check, verify
     from keras_vit.exporting.inference_model import inference_model, is_half
     from keras_vit.inference import KerasPredictor, Predictor
@@ -99,12 +100,12 @@ def report(
         ("mean difference", f"{comparison.mean_difference:.2e}", comparison.unit.strip()),
     ]
     if comparison.top1_agreement is not None:
-        agreement = f"{comparison.top1_agreement:.2%}"
-        rows.append(("top-1 agreement", agreement, f"at least {tolerance.top1_agreement:.2%}"))
+        agreement = percent(comparison.top1_agreement, 2)
+        rows.append(("top-1 agreement", agreement, f"at least {percent(tolerance.top1_agreement, 2)}"))
     if comparison.accuracy is not None:
-        drop = "" if tolerance.accuracy_drop is None else f"at most {tolerance.accuracy_drop:.2%} less"
-        rows.append(("accuracy of the model", f"{comparison.reference_accuracy:.2%}", ""))
-        rows.append(("accuracy of the artifact", f"{comparison.accuracy:.2%}", drop))
+        drop = "" if tolerance.accuracy_drop is None else f"at most {percent(tolerance.accuracy_drop, 2)} less"
+        rows.append(("accuracy of the model", percent(comparison.reference_accuracy, 2), ""))
+        rows.append(("accuracy of the artifact", percent(comparison.accuracy, 2), drop))
     lines = [f"{artifact.path} ({artifact.kind}, {artifact.stored_precision})"]
     lines += [f"  {name:<26}{value:>12}  {limit}".rstrip() for name, value, limit in rows]
     lines.append(f"  limits: {origin(artifact)}")

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from keras_vit._numbers import percent
+
 SIGNIFICANCE = 0.05
 
 
@@ -58,6 +60,6 @@ def _remark(correct: int, examples: int, largest: float) -> str | None:
         return None
     how = "Not significantly better" if correct / examples > largest else "Not better"
     return (
-        f"{how} than always predicting the largest class, which is right for {largest:.2%} of the images "
+        f"{how} than always predicting the largest class, which is right for {percent(largest, 2)} of the images "
         f"(p = {p:.2g}, one-sided exact binomial test)."
     )

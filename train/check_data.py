@@ -36,6 +36,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import _io, data
+    from keras_vit._numbers import percent
     from keras_vit._progress import Progress
     from keras_vit.data import audit
 
@@ -113,7 +114,7 @@ def as_text(results: dict[str, Any]) -> str:
         lines.append("share of the pixels:")
         for number, name in enumerate([*results["class_names"], "(ignored)"]):
             shares = [split["pixels"][number] if split["pixels"] else 0 for split in splits.values()]
-            lines.append(" ".join([name.ljust(width)] + [f"{share:12.2%}" for share in shares]))
+            lines.append(" ".join([name.ljust(width)] + [f"{percent(share, 2):>12}" for share in shares]))
     for name, split in splits.items():
         lines += [
             f"{name}: {value} of {found['count']:,} images, mean {found['mean']:.6g}, "

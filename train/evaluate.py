@@ -36,6 +36,7 @@ with program.imports(__name__):
     import numpy as np
 
     from keras_vit import evaluators
+    from keras_vit._numbers import percent
     from keras_vit.evaluators import results_table
     from keras_vit.inference import open_predictor, sample_images
     from keras_vit.training import run_summary
@@ -105,7 +106,7 @@ def per_class(details: Mapping[str, Any], class_names: Sequence[str]) -> list[st
     accuracies, confusion = details["per_class"], details["confusion"]
     order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes that have no image
     lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
-    lines += [f"  {class_names[index]:<24}{accuracies[index]:>12.2%}" for index in order[:20]]
+    lines += [f"  {class_names[index]:<24}{percent(accuracies[index], 2):>12}" for index in order[:20]]
     if len(order) > 20:
         lines.append(f"  (the 20 lowest of {len(order)})")
     return lines if confusion is None else [*lines, "", *run_summary.confusion_lines(confusion, class_names)]

@@ -233,7 +233,7 @@ def _load(
         model.config.head.set_weights(given)
         report.loaded += [variable.path for variable in model.config.head.variables]
     elif model.config.head is not None:
-        report.notes.append("the head keeps its values")
+        report.notes.append("no weights are loaded into the head")
     for text in report.notes:
         logging.info("%s: %s.", checkpoint.path, text)
     for name, text in checkpoint.doubtful.items():

@@ -20,11 +20,9 @@ from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import Dense, EinsumDense, EncoderBlock, MlpBlock, SelfAttention, SwiGLU, kernels
 from keras_vit.models import layer_walk
 
+IMAGES = 32  # to calibrate on
 DAMPING = 0.01  # relative to the mean of the diagonal, as in the reference implementation
 _BLOCK = 128  # number of inputs whose errors are applied to later inputs at once
-
-
-IMAGES = 32
 
 
 def rounded(model: keras.Model, card: ModelCard, images: SampleImages) -> keras.Model:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._numbers import percent
 from keras_vit._values import Values
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION, is_correct
@@ -63,9 +64,9 @@ class Comparison:
         """Describe the comparison in one line."""
         text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
         if self.top1_agreement is not None:
-            text += f", top-1 agreement {self.top1_agreement:.2%}"
+            text += f", top-1 agreement {percent(self.top1_agreement, 2)}"
         if self.accuracy is not None:
-            text += f", accuracy {self.accuracy:.2%} (model: {self.reference_accuracy:.2%})"
+            text += f", accuracy {percent(self.accuracy, 2)} (model: {percent(self.reference_accuracy, 2)})"
         return f"{text}, computed in {self.precision}" if self.precision else text
 
 
@@ -192,14 +193,15 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         )
     if comparison.top1_agreement is not None and comparison.top1_agreement < tolerance.top1_agreement:
         problems.append(
-            f"the top-1 agreement is {comparison.top1_agreement:.2%}, expected at least {tolerance.top1_agreement:.2%}"
+            f"the top-1 agreement is {percent(comparison.top1_agreement, 2)}, expected at least "
+            f"{percent(tolerance.top1_agreement, 2)}"
         )
     accuracies = comparison.reference_accuracy, comparison.accuracy
     if tolerance.accuracy_drop is not None and accuracies[0] is not None and accuracies[1] is not None:
         drop = accuracies[0] - accuracies[1]
         if drop > tolerance.accuracy_drop:
             problems.append(
-                f"the accuracy falls by {drop:.2%}, expected at most {tolerance.accuracy_drop:.2%}: calibrate with "
-                "more training images, or export with precision='dynamic_int8'"
+                f"the accuracy falls by {percent(drop, 2)}, expected at most {percent(tolerance.accuracy_drop, 2)}: "
+                "calibrate with more training images, or export with precision='dynamic_int8'"
             )
     return problems

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._numbers import percent
 from keras_vit._progress import track
 from keras_vit.inference.predictor import Predictor
 
@@ -54,7 +55,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         megabytes, peak = f"{row['bytes'] / 1e6:.1f}", f"{row['peak_memory'] / 1e6:.0f}"
         times = (f"{row[name]:.2f}" for name in ("p50_ms", "p95_ms", "p99_ms"))
         speed = f"{row['images_per_second']:.1f}"
-        known = _percent(row.get("agreement"))
+        known = _agreement(row)
         lines.append((row["kind"], row["precision"], known, megabytes, str(row["batch_size"]), *times, speed, peak))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ""
@@ -65,8 +66,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return text
 
 
-def _percent(agreement: float | None) -> str:
-    return "" if agreement is None else f"{agreement:.2%}"
+def _agreement(row: Mapping[str, Any]) -> str:
+    return "" if row.get("agreement") is None else percent(row["agreement"], 2)
 
 
 def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -74,7 +75,7 @@ def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for size in dict.fromkeys(row["batch_size"] for row in rows):
         best = min((row for row in rows if row["batch_size"] == size), key=lambda row: row["p50_ms"])
-        agreement = _percent(best.get("agreement"))
+        agreement = _agreement(best)
         about = ", ".join([best["kind"], best["precision"], *([f"agreement {agreement}"] if agreement else [])])
         lines.append(f"Fastest with batch size {size}: {best['path']} ({about}), {best['p50_ms']:.2f} ms.\n")
     return "".join(lines)

@@ -86,7 +86,7 @@ def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the optimizer, its learning rate and its weight decay."""
     if recipe.model.checkpoint is None:
         (name, rate, decay), reason = ("adamw", 1e-3, 0.05), "from scratch"
-    elif facts.labels == "mask":
+    elif facts.labels == "mask" and recipe.adapt.partition("(")[0] in ("all", "last"):
         (name, rate, decay), reason = ("adamw", 1e-4, 0.05), "masks"
     else:
         of = _UPDATES.get(recipe.adapt.partition("(")[0], ("adamw", 1e-3, 0.0))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 DEFAULT = "folder"  # recipe for a data set without a recipe
-OF_TIME = {"total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps"}  # set by the time limit
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -41,8 +40,11 @@ class Choices:
             )
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
-        if both := (self.time is not None or "time" in self.settings) and OF_TIME & self.settings.keys():
-            raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Give either the time or {min(both)}.")
+        if self.time is not None or "time" in self.settings:
+            from keras_vit.recipe import OF_TIME
+
+            if both := sorted(self.settings.keys() & OF_TIME):
+                raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Give either the time or {both[0]}.")
 
     def workdir(self) -> str:
         """Return the default run directory: `runs/NAME`, named after the data set or recipe."""

@@ -5,6 +5,7 @@ from keras_vit.recipe.choices import named_checkpoint, pretrained, with_image_si
 from keras_vit.recipe.choices import with_scaled_sizes as with_scaled_sizes
 from keras_vit.recipe.conversion import check, from_dict, get, override, replace, to_dict
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
+from keras_vit.recipe.fields import OF_TIME as OF_TIME
 from keras_vit.recipe.fields import Data, Model, Recipe
 from keras_vit.recipe.model import create_model
 from keras_vit.recipe.model import describe_model as describe_model

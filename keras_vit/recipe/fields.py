@@ -161,6 +161,8 @@ class Recipe:
     optim: Optim = dataclasses.field(default_factory=Optim)
 
 
+# Fields that are computed from `time` if it is set, by path.
+OF_TIME = ("total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps")
 # Allowed values and smallest values of fields, by path.
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),

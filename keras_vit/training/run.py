@@ -13,9 +13,6 @@ from keras_vit.training import data_record, run_directory, run_fields
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
 
-# Fields that are computed from the time limit of a recipe.
-PLANNED = ("total_steps", "optim.schedule.warmup_steps", "eval_every", "checkpoint_every")
-
 
 class TrainingRun:
     """A new run, or a run that resumes from its last checkpoint.
@@ -34,9 +31,8 @@ class TrainingRun:
         recorded = run_directory.recorded(directory)
         self.is_new = not recorded
         if recipe.time and recorded:  # the steps were planned when the run began
-            recipe = recipes.replace(
-                recipe, {f: recipes.get(recipes.from_dict(recorded["recipe"]), f) for f in PLANNED}
-            )
+            planned = recipes.from_dict(recorded["recipe"])
+            recipe = recipes.replace(recipe, {field: recipes.get(planned, field) for field in recipes.OF_TIME})
         self.directory, self.data, self.given = directory, data, recipe
         self.files = data_record.describe(recipe.data.source, data.train, data.eval)
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)

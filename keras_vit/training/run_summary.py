@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit import _confidence
 from keras_vit._metrics import Metric
+from keras_vit._numbers import percent
 from keras_vit.training.checkpoints import saved_steps
 from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
@@ -36,9 +37,9 @@ def accuracy_lines(confusion: np.ndarray) -> list[str]:
     examples = int(confusion.sum())
     found = _confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
     remark = found.pop("remark")
-    lines = [f"95% confidence interval {found.pop('accuracy_low'):.2%} to {found.pop('accuracy_high'):.2%}"]
-    texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {value:.2%}" for name, value in found.items())
-    lines.append(", ".join(texts))
+    low, high = (percent(found.pop(f"accuracy_{end}"), 2) for end in ("low", "high"))
+    texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {percent(value, 2)}" for name, value in found.items())
+    lines = [f"95% confidence interval {low} to {high}", ", ".join(texts)]
     return lines + ([remark] if remark else [])
 
 

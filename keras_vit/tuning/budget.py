@@ -10,9 +10,9 @@ from keras_vit.planning import rules
 from keras_vit.training.backend import Backend
 from keras_vit.training.run_data import Splits
 
-_MEASURED_STEPS, _MEASURED_SECONDS = 3, 3.0  # minimum number of measured steps, and minimum duration
-# Share of the time for the steps. The evaluations process at most 0.4 times as many images, at twice the speed. The
-# final model and the report also take time.
+_MEASURED_SECONDS = 3.0  # minimum duration of the measured steps
+# Share of the time for the steps, after the fixed costs. The evaluations process at most 0.4 times as many images, at
+# twice the speed. The final model and the report also take time.
 _SHARE = 0.8
 
 
@@ -31,23 +31,23 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     compiled, count = time.monotonic(), 0
     with Progress("Measuring", unit="steps") as progress:
         # All processes run the same number of steps.
-        while count < _MEASURED_STEPS or backend.mean(time.monotonic() - compiled) < _MEASURED_SECONDS:
+        while not count or backend.mean(time.monotonic() - compiled) < _MEASURED_SECONDS:
             count += 1
             run_steps(batches, count, 1)
             progress.add(1)
-    seconds = (time.monotonic() - compiled) / count
-    # The model is built and compiled once more.
-    left = backend.mean(recipe.time - (time.monotonic() - started) - (compiled - before))
-    total = max(1, int(_SHARE * left / backend.mean(seconds)))
-    size = recipe.data.batch_size
+    size, seconds = recipe.data.batch_size, backend.mean(time.monotonic() - compiled) / count
+    # The model is built and compiled once more, and at least one evaluation is compiled and run.
+    evaluation = seconds / 2 * data.eval.num_examples / size
+    fixed = backend.mean(time.monotonic() - started + 1.5 * (compiled - before)) + evaluation
+    total = max(1, int(_SHARE * (recipe.time - fixed) / seconds))
     logging.info(
         "steps: %d fit into %s, at %.3g s each (%s)",
         *(total, duration(recipe.time), seconds, rules.passes(total * size, data.train.num_examples)),
     )
     if total < rules.MIN_STEPS:
         logging.warning(
-            "So few steps (%d) rarely suffice. Increase --time, reduce --image_size, or train only the head with "
-            "--adapt=head.",
-            total,
+            "So few steps (%d) rarely suffice: the start, the compilation and one evaluation take about %s. Increase "
+            "--time, reduce --image_size, or train only the head with --adapt=head.",
+            *(total, duration(fixed)),
         )
     return rules.of_steps(total, size, data.eval.num_examples)

@@ -11,6 +11,7 @@ from absl import logging
 
 from keras_vit import _checks, _io, _lock, _storage, evaluators
 from keras_vit import recipe as recipes
+from keras_vit._numbers import percent
 from keras_vit._progress import Progress
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.data import preprocess
@@ -199,7 +200,7 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
     headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
     if validation.tally is not None and score.name == "accuracy":
-        headline += f" (largest class {validation.tally.sum(axis=1).max() / validation.tally.sum():.2%})"
+        headline += f" (largest class {percent(validation.tally.sum(axis=1).max() / validation.tally.sum(), 2)})"
     shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
     try:
         if not shown.captions:

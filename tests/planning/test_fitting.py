@@ -12,7 +12,7 @@ import pytest
 from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.planning import fitting, rules
-from keras_vit.program.chosen_recipe import OF_TIME, Choices, recipe_of, seconds_of
+from keras_vit.program.chosen_recipe import Choices, recipe_of, seconds_of
 from tests.data import pictures
 from tests.recipe import toy
 
@@ -205,8 +205,8 @@ def test_rules_follow_the_settings_of_the_user(machine, photos):
     assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
     small, large = of(), of(settings={"model.variant": "ViT-L/16"})
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
-    assert rules.of_steps(9, 1, 1).keys() == OF_TIME
-    for field in OF_TIME:
+    assert rules.of_steps(9, 1, 1).keys() == {*recipes.OF_TIME}
+    for field in recipes.OF_TIME:
         with pytest.raises(ValueError, match=f"either the time or {field}"):
             of(time="5m", settings={field: 5})
 

@@ -18,6 +18,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 
+from keras_vit._progress import Progress
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.npz import DAMAGE, NpzSource, guarded, open_archive
 from keras_vit.checkpoints.formats.tensors import (
@@ -33,7 +34,7 @@ from keras_vit.layers.dense import PREFIX
 
 _WEIGHTS = "model.weights.h5"
 _MAX_DEPTH = 12
-_MAX_SECONDS = 60
+_MAX_SECONDS = 600  # for a file system that does not respond; the limit of the processor time is 20 s
 _PROBE = """
 import sys, zipfile, h5py
 try:
@@ -110,9 +111,10 @@ class KerasFile(TensorSource):
         command = [sys.executable, "-P", "-c", _PROBE, os.path.abspath(self.path), member]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
         try:
-            subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
+            with Progress(f"Reading {self.path}"):
+                subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
         except subprocess.TimeoutExpired as error:
-            raise CheckpointError(f"{self.path}: reading it took over {_MAX_SECONDS} s; it may be damaged.") from error
+            raise CheckpointError(f"{self.path} could not be read within {_MAX_SECONDS} s. Try again.") from error
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().splitlines()
             reason = lines[-1][:300] if lines else f"status {error.returncode}"
