@@ -63,6 +63,8 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return UNREADABLE_IMAGE, str(error) if getattr(error, "advice", "") else f"{unreadable or error}. {advice}"
     if lost := _explain_lost_worker(error):
         return LOST_WORKER, lost
+    if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
+        return WRONG_USAGE, "TensorFlow is missing: pip install 'keras-vision-transformers[cpu]' (or [gpu], [tpu])."
     if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):

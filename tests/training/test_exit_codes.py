@@ -107,6 +107,7 @@ class JaxRuntimeError(RuntimeError):
         (KeyboardInterrupt(), 130, "Ctrl-C"),
         (ValueError("wrong seed"), 2, "wrong seed"),
         (ImportError("pip install it"), 2, "pip install it"),
+        (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 2, "[cpu]"),
         (distribute.DevicesMissing("no TPU"), 2, "no TPU"),
         (FileNotFoundError("no x"), 2, "no x"),
         (os_error(errno.EACCES), 2, "/some/file"),
