@@ -56,6 +56,8 @@ def test_which_weights_are_trained_and_how():
     assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
     assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
     assert chosen("update", labels="mask")["optim.name"] == "adamw"
+    head = recipes.replace(PRETRAINED, {"adapt": "head"})
+    assert chosen("update", labels="mask", recipe=head) == of("head")
 
 
 def test_a_batch_divides_among_the_devices():
