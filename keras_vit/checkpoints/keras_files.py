@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_vit._progress import Progress
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import KINDS
 from keras_vit.checkpoints.errors import CheckpointError
@@ -41,11 +42,12 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     """
     path = os.fspath(path)
     try:
-        with contextlib.closing(KerasFile(path)) as file:
-            if file.config is None:
-                raise CheckpointError("it contains weights without a model; use keras_vit.load_checkpoint")
-            check_config(file.config, [tensor.shape for tensor in file.tensors.values()], path)
-        return keras.saving.load_model(path, compile=False, safe_mode=True)
+        with Progress(f"Reading {path}"):
+            with contextlib.closing(KerasFile(path)) as file:
+                if file.config is None:
+                    raise CheckpointError("it contains weights without a model; use keras_vit.load_checkpoint")
+                check_config(file.config, [tensor.shape for tensor in file.tensors.values()], path)
+            return keras.saving.load_model(path, compile=False, safe_mode=True)
     except FileNotFoundError:
         raise
     except Exception as error:  # Keras, its backend and the classes of a file raise all kinds of errors

@@ -18,7 +18,6 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from keras_vit._progress import Progress
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.npz import DAMAGE, NpzSource, guarded, open_archive
 from keras_vit.checkpoints.formats.tensors import (
@@ -111,8 +110,7 @@ class KerasFile(TensorSource):
         command = [sys.executable, "-P", "-c", _PROBE, os.path.abspath(self.path), member]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
         try:
-            with Progress(f"Reading {self.path}"):
-                subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
+            subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
         except subprocess.TimeoutExpired as error:
             raise CheckpointError(f"{self.path} could not be read within {_MAX_SECONDS} s. Try again.") from error
         except subprocess.CalledProcessError as error:
