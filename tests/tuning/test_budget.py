@@ -55,6 +55,7 @@ def test_a_time_below_the_fixed_costs_leaves_a_step_and_a_warning(monkeypatch, c
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     split = types.SimpleNamespace(num_examples=64)
     data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
-    fields = budget.fields(recipes.Recipe(time=5.0), Backend(clock, 1.0), data, started=0.0)
+    recipe = recipes.Recipe(time=5.0, data=recipes.Data(batch_size=16))
+    fields = budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)
     assert fields["total_steps"] == 1
     assert "one evaluation take about 0:30" in caplog.text  # 10 s twice, 5 s, 3 steps, 4 batches of half a step
