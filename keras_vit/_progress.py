@@ -27,7 +27,7 @@ class Progress:
     """Progress of the work in a `with` block, on standard error.
 
     On a terminal, the line appears immediately. It shows the elapsed time until the first unit is completed. In a log,
-    the first line appears after two seconds, so that short work is not logged. With `log=False`, nothing is logged.
+    the first line appears after two seconds, so that short work is not logged.
     """
 
     def __init__(
@@ -37,12 +37,11 @@ class Progress:
         enabled: bool = True,
         unit: str = "images",
         stream: TextIO | None = None,
-        log: bool = True,
     ):
         self.what, self.total, self.unit, self.done = what, total, unit, 0
         self._stream = stream or sys.stderr
         self._draws = enabled and (self._stream.isatty() or "ipykernel" in sys.modules)
-        self._logs = enabled and log and not self._draws
+        self._logs = enabled and not self._draws
         self._details: Sequence[str] | None = None
         self._started = time.monotonic()
         self._first: tuple[float, int] | None = None  # time and number of the first completed units

@@ -93,10 +93,9 @@ def test_another_line_about_the_work_postpones_the_next_one(clock, logged):
 
 
 def test_short_work_leaves_no_line_in_a_log(clock, logged):
-    for log, seconds in ((True, 1.9), (False, 100)):
-        with _progress.Progress("Work", 4, stream=io.StringIO(), log=log) as bar:
-            clock.now += seconds
-            bar.add(4)
+    with _progress.Progress("Work", 4, stream=io.StringIO()) as bar:
+        clock.now += 1.9
+        bar.add(4)
     assert logged() == []
 
 

@@ -40,7 +40,7 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
             logs.begin()
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
-        with Progress("Starting", log=False):
+        with Progress("Starting"):
             yield
             if "keras" in sys.modules:
                 import keras_vit._api  # noqa: F401  registers the layers of saved models
