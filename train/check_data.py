@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
     for name, source in sources.items():
-        logging.info("Checking %s", source)
+        logging.info("Checking %s[%s]", given, name)
         with Progress(name, source.num_examples) as bar:
             reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)

@@ -89,7 +89,7 @@ class Match:
         if ours and mode != "reset" and classes == model_classes:
             return
         if ours:
-            sizes = f"the file has {classes} classes, the model has {model_classes}"
+            sizes = f"the file has {classes or 'no'} classes, the model has {model_classes}"
             self.report.notes.append(f"the head begins at its initial values: {sizes}")
             self.report.reset = ours
         self._drop("" if ours else "the model has no head", *_HEAD)
