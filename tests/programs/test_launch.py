@@ -61,7 +61,10 @@ def launch(*arguments):
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
         (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
-        (["digits", "--on=kubernetes", "--workdir=gs://bucket"], ["--workdir", "gs://my-bucket/runs/s16", "gs://bucket"]),
+        (
+            ["digits", "--on=kubernetes", "--workdir=gs://bucket"],
+            ["--workdir", "gs://my-bucket/runs/s16", "gs://bucket"],
+        ),
         (["digits", "--on=slurm", "--workdir=gs://bucket/a"], ["--workdir", "must be mounted", "gs://bucket/a"]),
         (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
         (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
