@@ -55,6 +55,7 @@ def launch(*arguments):
     ("arguments", "words"),
     [
         (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
+        (["s3://bucket/mine.py", "--on=slurm"], ["--config", "config.json", "s3://bucket/mine.py"]),
         (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
         (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
         (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),

@@ -406,6 +406,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
 
 def test_another_number_of_devices_continues(whole, tmp_path):
     """Two devices end in step 7; one and four go on from the checkpoint of step 6 to the result of `whole`."""
+    (tmp_path / "two").mkdir()
     with pytest.raises(Diverged):
         World(tmp_path / "two", RUN, devices(2, fsdp=True), bad_step=7).run()
     for count in (1, 4):
