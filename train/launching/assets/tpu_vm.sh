@@ -6,7 +6,7 @@
 set -uo pipefail
 
 zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
-{{no_volume}}bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
+{{if_volume}}bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
 name={{name}}
 
 tpu() { gcloud compute tpus "$@" --zone="$zone" --quiet; }
@@ -26,8 +26,8 @@ create() {
 
 setup() { # JAX trains; TensorFlow for the CPU reads the data
     local mount=true
-    {{no_volume}}mount="sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} && "
-    {{no_volume}}mount+="{ mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
+    {{if_volume}}mount="sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} && "
+    {{if_volume}}mount+="{ mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
         ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"
