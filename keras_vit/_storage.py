@@ -26,6 +26,7 @@ from keras_vit._progress import Progress
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
+_PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
@@ -196,7 +197,7 @@ class _Copy:
     def owned_by_chief(self) -> Iterator[None]:
         """Wait until another process owns the address, after it has waited for an earlier owner that was killed."""
         with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
-            earlier, deadline = self._read_owner(), time.monotonic() + 2 * _lock.SILENCE
+            earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
             while self._read_owner() in (None, earlier):  # a living owner renews its ownership
                 if time.monotonic() > deadline:
                     raise TimeoutError("no worker took the address over; see the log of the first worker")

@@ -155,10 +155,12 @@ def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa
     """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
     monkeypatch.setattr(_lock, "REFRESH", 0.05)
     monkeypatch.setattr(_lock, "SILENCE", 0.4)
+    monkeypatch.setattr(_storage, "_PATIENCE", 0.2)
     owner, found = store.root / "bucket" / "run.lock-owner", []
     owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "of a killed process"}))
     with pytest.raises(OSError, match="no worker took the address over"), _storage.written(RUN, writes=False):
         pass
+    monkeypatch.setattr(_storage, "_PATIENCE", 10)
 
     def read():
         with _storage.written(RUN, writes=False):
