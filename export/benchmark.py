@@ -70,7 +70,7 @@ def measure(path: str) -> Iterator[dict[str, Any]]:
     predictor = open_predictor(path, num_threads=options.threads, **common_flags.model_options())
     predictor.prepare_for_many()
     agreement = predictor.card.verification.get("top1_agreement")
-    run = os.path.join(path, "model.keras")
+    run = os.path.join(predictor.path, "model.keras")
     size = model_card.size_of(run if os.path.exists(run) else predictor.path)
     for batch_size in options.batch_sizes:
         about: dict[str, Any] = {"path": path, "kind": predictor.kind, "precision": predictor.runtime_precision}

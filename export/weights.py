@@ -25,7 +25,7 @@ flags.DEFINE_bool("verify", False, "Compare the downloaded files with their hash
 common_flags.define_json_flag("text")
 
 with program.imports(__name__):
-    from keras_vit import zoo
+    from keras_vit import _storage, zoo
     from keras_vit.models import constructor_name, list_models
 
 MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about weights with this name."""
     found = zoo.parse(name)
-    if found.address is None:
+    if found.address is None or _storage.is_address(found.address):
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
     same = (entry for entry in zoo.list_weights() if entry.path == found.address)
     entry, path = found.entry or next(same, None), zoo.find_here(found.address)

@@ -28,9 +28,8 @@ def find(given: Sequence[str]) -> list[str]:
         ValueError: If a list is empty, or a name is a remote address.
     """
     paths: list[str] = []
+    check_local(given)
     for name in given:
-        if _io.is_remote(name):
-            raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
         matches = [] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         if name == "-" or name.lower().endswith(".txt") and os.path.isfile(name):
             for line in _lines(name):
@@ -46,6 +45,13 @@ def find(given: Sequence[str]) -> list[str]:
             f"{', '.join(EXTENSIONS)}."
         )
     return list(dict.fromkeys(paths))
+
+
+def check_local(names: Sequence[str]) -> bool:
+    """Raise a ValueError if a name is a remote address, and return True otherwise."""
+    for name in filter(_io.is_remote, names):
+        raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
+    return True
 
 
 def _lines(name: str) -> list[str]:

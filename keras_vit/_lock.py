@@ -14,7 +14,7 @@ from keras_vit import _io
 LOCK = ".lock"
 LEASE = ".lock-owner"
 SILENCE = 180  # seconds after which a lease expires unless its owner renews it
-REFRESH = 30  # seconds between renewals
+REFRESH = 10  # seconds between renewals
 # Error codes of file systems without flock, such as some network file systems.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _MOUNTS = "/proc/self/mounts"
@@ -28,7 +28,7 @@ def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
     """Lock a directory for this process, and create it if it does not exist.
 
     The operating system releases the lock when the process ends, even if it is killed. If the file system has no locks,
-    or other hosts do not see them, a lease replaces the lock: a file that its owner renews every 30 seconds. Another
+    or other hosts do not see them, a lease replaces the lock: a file that its owner renews every ten seconds. Another
     process takes over the lease if the owner is dead, or if the lease was not renewed for three minutes.
 
     Args:

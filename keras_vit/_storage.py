@@ -26,6 +26,7 @@ from keras_vit._progress import Progress
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
+_PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
@@ -62,13 +63,14 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
     """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
 
     With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
-    `writes=False`, the copy is only for reading. `flag` is the flag that sets the path, for messages.
+    `writes=False`, the copy is only for reading, and is made when another process, the chief, owns the address. `flag`
+    is the flag that sets the path, for messages.
     """
     if not is_address(path):
         yield path
         return
     copy = _Copy(path, "written" if writes else "read")
-    with copy.owned(flag) if writes else contextlib.nullcontext():
+    with copy.owned(flag) if writes else copy.owned_by_chief():
         copy.fetch(lambda name: not small or bool(_SMALL.search(name)))
         if not writes:
             yield copy.path
@@ -113,6 +115,7 @@ class _Copy:
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
         self._beside = re.compile(parts_of_a_file + r"|[^/]*\.json" * (kind == "read"))
+        self._owner = f"{self.folder}/{self.name}{_lock.LEASE}"
         self.path = _io.copy_of(self.address, kind)
         key = hashlib.sha256(self.path.encode()).hexdigest()[:16]
         self.record = os.path.join(_io.cache_directory(), "buckets", "records", f"{key}.json")
@@ -165,7 +168,6 @@ class _Copy:
     @contextlib.contextmanager
     def owned(self, flag: str) -> Iterator[None]:
         """Own the address within a `with` block. Ownership that is not renewed for three minutes expires."""
-        self._owner = f"{self.folder}/{self.name}{_lock.LEASE}"
         self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": secrets.token_hex(8)}
         with _reaching(self.address):
             while not (self._sign(mode="create") or self._is_mine()):  # a retry finds the object that it created
@@ -190,6 +192,17 @@ class _Copy:
             with contextlib.suppress(Exception):
                 if self._is_mine():
                     self.files.rm_file(self._owner)
+
+    @contextlib.contextmanager
+    def owned_by_chief(self) -> Iterator[None]:
+        """Wait until another process owns the address, after it has waited for an earlier owner that was killed."""
+        with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
+            earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
+            while self._read_owner() in (None, earlier):  # a living owner renews its ownership
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no worker took the address over; see the log of the first worker")
+                time.sleep(min(1.0, _lock.REFRESH))
+        yield
 
     def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
         """Return True if the owner does not renew its ownership within three minutes. Raise an error if it does."""

@@ -151,6 +151,30 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
         assert json.loads(owner.read_text())["process"] == os.getpid()
 
 
+def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa: F811
+    """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
+    monkeypatch.setattr(_lock, "REFRESH", 0.05)
+    monkeypatch.setattr(_lock, "SILENCE", 0.4)
+    monkeypatch.setattr(_storage, "_PATIENCE", 0.2)
+    owner, found = store.root / "bucket" / "run.lock-owner", []
+    owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "of a killed process"}))
+    with pytest.raises(OSError, match="no worker took the address over"), _storage.written(RUN, writes=False):
+        pass
+    monkeypatch.setattr(_storage, "_PATIENCE", 10)
+
+    def read():
+        with _storage.written(RUN, writes=False):
+            found.append(json.loads(owner.read_text())["process"])
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    readers[0].start()
+    with _storage.written(RUN):
+        readers[1].start()
+        for reader in readers:
+            reader.join(10)
+        assert found == [os.getpid()] * 2
+
+
 def test_a_replaced_owner_publishes_nothing(store, monkeypatch):  # noqa: F811
     with pytest.raises(OSError, match=f"{RUN}.*took the address"), _storage.written(RUN) as folder:
         write(folder, a_txt="a")

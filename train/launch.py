@@ -11,7 +11,8 @@ not listed here follow two dashes: `-- --track=wandb`. Read the file and change 
 submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
 After a preemption, the training is started again and resumes from its run directory, which must be on storage that all
-hosts share. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
+hosts share. For Kubernetes and TPU VMs, it may be an address in a bucket, such as gs://my-bucket/runs/s16. Both
+TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
 import itertools
@@ -42,7 +43,7 @@ SHARED = "/shared"  # default mount point of the shared storage
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
 common_flags.define_written_flag(
-    "workdir", f"Run directory; by default runs/NAME, in {SHARED} on other machines.", schemes=()
+    "workdir", f"Run directory, or its address in a bucket; by default runs/NAME, in {SHARED} on other machines."
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
 flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else the current one.")
@@ -64,7 +65,7 @@ with program.imports(__name__):
     import keras
     from absl import logging
 
-    from keras_vit import _io, distribute
+    from keras_vit import _io, _storage, distribute
     from keras_vit.data import readers
 
     from .launching import files, tpus
@@ -169,11 +170,14 @@ def run_directory(place: str) -> str:
     """Return the path of the run directory on the hosts."""
     here = place in ("local", "slurm")
     given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, program.default_workdir())
+    if not here and _storage.is_address(given) and given.rstrip("/").count("/") > 2:
+        return given.rstrip("/")
     workdir = os.path.abspath(given) if here else os.path.normpath(given)
-    if not os.path.isabs(workdir) or workdir.count("/") < 2:
+    if not os.path.isabs(workdir) or workdir.count("/") < 2 or _io.is_remote(given):
+        buckets = ". A bucket must be mounted" if here else ", or an address such as gs://my-bucket/runs/s16"
         raise ValueError(
-            f"--workdir must be the path of a directory on storage that all hosts mount, such as {SHARED}/runs/s16. "
-            f"Received: --workdir={given}."
+            f"--workdir for --on={place} must be the path of a directory on storage that all hosts mount, such as "
+            f"{SHARED}/runs/s16{buckets}. Received: --workdir={given}."
         )
     return workdir
 

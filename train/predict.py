@@ -55,7 +55,7 @@ common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
 with program.imports(__name__):
-    from keras_vit import _image_files, _io
+    from keras_vit import _image_files, _io, _storage
     from keras_vit._progress import Progress
     from keras_vit.inference import (
         ModelCard,
@@ -80,10 +80,11 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = find_images(argv[1:])
     check_flags(paths)
-    check_output(opening.stated_output(options.model))
+    model = _storage.fetched(options.model, options.checkpoint)
+    check_output(opening.stated_output(model))
     is_table = tables.is_table(options.output)
     with tables.opened(options.output) if is_table else contextlib.nullcontext() as table:
-        predictor = open_predictor(options.model, **common_flags.model_options())
+        predictor = open_predictor(model, **common_flags.model_options())
         card = predictor.card
         if not card.names:
             raise ValueError(f"--model must have classes or values. Received: --model={options.model} without names.")

@@ -33,7 +33,7 @@ with program.imports(__name__):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit import evaluators
+    from keras_vit import _image_files, evaluators
     from keras_vit import recipe as recipes
     from keras_vit._metrics import segmentation_scores
     from keras_vit._progress import Progress, track
@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
+    _image_files.check_local(argv[1:])
     plots.require_matplotlib()
     predictor = open_model(options.model)
     pp = predictor.card.preprocess

@@ -6,8 +6,6 @@ import importlib.util
 import os
 from typing import Any
 
-from keras_vit import _storage
-
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -72,7 +70,6 @@ def find(path: str) -> tuple[str, Format] | None:
         FileNotFoundError: If the path has the extension of an artifact and does not exist.
         ValueError: If a directory contains several artifacts.
     """
-    path = _storage.fetched(path)
     if by_extension := of_file(path):
         if not os.path.exists(path):
             raise FileNotFoundError(f"No artifact {path!r}.")

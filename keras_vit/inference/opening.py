@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from keras_vit import _io
+from keras_vit import _io, _storage
 from keras_vit._progress import Progress
 from keras_vit.inference import formats, model_card, outputs
 from keras_vit.inference.predictor import Predictor
@@ -49,7 +49,7 @@ def open_predictor(
     >>> probabilities.shape, predictor.class_names[probabilities[0].argmax()] in set("0123456789")
     ((1, 10), True)
     """
-    path = os.fspath(path)
+    path = _storage.fetched(path, checkpoint)
     found = formats.find(path)
     if found is None:
         with Progress(f"Opening {path}"):
@@ -74,7 +74,7 @@ def stated_output(path: str) -> str | None:
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
     """Open an artifact. Arguments and errors are those of `open_predictor`."""
-    path = os.fspath(path)
+    path = _storage.fetched(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")

@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import _io, _storage
+from keras_vit import _image_files, _io, _storage
 
 flags.disclaim_key_flags()  # the flags belong to the program that defines them
 
@@ -82,6 +82,7 @@ def define_images_flag(purpose: str) -> None:
     flags.DEFINE_multi_string(
         "images", [], f"Image file, folder or pattern {purpose}; the evaluation data if not given. May be repeated."
     )
+    flags.register_validator("images", _image_files.check_local)
 
 
 def define_on_bad_image_flag(default: str | None = None) -> None:

@@ -27,7 +27,9 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
-    value = _storage.fetched(value) if value.endswith(".json") else value
+    if _storage.is_address(value) and not value.endswith(".json"):
+        raise ValueError(f"--config must be a recipe, a file, or the address of a config.json. Received: {value}.")
+    value = _storage.fetched(value)
     if value.endswith(".json") and os.path.isfile(value):
         from keras_vit.training import run_directory
 

@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from keras_vit import _storage
 from keras_vit._progress import Progress
 from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
@@ -16,13 +17,14 @@ def open_model(other: str = "output") -> KerasPredictor:
     options = flags.FLAGS
     if not options.model or not options[other].value:
         raise ValueError(f"--model (a run, .keras file or checkpoint) and --{other} are needed.")
-    if formats.find(options.model):
+    path = _storage.fetched(options.model, options.checkpoint)
+    if formats.find(path):
         raise ValueError(
             f"--model must be a run, .keras file or checkpoint, because artifacts do not contain a Keras model. "
             f"Received: --model={options.model}."
         )
     with Progress(f"Opening {options.model}"):
-        predictor = keras_model.open_model(options.model, **common_flags.model_options())
+        predictor = keras_model.open_model(path, **common_flags.model_options())
     if not predictor.card.names:
         raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")
     return predictor

@@ -15,7 +15,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -181,14 +181,7 @@ def listed(directory: str) -> str:
 
 def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Read the weights for evaluation by path: the moving average if the checkpoint has one, otherwise the weight."""
-    if os.path.isdir(prefix):
-        from keras_vit.training.jax import sharded_checkpoints
-
-        described = sharded_checkpoints.described(prefix)
-        stored = {name: list(shape) for name, (shape, _) in described.items()}
-    else:
-        reader = tf.train.load_checkpoint(prefix)
-        stored = reader.get_variable_to_shape_map()
+    stored, read_arrays = _opened(prefix)
     names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():
         received = stored.get(names[path], "no such weight")
@@ -197,10 +190,20 @@ def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
                 f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
                 f"Received: {received}."
             )
-    if os.path.isdir(prefix):
-        values = sharded_checkpoints.read(prefix, {name: np.empty(*described[name]) for name in names.values()})
-        return {path: values[name] for path, name in names.items()}
-    return {path: reader.get_tensor(name) for path, name in names.items()}
+    values = read_arrays(names.values())
+    return {path: values[name] for path, name in names.items()}
+
+
+def _opened(prefix: str) -> tuple[dict[str, list[int]], Callable[[Iterable[str]], dict[str, np.ndarray]]]:
+    """Return the shapes of a checkpoint's arrays by name, and a function that reads named arrays."""
+    if not os.path.isdir(prefix):
+        reader = tf.train.load_checkpoint(prefix)
+        return reader.get_variable_to_shape_map(), lambda names: {name: reader.get_tensor(name) for name in names}
+    from keras_vit.training.jax import sharded_checkpoints  # imports JAX
+
+    found = sharded_checkpoints.described(prefix)
+    shapes = {name: list(shape) for name, (shape, _) in found.items()}
+    return shapes, lambda names: sharded_checkpoints.read(prefix, {name: np.empty(*found[name]) for name in names})
 
 
 def _in_words(spec: tuple | None) -> str:

@@ -32,7 +32,7 @@ def job(place, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), 
 
 
 def rendered(place):
-    """The file of a place with a recipe of the package, and with a file of the user."""
+    """The file of a place with a recipe of the package, with a file of the user, and for a run in a bucket."""
     machines = {
         "slurm": {"nodes": 2, "gpus": 4, "tasks_per_node": 4},
         "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"},
@@ -40,6 +40,8 @@ def rendered(place):
     tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "image": "r/i:1"}
     for recipe_file in (None, str(ROOT / "train/configs/digits.py")):
         yield job(place, recipe_file=recipe_file, **machines.get(place, tpu)).render()
+    if place != "slurm":
+        yield job(place, "gs://bucket/runs/S_16", **machines.get(place, tpu)).render()
 
 
 # --- flags ---
@@ -53,12 +55,18 @@ def launch(*arguments):
     ("arguments", "words"),
     [
         (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
+        (["s3://bucket/mine.py", "--on=slurm"], ["--config", "config.json", "s3://bucket/mine.py"]),
         (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
         (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
         (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
         (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
+        (
+            ["digits", "--on=kubernetes", "--workdir=gs://bucket"],
+            ["--workdir", "gs://my-bucket/runs/s16", "gs://bucket"],
+        ),
+        (["digits", "--on=slurm", "--workdir=gs://bucket/a"], ["--workdir", "must be mounted", "gs://bucket/a"]),
         (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
         (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
         (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),
@@ -209,7 +217,7 @@ def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path,
     text = script.read_text().replace("--config=digits", arguments[0])
     script.write_text(re.sub(r"\n *'--config.data.source=.*\n", "\n", text))
     first = fake_slurm.start(script, NODES, **environment)
-    wait_for(tmp_path / "run/checkpoints/ckpt-3.json", first)
+    wait_for(tmp_path / "run/checkpoints" / ("ckpt_3" if backend == "jax" else "ckpt-3.json"), first)
     (srun,) = subprocess.check_output(["pgrep", "-P", str(first.pid)], text=True).split()
     os.kill(int(srun), signal.SIGTERM)
     output = first.communicate(timeout=300)[0]

@@ -101,6 +101,18 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     assert any(mount["mountPath"] == "/shared" for mount in container["volumeMounts"])
 
 
+@pytest.mark.parametrize("place", ["kubernetes", "jobset"])
+def test_a_run_in_a_bucket_needs_no_claim(place):
+    """The volume has the local copies, in the home directory of the container's user."""
+    one = job(place, "gs://bucket/runs/S_16", tpu=tpus.parse("v6e-8"))
+    spec = documents(one.render())[-1]["spec"]
+    batch = spec["replicatedJobs"][0]["template"]["spec"] if place == "jobset" else spec
+    pod = batch["template"]["spec"]
+    assert {"name": "shared", "emptyDir": {}} in pod["volumes"] and "Claim" not in json.dumps(pod)
+    assert {"name": "shared", "mountPath": "/root/.keras"} in pod["containers"][0]["volumeMounts"]
+    assert "--workdir=gs://bucket/runs/S_16" in pod["containers"][0]["args"]
+
+
 def test_a_recipe_file_is_in_the_pod(tmp_path):
     (tmp_path / "mine.py").write_text('"""Mine."""\n\n\ndef get_config():\n    return {{name}}\n')
     *_, batch, recipe = documents(job("kubernetes", recipe_file=str(tmp_path / "mine.py")).render())
@@ -161,14 +173,14 @@ case "$3 $4" in
 "tpu-vm ssh")
     for argument; do case $argument in --command=*) command=${argument#--command=} ;; esac; done
     case $command in
-    *pip*) ;;
+    *pip*) echo "$command" > setup ;;
     *) HOME=$PWD bash -c "$command"; code=$?; [ $code != 255 ] || echo SUSPENDED > state; exit $code ;;
     esac ;;
 esac
 """
 
 
-def run_tpu_vm(directory, codes):
+def run_tpu_vm(directory, codes, **options):
     """Run the script where the training ends with these codes, one after the other; 255 also preempts the slice."""
     program = '#!/bin/bash\necho "$KERAS_BACKEND $*" >> trained\nread -r code < codes; sed -i 1d codes; exit "$code"\n'
     for path, text in (("bin/gcloud", GCLOUD), ("keras-vit/bin/keras-vit", program)):
@@ -176,7 +188,8 @@ def run_tpu_vm(directory, codes):
         (directory / path).write_text(text)
         (directory / path).chmod(stat.S_IRWXU)
     (directory / "codes").write_text("".join(f"{code}\n" for code in codes))
-    (directory / "run.sh").write_text(job("tpu-vm", backend="jax", tpu=tpus.parse("v5e-16"), spot=True).render())
+    script = job("tpu-vm", backend="jax", tpu=tpus.parse("v5e-16"), spot=True, **options).render()
+    (directory / "run.sh").write_text(script)
     environment = {**os.environ, "PATH": f"{directory}/bin:{os.environ['PATH']}", "WAIT": "0"}
     command = ["bash", "run.sh", "run"]
     result = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
@@ -197,3 +210,12 @@ def test_a_failed_training_keeps_its_slice(tmp_path):
     result, calls = run_tpu_vm(tmp_path, [2])
     assert result.returncode == 2 and "The slice still exists" in result.stdout
     assert calls == ["create", "ssh", "ssh"]
+    setup = (tmp_path / "setup").read_text()
+    assert "gcsfuse --implicit-dirs my-bucket /shared/runs" in setup and "chown $USER /shared/runs" in setup
+
+
+def test_a_run_in_a_bucket_mounts_nothing(tmp_path):
+    result, calls = run_tpu_vm(tmp_path, [0], workdir="gs://bucket/runs/S_16")
+    assert result.returncode == 0 and calls == ["create", "ssh", "ssh", "delete"], result.stderr
+    setup, trained = ((tmp_path / name).read_text() for name in ("setup", "trained"))
+    assert "buckets]" in setup and "gcsfuse" not in setup and "--workdir=gs://bucket/runs/S_16" in trained

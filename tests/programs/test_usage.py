@@ -111,6 +111,14 @@ def test_a_program_does_not_take_an_address_for_a_folder(program, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("program", ["train.embed", "train.predict", "train.visualize", "export.main", "export.client"])
+def test_images_at_an_address_are_refused_before_the_model_is_opened(program):
+    model = "--name=pets" if program == "export.client" else "--model=nowhere"
+    images = "--images=s3://bucket/a.png" if program == "export.main" else "s3://bucket/a.png"
+    code, output = run(program, model, images, "--output=out.npz")
+    assert code == 2 and "Expected images in the file system. Received: 's3://bucket/a.png'" in output
+
+
 def test_all_programs_that_write_are_tested():
     for program in commands.PROGRAMS.values():
         load(program)

@@ -58,6 +58,7 @@ def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
     assert code == 1 and row["verified"] == "damaged"
 
 
-def test_a_path_is_refused():
-    code, output = programs.run("export.weights", "setup.py")
-    assert code == 2 and "setup.py" in output
+@pytest.mark.parametrize("path", ["setup.py", "s3://bucket/model.npz"])
+def test_a_path_is_refused(path):
+    code, output = programs.run("export.weights", path)
+    assert code == 2 and f"'{path}' is a path" in output

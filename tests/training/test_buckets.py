@@ -1,15 +1,25 @@
 """A run in a bucket: killed, resumed on another machine, and read from there."""
 
 import json
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
 
+import fsspec
 import numpy as np
 import pytest
 
-from keras_vit import _lock, data, inference, recipe, training
+from keras_vit import _lock, _storage, data, inference, recipe, training
 from keras_vit.tuning import train
-from tests.object_store import Killed, store  # noqa: F401  a fixture
+from tests import on_jax
+from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 from tests.programs import run as run_program
 from tests.recipe import toy
+from tests.training import worlds
+from tools import crash_workers
+from train.launching import local
 
 RUN = "s3://bucket/runs/digits"
 
@@ -48,7 +58,12 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
     for one, other in zip(expected.model.get_weights(), found.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     assert training.load_run(RUN, 4).step == 4
+    reads, fetch = [], _storage._Copy.fetch
+    monkeypatch.setattr(_storage._Copy, "fetch", lambda copy, needs: reads.append(copy.address) or fetch(copy, needs))
     assert inference.open_predictor(RUN).card.model_sha256 == found.sha256
+    (tmp_path / "a.png").write_text("not read")
+    code, output = run_program("train.predict", f"--model={RUN}", tmp_path / "a.png", f"--output={tmp_path / 'masks'}")
+    assert code == 2 and "a model of probabilities" in output and reads == [RUN, RUN]  # each reads the run once
 
 
 @pytest.mark.slow
@@ -65,3 +80,36 @@ def test_data_in_a_bucket(store):  # noqa: F811
     assert sum(line.startswith("put bucket/records/test-0") for line in store.log) == 2
     for spec in ("tfrecord:s3://bucket/records", "tfrecord:s3://bucket/records/test-*"):
         assert len(list(data.open_source(spec, "test").examples())) == 20
+
+
+def run_on_store():
+    """Run `train.main` in this process, where `s3://` is the store in the variable STORE."""
+    ObjectStore.root = pathlib.Path(os.environ["STORE"])
+    fsspec.register_implementation("s3", ObjectStore, clobber=True)
+    _lock.SILENCE = 1  # seconds that the lease of a killed worker lasts
+    runpy.run_module("train.main", run_name="__main__", alter_sys=True)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_several_workers_with_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
+    """Each worker has local copies of its own. Any one is killed; the weights equal those of an undisturbed run."""
+
+    def start(arguments, variables, log):
+        index = json.loads(variables["TF_CONFIG"])["task"]["index"]
+        own = {"STORE": str(store.root), "KERAS_HOME": str(tmp_path / f"machine-{index}"), **variables}
+        own |= on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+        code = "from tests.training.test_buckets import run_on_store; run_on_store()"
+        command = [sys.executable, "-c", code, *(text.replace(f"{store.root}/", "s3://") for text in arguments)]
+        with open(log, "ab") as file:
+            return subprocess.Popen(command, cwd=worlds.ROOT, env={**os.environ, **own}, stdout=file, stderr=file)
+
+    monkeypatch.setattr(local, "start_worker", start)
+    whole, killed, fields = tmp_path / "whole", store.root / "bucket/killed", {**worlds.QUIET, "steps_per_loop": 1}
+    crash_workers.train(whole, backend, 2, **fields)
+    plan = [crash_workers.Kill(worker, step, 0) for worker, step in ((1, 4), (0, 8))]
+    assert crash_workers.train_and_kill(plan, killed, backend, 2, **fields) == 2
+    worlds.assert_same_bits(worlds.final_weights(whole), worlds.final_weights(killed))
+    assert "Run directory: s3://bucket/killed" in (killed / "logs/worker-1.log").read_text()

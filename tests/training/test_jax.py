@@ -151,6 +151,15 @@ def test_two_hosts_give_the_result_of_one_device(whole, two_hosts):
     assert_same_run(whole, two_hosts)
 
 
+@selection.EXHAUSTIVE  # `test_on_jax.py` continues on other numbers of devices
+def test_one_host_continues_the_run_of_two(whole, two_hosts, tmp_path):
+    """From the parts that both hosts wrote."""
+    worlds.rewind(two_hosts, tmp_path / "run", step=9)
+    output = worlds.train_alone(tmp_path / "run", "--virtual_devices=4", environment=ON_JAX)
+    assert "Resuming from the checkpoint of step 9" in output and "JAX, 4 cpu, data parallel" in output
+    assert_same_run(whole, tmp_path / "run")
+
+
 def test_sigterm_to_one_host_stops_and_saves_all(tmp_path):
     assert_all_stop_and_save(start_hosts(tmp_path, **LONG), 1, tmp_path, "ckpt_{}")
 
@@ -173,6 +182,4 @@ def assert_same_run(first, second):
     for path, value in one.items():
         if not path.endswith("key/bias"):  # rounding, which Adam magnifies: see test_trajectories.py
             np.testing.assert_allclose(other[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
-    for line, again in zip(worlds.metrics(first), worlds.metrics(second), strict=True):
-        for name in {"loss", "eval_loss", "learning_rate", "step", "examples"} & set(line):
-            assert line[name] == pytest.approx(again[name], rel=1e-4)
+    worlds.assert_same_metrics(first, second)

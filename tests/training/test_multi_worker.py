@@ -73,9 +73,13 @@ def test_two_workers_give_the_result_of_one_device(together, tmp_path_factory):
     for path, value in one.items():
         if not path.endswith("key/bias"):  # see test_trajectories: rounding, amplified by Adam
             np.testing.assert_allclose(two[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
-    for first, second in zip(worlds.metrics(alone), worlds.metrics(together), strict=True):
-        for name in {"loss", "eval_loss", "learning_rate", "step", "examples"} & set(first):
-            assert first[name] == pytest.approx(second[name], rel=1e-4)
+    worlds.assert_same_metrics(together, alone)
+
+
+def test_one_process_continues_the_run_of_two(together, tmp_path, tmp_path_factory):
+    worlds.rewind(together, tmp_path / "run", step=9)
+    assert "Resuming from the checkpoint of step 9" in worlds.train(tmp_path / "run", **QUIET)
+    worlds.assert_same_metrics(tmp_path / "run", worlds.quiet_run(tmp_path_factory))
 
 
 def test_a_killed_worker_costs_nothing(together, tmp_path, monkeypatch):

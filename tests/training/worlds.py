@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from unittest import mock
 
 import numpy as np
+import pytest
 
 from tests import forked, programs
 from tests.made_once import made_once
@@ -85,6 +87,21 @@ def metrics(workdir):
     """The lines of metrics.jsonl without what depends on the clock."""
     lines = [json.loads(line) for line in (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "images_per_second"} for line in lines]
+
+
+def rewind(workdir, copy, step):
+    """Copies a finished run of which a step is the last one before the end, as if it had been killed after it."""
+    last = [f"ckpt*{steps}*" for steps in range(step + 1, TINY["total_steps"] + 1)]
+    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("model.keras", *last))
+
+
+def assert_same_metrics(first, second):
+    """Two runs report the same, whatever the devices."""
+    one, two = metrics(first), metrics(second)
+    assert [line["step"] for line in one] == [line["step"] for line in two]
+    for line, other in zip(one, two, strict=True):
+        for name in {"loss", "grad_norm", "eval_loss", "learning_rate", "examples"} & set(line):
+            assert line[name] == pytest.approx(other[name], rel=1e-4)  # another order of summation in float32
 
 
 def final_weights(workdir):

@@ -10,10 +10,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from keras_vit import _storage
+
 from .tpus import Slice
 
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
+COPIES = "/root/.keras"  # directory of the local copies of buckets in a container
+DROPPED = "\0"  # in a line of a template that is left out
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 _FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on its own line, or within a line
 
@@ -43,12 +47,16 @@ class Job:
         if self.recipe_file:
             with open(self.recipe_file, encoding="utf-8") as source:
                 recipe = source.read()
+        in_bucket = _storage.is_address(self.workdir)
         values = {
             "name": name,
             "image": json.dumps(self.image),
             "run": shlex.quote(self.workdir),
             "parent": shlex.quote(os.path.dirname(self.workdir)),
-            "mount": "/" + self.workdir.split("/")[1],
+            "mount": COPIES if in_bucket else "/" + self.workdir.split("/")[1],
+            "if_volume": DROPPED if in_bucket else "",
+            "if_bucket": "" if in_bucket else DROPPED,
+            "extras": "cpu,jax,data" + ",buckets" * in_bucket,
             "bin": shlex.quote(os.path.dirname(shutil.which("keras-vit") or sys.executable)),
             "no_gpus": "" if self.gpus else "#",
             "no_spot": "" if self.spot else "# ",
@@ -75,7 +83,7 @@ class Job:
         text = ""
         for template in (TEMPLATES[self.place], *templates):
             with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
-                text += _FIELD.sub(field, file.read())
+                text += re.sub(f".*{DROPPED}.*\n", "", _FIELD.sub(field, file.read()))
         return text
 
 

@@ -6,7 +6,7 @@
 set -uo pipefail
 
 zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
-bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
+{{if_volume}}bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
 name={{name}}
 
 tpu() { gcloud compute tpus "$@" --zone="$zone" --quiet; }
@@ -25,11 +25,12 @@ create() {
 }
 
 setup() { # JAX trains; TensorFlow for the CPU reads the data
+    local mount=true
+    {{if_volume}}mount="sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} && "
+    {{if_volume}}mount+="{ mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
-        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[cpu,jax,data]' 'jax[tpu]' &&
-        sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} &&
-        { mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
+        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"
 }
 
 train() {
