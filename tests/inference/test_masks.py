@@ -132,3 +132,5 @@ def test_masks_of_the_image(tmp_path):
     cut = open_predictor(tmp_path / "model.keras", preprocess="resize_small(20)|central_crop(16)|value_range(-1, 1)")
     with pytest.raises(ValueError, match=r"preprocess=.*central_crop\(16\)"):
         cut.card.at_image_sizes(answers, [content])
+    with pytest.raises(ValueError, match=r"with pad\(2\)"):
+        masks.check_preprocess("decode|resize(12)|pad(2)|value_range(-1, 1)")
