@@ -453,7 +453,7 @@ def test_a_torn_write_leaves_the_former_checkpoint(sharded, tmp_path):
 def test_only_the_newest_parts_are_kept(tmp_path):
     store = sharded_checkpoints.ShardedCheckpointStore(str(tmp_path), 2, devices())
     for step in (1, 2, 3):
-        store.save({"step": np.int64(step), "model/x": np.full(3, step, np.float32)}.items(), best=step == 1)
+        store.save({"step": np.asarray(step), "model/x": np.full(3, step, np.float32)}.items(), best=step == 1)
     store.wait()
     assert listed(str(tmp_path)) == "best (1), 2, 3"
     assert store.restore({"step": ((), "int64"), "model/x": ((3,), "float32")})["model/x"].tolist() == [3, 3, 3]
