@@ -74,6 +74,15 @@ def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
     assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == "again" and os.listdir(place) == ["a.txt"]
 
 
+def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
+    with _storage.written(RUN) as folder:
+        save(folder, 1)
+    with _storage.written(RUN) as folder:
+        save(folder, 2)
+    removed = [line for line in store.log if line.startswith("rm bucket/run/")]
+    assert removed == ["rm bucket/run/checkpoints/1.json", "rm bucket/run/checkpoints/1.data"]
+
+
 @pytest.mark.parametrize("uploads", range(1, 6))
 def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa: F811
     """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""

@@ -50,7 +50,10 @@ def test_files_are_those_of_pillow(values):
 
 def test_files_of_images():
     pixels = tiny.arrays(1, 20, 30)[0]
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(masks.to_png(pixels)))), pixels)
+    for channels, mode in (([0], "L"), ([0, 1, 2], "RGB"), ([0, 1, 2, 0], "RGBA")):
+        opened = Image.open(io.BytesIO(masks.to_png(pixels[..., channels])))
+        assert opened.mode == mode
+        np.testing.assert_array_equal(np.asarray(opened).reshape(20, 30, -1), pixels[..., channels])
     with pytest.raises(ValueError, match="colors"):
         masks.from_png(masks.to_png(pixels))
 

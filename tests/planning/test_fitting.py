@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import re
 import shutil
 
@@ -155,6 +156,13 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
     assert fitted(photos, "ViT_L16").model.image_size == 224
     machine(gpus=1, memory=80e9)
     assert fitted(photos, "ViT_H14").model.image_size == 378  # a multiple of its patch size
+
+
+def test_a_gpu_whose_memory_is_not_known(monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
+    for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
+        monkeypatch.setattr(fitting.memory, "gpu_memory", lambda found=found: found)
+        assert fitting.machine()[:2] == (2, expected)
 
 
 def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, photos):
@@ -329,6 +337,8 @@ def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, mac
 def test_data_that_are_too_few_or_missing(machine, tmp_path):
     pictures.folder(tmp_path / "one", classes=("cat",))
     pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    pictures.folder(tmp_path / "enough", classes=("cat", "dog"), count=3)  # two of each class, and one to test with
+    assert recipe_of(Choices(str(tmp_path / "enough"), model="ViT_Ti16")).data.eval_split == "test"
     for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             recipe_of(Choices(str(tmp_path / name), model="ViT_Ti16"))

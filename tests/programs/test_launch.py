@@ -59,6 +59,8 @@ def launch(*arguments):
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--gpus=2"], ["takes --accelerator", "Received: --gpus"]),
         (["digits", "--on=kubernetes", "--workdir=runs/a"], ["--workdir", "/shared/runs/s16", "runs/a"]),
+        (["digits", "--on=kubernetes", "--workdir=/a"], ["--workdir", "/shared/runs/s16", "--workdir=/a"]),
+        (["digits", "--on=slurm", "--gpus=0", "--tasks_per_node=7"], ["data.batch_size", "7 replicas"]),
         (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
         (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
         (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),

@@ -120,7 +120,8 @@ def test_restarts_without_progress_are_bounded(supervise, caplog):
     def resumed(step):
         return {0: worker(75, f"Resuming from the checkpoint of step {step}"), 1: worker(-9)}
 
-    assert supervise({1: worker(-9)}, {1: worker(-9)}, {})[::2] == (1, 2)
+    died = {1: worker(-9), 2: worker(-11)}  # the first is named
+    assert supervise(died, died, {}, processes=3)[::2] == (1, 2)
     assert "started 2 times (worker 1 died by SIGKILL), 0:00: 2 starts in a row brought no newer" in caplog.text
     assert caplog.records[-1].levelname == "ERROR"
     assert supervise(resumed(10), resumed(20), resumed(30), {})[::2] == (0, 4)

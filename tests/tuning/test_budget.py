@@ -44,7 +44,7 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     fields = budget.fields(recipe, backend, data, started=100.0)
     measured = clock.now - 120 - COMPILING
     left = 600 - 20 - COMPILING - measured - COMPILING  # what comes is built and compiled again
-    assert 0.75 * left < fields["total_steps"] * seconds <= 0.8 * left
+    assert -1e-6 < 0.8 * left - fields["total_steps"] * seconds < seconds + 1e-6
     assert len(backend.ran) >= 4 and backend.ran == list(range(len(backend.ran))) and measured < 20
     assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
 
