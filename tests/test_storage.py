@@ -74,6 +74,15 @@ def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
     assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == "again" and os.listdir(place) == ["a.txt"]
 
 
+def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
+    with _storage.written(RUN) as folder:
+        save(folder, 1)
+    with _storage.written(RUN) as folder:
+        save(folder, 2)
+    removed = [line for line in store.log if line.startswith("rm bucket/run/")]
+    assert removed == ["rm bucket/run/checkpoints/1.json", "rm bucket/run/checkpoints/1.data"]
+
+
 @pytest.mark.parametrize("uploads", range(1, 6))
 def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa: F811
     """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""
@@ -114,6 +123,35 @@ def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # 
     assert objects()["bucket/served/1/saved_model.pb"] == "saved_model.pb"
 
 
+@pytest.mark.parametrize("name", ["ETag", "etag", "generation", "LastModified"])
+def test_an_object_that_was_replaced_is_read_again(name, store, monkeypatch):  # noqa: F811
+    """Each of the names under which S3 and Google Cloud identify an object, of the same size at the same time."""
+    states = {}
+    info = lambda self, path, **_: {"name": path, "type": "file", "size": 1, **states}  # noqa: E731
+    monkeypatch.setattr(ObjectStore, "find", lambda self, path, **_: {f"{path}/a.txt": info(self, f"{path}/a.txt")})
+    for content, state in (("1", "x"), ("2", "y"), ("3", "y")):
+        write(store.root / "bucket" / "run", a_txt=content)
+        states[name] = state
+        assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == min(content, "2")
+
+
+def test_folders_with_similar_names_are_published_apart(store):  # noqa: F811
+    with _storage.written(RUN) as folder, _storage.written(f"{RUN}2") as other:
+        write(folder, a_txt="a")
+        store.log.clear()
+        _storage.publish(other)
+        assert not store.log
+        _storage.publish(f"{folder}/a.txt")
+        assert store.log == ["put bucket/run/a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("s3://a/b", True), ("gs://a/b", True), ("gs://vit_models/a", False), ("hf:a/b", False)]
+)
+def test_published_weights_are_not_addresses(path, expected):
+    assert _storage.is_address(path) == expected
+
+
 def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
     write(store.root / "bucket", m_tflite="model", m_tflite_json="{}", config_json="{}", other_tflite="x")
     place = pathlib.Path(_storage.fetched("s3://bucket/m.tflite"))
@@ -127,12 +165,14 @@ def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
 
 
 def test_checkpoints_are_read_where_they_are_needed(store):  # noqa: F811
-    write(store.root / "bucket" / "run", model_keras="weights", checkpoints__5_data="arrays", config_json="{}")
+    contents = {"metrics_jsonl": "{}", "model_keras": "weights", "checkpoints__5_data": "a", "tensorboard__e": "events"}
+    write(store.root / "bucket" / "run", **contents)
     sizes = []
     for options in ({"small": True}, {}, {"checkpoint": "best"}, {}):
         place = pathlib.Path(_storage.fetched(RUN, **options))
-        sizes.append([(place / name).stat().st_size for name in ("config.json", "model.keras", "checkpoints/5.data")])
-    assert sizes == [[2, 0, 0], [2, 7, 0], [2, 7, 6], [2, 7, 6]]
+        names = ("metrics.jsonl", "model.keras", "checkpoints/5.data", "tensorboard/e")
+        sizes.append([(place / name).stat().st_size for name in names])
+    assert sizes == [[2, 0, 0, 0], [2, 7, 0, 0], [2, 7, 1, 6], [2, 7, 1, 6]]
 
 
 def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
@@ -146,6 +186,12 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
             pass
         (owner,) = (path for path in (store.root / "bucket").iterdir() if "owner" in path.name)
     assert not owner.exists()
+    owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "other"}))
+    monkeypatch.setattr(_lock, "SILENCE", 60)
+    threading.Timer(0.1, owner.unlink).start()  # the owner ends while this process waits for a sign
+    with _storage.written(RUN):
+        pass
+    monkeypatch.setattr(_lock, "SILENCE", 0.4)
     owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "other"}))
     with _storage.written(RUN):
         assert json.loads(owner.read_text())["process"] == os.getpid()

@@ -198,7 +198,7 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         )
     accuracies = comparison.reference_accuracy, comparison.accuracy
     if tolerance.accuracy_drop is not None and accuracies[0] is not None and accuracies[1] is not None:
-        drop = accuracies[0] - accuracies[1]
+        drop = round(accuracies[0] - accuracies[1], 9)  # 1.0 - 0.99 is larger than 0.01
         if drop > tolerance.accuracy_drop:
             problems.append(
                 f"the accuracy falls by {percent(drop, 2)}, expected at most {percent(tolerance.accuracy_drop, 2)}: "

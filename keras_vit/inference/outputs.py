@@ -110,7 +110,7 @@ def as_text(answer: Parts, kind: str = "probabilities") -> str:
 
 def as_number(value: float) -> str:
     """Format a number with five significant digits, but never round its integer part: 1953.4, 128250, 0.031250."""
-    return f"{value:.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:.5g}"
+    return f"{value:.0f}" if 99_999.5 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
 def as_json(answer: Parts, kind: str = "probabilities") -> dict[str, Any]:

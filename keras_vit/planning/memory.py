@@ -49,10 +49,9 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
         )
     if needed > free:
         advice = _advice(recipe, lambda changed: need_of(changed)[1], free, backend.num_replicas)
-        logging.warning(
-            "Training takes about %s of memory, but %s %s. The system may kill this program. %s",
-            *(_gb(needed), _gb(free), "a device has" if on_gpu else "are free", advice),
-        )
+        available = f"a device has {_gb(free)}" if on_gpu else f"{_gb(free)} are free"
+        text = "Training takes about %s of memory, but %s. The system may kill this program. %s"
+        logging.warning(text, _gb(needed), available, advice)
 
 
 def _advice(recipe: recipes.Recipe, bytes_of: Callable, free: float, devices: int) -> str:

@@ -31,13 +31,6 @@ def run(environment, output, *flags):
     return done, {row["row"]: row for row in rows}
 
 
-@pytest.mark.slow
-def test_a_row_runs_without_tensorflow(environment, tmp_path):
-    done, rows = run(environment, tmp_path, "--minutes=200", "--rows=correctness")
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert list(rows) == ["correctness"] and max(rows["correctness"]["errors"].values()) < 0.05
-
-
 @selection.EXHAUSTIVE
 def test_the_program_runs_without_tensorflow(environment, tmp_path):
     done, rows = run(environment, tmp_path, "--minutes=200")

@@ -90,8 +90,9 @@ def test_comparison_by_hand():
 
 
 @pytest.mark.slow
-def test_another_mask_is_refused(model, tmp_path, monkeypatch):
+def test_another_mask_is_refused(tmp_path, monkeypatch):
     """An artifact whose files of masks are those of another size of the input is not written."""
+    model = tiny.model(num_layers=1, head=models.LinearSegmenter(3))
     monkeypatch.setattr("keras_vit.exporting.mask_signatures.resized", lambda mask, size: mask)
     with pytest.raises(verify.VerificationError, match="serving_default"):
         export(model, tmp_path, images=contents(), preprocess=tiny.PREPROCESS)

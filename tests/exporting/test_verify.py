@@ -94,7 +94,7 @@ def test_unreadable_pictures_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("precision", "drop", "passes"), [("int8", 0.008, True), ("int8", 0.02, False), ("int16x8", 0.02, False)]
+    ("precision", "drop", "passes"), [("int8", 0.01, True), ("int8", 0.012, False), ("int16x8", 0.02, False)]
 )
 def test_an_integer_file_may_lose_one_point_of_accuracy(precision, drop, passes):
     """500 images, of which the artifact names some wrongly; it agrees with the model on all others."""

@@ -29,11 +29,22 @@ def test_every_signature_and_batch_size_is_run_and_written(artifact):
         assert name.encode() in record
 
 
-def test_a_server_takes_a_thousand_records(tmp_path):
+def test_requests_have_the_shape_of_the_input():
+    kinds = {"serve_images": tf.uint8, "serve_tensor": tf.float32}
+    inputs = {name: {"images": types.SimpleNamespace(dtype=kind.as_datatype_enum)} for name, kind in kinds.items()}
+    signatures = {name: types.SimpleNamespace(inputs=given) for name, given in inputs.items()}
+    artifact = types.SimpleNamespace(card=types.SimpleNamespace(image_shape=(8, 16, 3)), signatures=signatures)
+    found = list(warmup._requests(artifact, [b"a", b"b"], [3]))
+    assert [(name, given["images"].shape) for name, given in found] == [(name, (3, 8, 16, 3)) for name in kinds]
+
+
+def test_a_server_takes_a_thousand_records(tmp_path, monkeypatch):
     artifact = types.SimpleNamespace(path=str(tmp_path), signatures=dict.fromkeys("abcde"))
     with pytest.raises(ValueError, match="at most 1000 requests. Received: 1005"):
         warmup.write(artifact, "pets", tiny.images(1).contents, [1] * 201)
     assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(warmup, "_requests", lambda *_: iter(()))
+    assert warmup.write(artifact, "pets", tiny.images(1).contents, [1] * 200) == []
 
 
 def test_bytes_of_a_prediction_log():

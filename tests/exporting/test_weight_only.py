@@ -50,6 +50,18 @@ def test_every_format_computes_with_the_rounded_kernels(name, tmp_path):
     answers = keras.ops.softmax(expected(images, training=False))
     np.testing.assert_allclose(artifact.predict(images), answers, atol=1e-5)  # float32 sums in another order
     assert np.abs(answers - keras.ops.softmax(model(images, training=False))).max() > 1e-4
+    if name.endswith(".tflite"):
+        starts = starts_of_weights((tmp_path / name).read_bytes())
+        assert len(starts) > 8 and not any(start % 16 for start in starts)  # TFLite's schema: force_align
+
+
+def starts_of_weights(content):
+    """The places of the buffers of a TFLite file."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content, 0)
+    buffers = [model.Buffers(index)._tab for index in range(model.BuffersLength())]
+    return [table.Vector(table.Offset(4)) for table in buffers if table.Offset(4)]
 
 
 @pytest.mark.slow

@@ -49,6 +49,22 @@ class Clock:
         return self.now
 
 
+def test_figures_are_in_the_units_of_their_columns():
+    times = {"p50_ms": 2.0, "p95_ms": 3.5, "p99_ms": 4.25, "images_per_second": 500.0}
+    one = {"path": "a", "kind": "tflite", "precision": "float32", "agreement": 0.995, "bytes": 2_500_000, **times}
+    rows = [one | {"batch_size": 1, "peak_memory": 81_400_000}]
+    rows += [one | {"path": "b", "batch_size": 8, "peak_memory": 9e7, "agreement": None, "p50_ms": 9.0, "p95_ms": 9.5}]
+    rows += [one | {"path": "c", "batch_size": 8, "peak_memory": 9e7, "agreement": None, "p50_ms": 8.0, "p95_ms": 9.9}]
+    head, first, second, _ = latency.table(rows).splitlines()
+    assert first.split() == ["tflite", "float32", "99.50%", "2.5", "1", "2.00", "3.50", "4.25", "500.0", "81"]
+    assert second.split() == ["tflite", "float32", "2.5", "8", "9.00", "9.50", "4.25", "500.0", "90"]
+    assert head.index("batch") + len("batch") == first.index("  1  ") + 3 == second.index("  8  ") + 3
+    assert latency.fastest(rows).splitlines() == [
+        "Fastest with batch size 1: a (tflite, float32, agreement 99.50%), 2.00 ms.",
+        "Fastest with batch size 8: c (tflite, float32), 8.00 ms.",
+    ]
+
+
 def test_the_first_calls_do_not_count(monkeypatch):
     clock = Clock([9.0] * 5 + [1.0, 3.0, 2.0])
     monkeypatch.setattr(latency, "time", types.SimpleNamespace(perf_counter=clock.perf_counter))

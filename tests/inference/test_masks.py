@@ -50,7 +50,10 @@ def test_files_are_those_of_pillow(values):
 
 def test_files_of_images():
     pixels = tiny.arrays(1, 20, 30)[0]
-    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(masks.to_png(pixels)))), pixels)
+    for channels, mode in (([0], "L"), ([0, 1, 2], "RGB"), ([0, 1, 2, 0], "RGBA")):
+        opened = Image.open(io.BytesIO(masks.to_png(pixels[..., channels])))
+        assert opened.mode == mode
+        np.testing.assert_array_equal(np.asarray(opened).reshape(20, 30, -1), pixels[..., channels])
     with pytest.raises(ValueError, match="colors"):
         masks.from_png(masks.to_png(pixels))
 
@@ -132,3 +135,5 @@ def test_masks_of_the_image(tmp_path):
     cut = open_predictor(tmp_path / "model.keras", preprocess="resize_small(20)|central_crop(16)|value_range(-1, 1)")
     with pytest.raises(ValueError, match=r"preprocess=.*central_crop\(16\)"):
         cut.card.at_image_sizes(answers, [content])
+    with pytest.raises(ValueError, match=r"with pad\(2\)"):
+        masks.check_preprocess("decode|resize(12)|pad(2)|value_range(-1, 1)")

@@ -91,11 +91,30 @@ def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
     assert fill(path, []) == NAMES[:2]
 
 
+def test_a_large_file_is_written_less_often(tmp_path, monkeypatch):
+    """A write that takes 3 s is followed by one after a minute."""
+    times = iter([100.0, 103.0, 163.0, 163.1, 163.1, 163.1])
+    path = tmp_path / "table.csv"
+    with tables.opened(str(path)) as table:
+        table.begin(CARD, 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(tables.time, "monotonic", lambda: next(times))
+            table.write()
+            for name, rows in zip(NAMES[:2], (0, 2), strict=True):
+                table.add(found(name))
+                assert len(read(path)) == rows
+
+
+def test_columns_are_those_of_the_classes_that_there_are():
+    assert list(tables.columns_of(CARD, 9))[-5:] == ["label_7", "probability_7", "uncertainty", "error", "model"]
+
+
 def test_other_predictions_are_refused_and_kept(tmp_path):
     path = tmp_path / "table.csv"
     fill(path, [found(NAMES[0])])
     before = path.read_bytes()
     others = [{"model_sha256": "2"}, {"preprocess": "decode|resize(8)"}, {"class_names": ("x", *CARD.class_names[1:])}]
+    others += [{"output": "sigmoid"}, {"image_shape": (8, 8, 3)}]
     for other in others:
         with pytest.raises(ValueError, match=r"table\.csv.*another model"):
             fill(path, [], dataclasses.replace(CARD, **other))

@@ -96,11 +96,11 @@ def test_a_function():
 
 def test_numbers_read_well():
     answer = outputs.parts(
-        np.float32([1953.42, 128249.6, 19.99, 0.03125, -3, 1e5, -128249.6]), list("abcdefg"), "values"
+        np.float32([1953.42, 128249.6, 19.99, 0.03125, -3, 99999.7, 99999.4, -128249.6]), list("abcdefgh"), "values"
     )
     lines = outputs.as_text(answer, "values").splitlines()
     assert [line.split()[1] for line in lines] == [
-        *("1953.4", "128250", "19.99", "0.03125", "-3", "100000", "-128250"),
+        *("1953.4", "128250", "19.99", "0.03125", "-3", "100000", "99999", "-128250"),
     ]
     assert len({len(line) for line in lines}) == 1
     assert outputs.as_json(outputs.parts(np.float32([41.2]), ["age"], "values"), "values") == {"values": {"age": 41.2}}

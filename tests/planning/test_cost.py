@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.layers import kernels
-from keras_vit.models import MaskedAutoencoder, ViTConfig
+from keras_vit.models import MaskedAutoencoder, VisionTransformer, ViTConfig
 from keras_vit.models.layer_walk import walk
 from keras_vit.planning import cost, plan
 from keras_vit.training import run_directory
@@ -68,6 +68,17 @@ def test_built_models_have_the_counted_weights_and_operations(name):
     assert counted.macs == graph_macs(model)
 
 
+def test_sides_of_images_and_patches_count_apart():
+    """Images and patches that are higher than wide."""
+    sizes = {**tiny.ARGUMENTS, "image_size": (24, 12), "patch_size": (3, 2), "position_embedding": "learned2d"}
+    model = VisionTransformer(**sizes, classes=2)
+    counted = cost.of_config(model.config)
+    assert counted.parameters == sum(int(np.prod(weight.shape)) for weight in model.trainable_variables)
+    assert counted.macs == graph_macs(model)
+    tall, wide = (cost.of_variant("BiT-R50x1", image_size=size) for size in ((129, 65), (65, 129)))
+    assert tall == wide
+
+
 @pytest.mark.parametrize("options", [{}, {"layer_scale": 0.1, "head_dim": 4, "output_projection": "no_bias"}])
 def test_masked_autoencoders_have_the_counted_weights(options):
     """The options of the encoder counted for the decoder, too, which does not have them."""
@@ -125,6 +136,8 @@ def test_plan_of_a_recipe():
     assert planned.examples_seen == 512_000
     # Weight 4, gradient and its sum 8, first moment 2, second moment 4, average 4.
     assert planned.weights_bytes == 22 * COUNTS["ViT-B/16"]
+    stored = recipes.replace(recipe, {"precision": "bfloat16"})  # weights of two bytes
+    assert plan.of_recipe(stored, classes=1000, devices=8).weights_bytes == 20 * COUNTS["ViT-B/16"]
     assert planned.activations_bytes == planned.cost.activations * (512 // 8 // 4) * 2
     # 17.56 G * 6 * 512,000 operations; at the whole peak of 61.5e12 a core and second that is 877 s.
     assert planned.core_days(1.0) * 86_400 == pytest.approx(877, rel=0.01)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import re
 import shutil
 
@@ -11,7 +12,7 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
-from keras_vit.planning import fitting, rules
+from keras_vit.planning import fitting, plan, rules
 from keras_vit.program.chosen_recipe import Choices, recipe_of, seconds_of
 from tests.data import pictures
 from tests.recipe import toy
@@ -99,14 +100,40 @@ def test_images_seen(images, outputs, expected):
     assert (fields["stop_after"] > 0) == (images < 20_000)
 
 
+@pytest.mark.parametrize(
+    ("images", "outputs", "expected"),
+    [(100, 3, 30_000), (100, 99, 200_000), (1_000, 3, 60_000), (10_000, 3, 600_000)],
+)
+def test_images_seen_from_scratch(images, outputs, expected):
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
+
+
+def test_large_data_sets_are_seen_as_bit_sees_them():
+    seen = [rules.images_seen(dataclasses.replace(FACTS, images=n), PRETRAINED) for n in (499_999, 500_000)]
+    assert seen == [128 * 10_000, 128 * 20_000]
+    seen = [
+        rules.images_seen(dataclasses.replace(FACTS, images=n, labels="mask"), PRETRAINED) for n in (19_999, 20_000)
+    ]
+    assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
+
+
+def test_time_that_an_adaptation_takes():
+    """Two thirds of all operations without the gradients of the weights, one third without a backward pass."""
+    adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
+    seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
+    assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
+
+
 @pytest.mark.parametrize("test_images", [0, 1, 400, 50_000])
-@pytest.mark.parametrize("total", [1, 7, 99, 5_000])
+@pytest.mark.parametrize("total", [1, 7, 99, 20_000])
 def test_evaluations_take_a_part_of_the_time(total, test_images):
     fields = rules.of_steps(total, 32, test_images)
     evaluations = -(-total // fields["eval_every"])
     assert 1 <= evaluations <= 10
     assert evaluations == 1 or evaluations * test_images <= 0.4 * total * 32
-    assert fields["optim.schedule.warmup_steps"] < total == fields["total_steps"]
+    assert fields["optim.schedule.warmup_steps"] == {1: 0, 7: 0, 99: 9, 20_000: 500}[total]
+    assert total == fields["total_steps"]
 
 
 # The machine
@@ -133,12 +160,21 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
     assert fitted(photos, "ViT_H14").model.image_size == 378  # a multiple of its patch size
 
 
+def test_a_gpu_whose_memory_is_not_known(monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
+    for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
+        monkeypatch.setattr(fitting.memory, "gpu_memory", lambda found=found: found)
+        assert fitting.machine()[:2] == (2, expected)
+
+
 def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, photos):
-    parts = []
-    for memory in (1e12, 4e9, 5e8):
+    machine(memory=1e12, cores=64)
+    whole = fitted(photos)
+    assert whole.optim.accumulation_steps == 1
+    needed = plan.of_recipe(whole, 3).total_bytes
+    for memory, parts in ((2 * needed, 1), (2 * needed - 1e3, 2), (5e8, 32)):  # half of the memory, and a little less
         machine(memory=memory, cores=64)
-        parts.append(fitted(photos).optim.accumulation_steps)
-    assert parts == sorted(parts) and parts[0] == 1 and parts[-1] == 32
+        assert fitted(photos).optim.accumulation_steps == parts
     machine(gpus=4, memory=1e9)  # each device computes one image at a time
     assert fitted(photos, "ViT_B16").optim.accumulation_steps == 8
 
@@ -211,6 +247,22 @@ def test_rules_follow_the_settings_of_the_user(machine, photos):
     for field in recipes.OF_TIME:
         with pytest.raises(ValueError, match=f"either the time or {field}"):
             of(time="5m", settings={field: 5})
+        with pytest.raises(ValueError, match=f"either the time or {field}"):
+            of(settings={"time": 300.0, field: 5})
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ({"data": "/a/photos/"}, "runs/photos"),
+        ({"data": "folder:/a/images#masks=/a/masks"}, "runs/images"),
+        ({"config": "recipes/mine.py"}, "runs/mine"),
+        ({"config": "digits", "data": "npz:mine.npz"}, "runs/mine.npz"),
+        ({"data": "/"}, "runs/run"),
+    ],
+)
+def test_a_run_is_named_after_its_data(choices, expected):
+    assert Choices(**choices).workdir() == expected
 
 
 @pytest.mark.parametrize(
@@ -284,6 +336,8 @@ def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, mac
 def test_data_that_are_too_few_or_missing(machine, tmp_path):
     pictures.folder(tmp_path / "one", classes=("cat",))
     pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    pictures.folder(tmp_path / "enough", classes=("cat", "dog"), count=3)  # two of each class, and one to test with
+    assert recipe_of(Choices(str(tmp_path / "enough"), model="ViT_Ti16")).data.eval_split == "test"
     for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
         with pytest.raises((ValueError, FileNotFoundError), match=said):
             recipe_of(Choices(str(tmp_path / name), model="ViT_Ti16"))
@@ -314,8 +368,9 @@ def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, c
     for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         keras.utils.save_img(tmp_path / f"{name}.png", np.zeros((4, 4, 3)), scale=False)
-    for balance in (0.0, 1.0):
+    for balance, many in ((0.0, 6), (1.0, 6), (0.0, 5)):
+        (tmp_path / "train/many/5.png").unlink() if many == 5 else None
         caplog.clear()
         recipe_of(Choices(str(tmp_path), model="ViT_Ti16", settings={"class_balance": balance}))
-        named = [text for text in caplog.messages if re.search("from 2 of 'few' to 6 of 'many'", text)]
-        assert len(named) == (not balance)
+        named = [text for text in caplog.messages if re.search(f"from 2 of 'few' to {many} of 'many'", text)]
+        assert len(named) == (not balance and many == 6)  # three times as many, not fewer

@@ -82,7 +82,7 @@ def test_the_advice_fits_and_a_smaller_change_does_not(machine):
     (warnings, free) = (machine(8, 3), 3 * GB)
     memory.check(recipe(), backend(), 10, 3)
     (warning,) = warnings
-    assert "and 3.0 GB are free" in warning
+    assert "but 3.0 GB are free" in warning
     assert advised(warning) == [("optim.accumulation_steps", "4")]
     assert plan.of_recipe(recipe(accumulation_steps=4), 10).total_bytes <= free
     assert plan.of_recipe(recipe(accumulation_steps=2), 10).total_bytes > free
@@ -96,10 +96,21 @@ def test_two_changes_where_one_is_not_enough(machine):
     assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 
 
-def test_what_no_change_helps(machine):
-    warnings = machine(8, 0.4)
-    memory.check(recipe(), backend(), 10, 3)
-    assert "Not even one image at a time fits" in warnings[0]
+def test_one_image_at_a_time_is_the_last_change(machine):
+    needed = plan.of_recipe(recipes.replace(recipe(accumulation_steps=64), {"model.remat": "blocks"}), 10).total_bytes
+    for free, words in ((needed, "accumulation_steps=64"), (needed - 1e3, "Not even one image at a time fits")):
+        warnings = machine(8, (free + 1) / GB)
+        memory.check(recipe(), backend(), 10, 3)
+        assert words in warnings[-1]
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_gpu_needs_no_memory_for_the_programs_graph(fits, machine, monkeypatch):
+    warnings, planned = machine(8, 0), plan.of_recipe(recipe(), 10, devices=2)
+    needed = planned.weights_bytes + planned.peak_bytes
+    monkeypatch.setattr(memory, "gpu_memory", lambda: needed - (not fits))
+    memory.check(recipe(), backend("gpu", replicas=2), 10, 3)
+    assert [f"but a device has {needed / GB:.1f} GB" in warning for warning in warnings] == [True] * (not fits)
 
 
 def test_weights_that_exceed_the_machine_are_refused(machine):
@@ -163,6 +174,9 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
     assert memory.machine_memory() == (4000, 1500)
 
 
-def test_the_memory_of_this_machine():
+def test_the_memory_of_this_machine(monkeypatch):
     total, free = memory.machine_memory()
     assert 0 < free <= total
+    monkeypatch.setattr(memory, "_control_groups", lambda: iter(()))
+    monkeypatch.setattr(memory, "_entries", lambda path: {"MemAvailable": 2048.0})
+    assert memory.machine_memory()[1] == 2**21  # /proc/meminfo is in KiB

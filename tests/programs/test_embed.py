@@ -164,6 +164,14 @@ def test_parts_of_a_call_that_differs_are_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"values of: keras_vit\."):
         patch.setattr(program, "__version__", "0")
         begin()
+    time = image.stat().st_mtime_ns
+    image.write_bytes(b"ab")
+    os.utime(image, ns=(time, time))
+    with pytest.raises(ValueError, match=r"values of: images\."):
+        begin()
+    image.write_bytes(b"a")
+    os.utime(image, ns=(time, time))
+    assert begin() == key
     os.utime(image, ns=(0, 0))
     with pytest.raises(ValueError, match=r"values of: images\."):
         begin()

@@ -67,6 +67,8 @@ def launch(*arguments):
             ["--workdir", "gs://my-bucket/runs/s16", "gs://bucket"],
         ),
         (["digits", "--on=slurm", "--workdir=gs://bucket/a"], ["--workdir", "must be mounted", "gs://bucket/a"]),
+        (["digits", "--on=kubernetes", "--workdir=/a"], ["--workdir", "/shared/runs/s16", "--workdir=/a"]),
+        (["digits", "--on=slurm", "--gpus=0", "--tasks_per_node=7"], ["data.batch_size", "7 replicas"]),
         (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
         (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
         (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),

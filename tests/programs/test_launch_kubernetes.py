@@ -160,8 +160,22 @@ def test_hosts_of_eight_chips():
         with pytest.raises(ValueError, match="--chips_per_vm of .* must be 4.* Received"):
             tpus.parse(name, chips_per_vm)
     for name in ("v6e-2", "v6e-12", "v4-4", "v4-7", "v6e-0"):
-        with pytest.raises(ValueError, match=f"--accelerator .* Received: {name}"):
+        counted = "TensorCores.* such as v4-8, v4-16," if name[:2] == "v4" else "chips.* such as v6e-4, v6e-8,"
+        with pytest.raises(ValueError, match=f"--accelerator counts {counted}.* Received: {name}"):
             tpus.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "name"),
+    [
+        ("/shared/runs/S_16.b", "s-16-b"),
+        ("/shared/16-digits", "run-16-digits"),
+        ("/shared/__", "run"),
+        (f"/shared/{'a' * 39}_b", "a" * 39),  # at most 40 characters, of which a hyphen must not be the last
+    ],
+)
+def test_names_of_resources(workdir, name):
+    assert files.resource_name(workdir) == name
 
 
 GCLOUD = """#!/bin/bash

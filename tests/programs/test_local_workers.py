@@ -13,10 +13,10 @@ from train.launching import local
 
 
 class Worker:
-    """A worker that logs some lines and ends with a code; with None it runs until a signal comes."""
+    """A worker that logs some lines and ends with a code after some looks; with None it runs until a signal comes."""
 
-    def __init__(self, lines, code, log, deaf=False):
-        self.code, self.deaf, self.signals = code, deaf, []
+    def __init__(self, lines, code, log, deaf=False, looks=0):
+        self.code, self.deaf, self.looks, self.signals = code, deaf, looks, []
         with open(log, "a") as file:
             file.writelines(f"{line}\n" for line in lines)
 
@@ -25,13 +25,15 @@ class Worker:
         return self.code
 
     def poll(self):
-        return self.code
+        self.looks -= 1
+        return None if self.looks >= 0 else self.code
 
     def wait(self):
         assert self.code is not None
 
     def send_signal(self, number):
         self.signals.append(number)
+        self.looks = 0
         if number == signal.SIGKILL or not self.deaf:
             self.code = -number if number == signal.SIGKILL else 75
 
@@ -103,12 +105,25 @@ def test_a_worker_that_hangs_is_named_and_killed(supervise, caplog):
     assert "Worker 1 does not end like the others" in caplog.text and "worker 1 hung" in caplog.text
 
 
+@pytest.mark.parametrize(("code", "patience"), [(75, "SAVING"), (70, "PATIENCE")])
+def test_workers_that_may_save_have_their_own_time(supervise, code, patience, monkeypatch, caplog):
+    """A worker that ends a little later than the others is killed only where no time is left."""
+    for seconds in (60, 0):
+        for name in ("SAVING", "PATIENCE"):
+            monkeypatch.setattr(local, name, seconds if name == patience else 60 - seconds)
+        caplog.clear()
+        supervise({0: worker(code), 1: worker(75, looks=5)}, {})
+        assert ("Worker 1 does not end like the others" in caplog.text) == (not seconds)
+
+
 def test_restarts_without_progress_are_bounded(supervise, caplog):
     def resumed(step):
         return {0: worker(75, f"Resuming from the checkpoint of step {step}"), 1: worker(-9)}
 
-    assert supervise({1: worker(-9)}, {1: worker(-9)}, {})[::2] == (1, 2)
-    assert "2 starts in a row brought no newer checkpoint" in caplog.text
+    died = {1: worker(-9), 2: worker(-11)}  # the first is named
+    assert supervise(died, died, {}, processes=3)[::2] == (1, 2)
+    assert "started 2 times (worker 1 died by SIGKILL), 0:00: 2 starts in a row brought no newer" in caplog.text
+    assert caplog.records[-1].levelname == "ERROR"
     assert supervise(resumed(10), resumed(20), resumed(30), {})[::2] == (0, 4)
     assert supervise(resumed(10), resumed(20), resumed(20), {})[::2] == (1, 3)
 
@@ -145,3 +160,16 @@ def test_gpus_are_divided_among_the_workers(monkeypatch):
     assert given == ["0,1", "3,7"]
     with pytest.raises(ValueError, match="4 GPUs must divide evenly.*Received: 3 processes"):
         local.environments(3, "tensorflow")
+
+
+def test_gpus_that_the_driver_lists_are_divided(tmp_path, monkeypatch):
+    """Without a driver, or where the driver fails and prints a message, there are none."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert local._gpus() == []
+    for code, gpus in ((0, ["0", "1"]), (9, [])):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho 0\necho 1\nexit {code}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        assert local._gpus() == gpus
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local._gpus() == []

@@ -16,6 +16,7 @@ import pytest
 from keras_vit import _lock
 from keras_vit.evaluators import knn
 from keras_vit.training import load_run, metrics
+from tests import selection
 from tests.training import worlds
 from tools import crash
 
@@ -152,6 +153,7 @@ def test_a_stored_run_resumes(tmp_path):
     assert "Resuming from the checkpoint of step 4" in output
 
 
+@selection.EXHAUSTIVE  # the trajectories of `virtual_devices.py` have both, and `test_replicas_agree` runs the program
 def test_virtual_devices_with_accumulation_follow_one_device(tmp_path, tmp_path_factory):
     """Without dropout, whose draws belong to a replica, two devices and micro-batches give the same metrics.
 

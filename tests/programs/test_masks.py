@@ -21,7 +21,7 @@ NAMES = ("sky", "sea", "sand")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A file with a model that predicts masks."""
-    network = tiny.model(head=models.LinearSegmenter(3))
+    network = tiny.model(num_layers=1, head=models.LinearSegmenter(3))
     network.class_names = NAMES
     path = tmp_path_factory.mktemp("model") / "views.keras"
     network.save(path)

@@ -61,7 +61,6 @@ PROGRAM_SHAPES = [
     ("bit_hyperrule", ""),
     ("cifar10_scratch", None),
     ("mae_linear_probe", ""),
-    ("fashion_mnist", None),
     ("ade20k", "dinov3"),
 ]
 # Cases that differ from another case only in numbers at toy width; their models are built at full size.

@@ -20,7 +20,7 @@ NAMES = ("sky", "sea", "sand")
 
 @pytest.fixture(scope="module")
 def predictor():
-    model = tiny.model(head=models.LinearSegmenter(3))
+    model = tiny.model(num_layers=1, head=models.LinearSegmenter(3))
     model.class_names = NAMES
     return inference.KerasPredictor(model, card_of_model(model, "model", tiny.PREPROCESS))
 

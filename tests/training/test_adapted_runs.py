@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.adaptation.adapt import lora_layers
-from tests import programs
+from tests import programs, selection
 from tests.training import worlds
 
 FLAG = "--adapt=lora(rank=2, alpha=6, layers='query|Dense_0')"
@@ -58,7 +58,7 @@ def test_only_factors_and_head_change_and_have_slots(run):
 
 
 @pytest.mark.slow
-@pytest.mark.long
+@selection.EXHAUSTIVE  # the linear probe of `virtual_devices.py` has frozen weights, and `test_on_jax.py` has LoRA
 def test_two_devices_train_as_one(run, tmp_path):
     fields = {**LORA, **worlds.QUIET, "optim__accumulation_steps": 1}
     worlds.train(tmp_path / "one", FLAG, **fields)

@@ -155,3 +155,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed():
     assert [line.strip() for line in lines[1:]] == ["c20 taken for c0: 4", "c3 taken for c5: 2"]
     table = run_summary.confusion_lines(confusion[:20, :20], names[:20])
     assert len(table) == 2 + 20 and table[2 + 3].split()[1:8] == ["·", "·", "·", "9", "·", "2", "·"]
+    confusion[:12, 12] = np.arange(10, 22)
+    assert [line.split()[0] for line in run_summary.confusion_lines(confusion, names)[1:]] == names[11:1:-1]
+    rows = run_summary.confusion_lines(np.full((2, 2), 1000), ["a", "b"])[2:]
+    assert [line.split() for line in rows] == [["a", "1000", "1000"], ["b", "1000", "1000"]]

@@ -35,9 +35,9 @@ def jax():
     ],
 )
 def test_the_tests_on_jax(part, marks):
-    """The golden trajectories, one and eight devices, resuming, divergence: two processes can take half each."""
+    """The golden trajectories, one and eight devices, resuming, divergence, pixels: two processes take half each."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
-    command.append("tests/training/test_on_jax.py")
+    command += ["tests/training/test_on_jax.py", "tests/training/test_segmentation.py"]
     environment = {**ON_JAX, "PART_OF_TESTS": part}
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:]

@@ -456,6 +456,15 @@ def test_a_torn_write_leaves_the_former_checkpoint(sharded, tmp_path):
     assert not torn.exists()
 
 
+def test_only_the_newest_parts_are_kept(tmp_path):
+    store = sharded_checkpoints.ShardedCheckpointStore(str(tmp_path), 2, devices())
+    for step in (1, 2, 3):
+        store.save({"step": np.asarray(step), "model/x": np.full(3, step, np.float32)}.items(), best=step == 1)
+    store.wait()
+    assert listed(str(tmp_path)) == "best (1), 2, 3"
+    assert store.restore({"step": ((), "int64"), "model/x": ((3,), "float32")})["model/x"].tolist() == [3, 3, 3]
+
+
 def test_weights_of_a_step_are_read_from_parts(sharded):
     checkpoints, path = f"{sharded.directory}/checkpoints", f"{sharded.directory}/checkpoints/best/ckpt_9"
     assert listed(checkpoints) == "best (9), 9" and choose(checkpoints, "best") == path

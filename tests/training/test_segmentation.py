@@ -96,6 +96,10 @@ def test_scores_without_pixels():
     assert np.isnan(segmentation_scores(np.zeros((2, 2)))["miou"])
 
 
+def test_as_many_classes_as_the_memory_of_their_confusion_allows():
+    assert task(outputs=4_096).outputs == 4_096
+
+
 def test_counts_beyond_float32():
     """One more pixel than float32 can count."""
     tally = task(outputs=1).tally((None, ops.zeros((1, 4097, 4097), "int32")), ops.zeros((1, 1, 1, 1)), ops.ones(1))
@@ -107,6 +111,12 @@ def test_lines_and_pictures():
     created.class_names = ("sky", "sea", "sand", "sun")
     lines = created.lines(np.array([[3, 0, 3, 0], [0] * 4, [0, 0, 5, 0], [0] * 4]))
     assert [line.split() for line in lines[1:]] == [["sky", "50.00%"], ["sand", "62.50%"]]
+    for classes in (20, 21):  # the report has twenty lines
+        created.class_names = tuple(f"c{number}" for number in range(classes + 1))
+        lines = created.lines(np.diag([*range(1, classes + 1), 0]))
+        assert len(lines) == 1 + classes and lines[20].split() == ["c19", "100.00%"]
+        assert lines[-1].strip() == ("(the 20 lowest of 21)" if classes == 21 else lines[20].strip())
+    created.class_names = ("sky", "sea", "sand", "sun")
     images = np.full((3, 8, 6, 1), 100, np.uint8)
     shown = created.show({"image": images, "mask": MASKS, "predictions": LOGITS}, None)
     assert [(name, image.shape[-1]) for name, image in shown.images.items()] == [
@@ -122,7 +132,7 @@ def test_lines_and_pictures():
     [
         ("segmentation(classes=3)", 4, "needs masks of 3 classes.*with 4 classes"),
         ("segmentation(class_weights=(1, 2))", 3, "class_weights must have a number for each of the 3"),
-        ("segmentation", 5_000, "at most 4,096 classes"),
+        ("segmentation", 4_097, "at most 4,096 classes.*with 4,097 classes"),
     ],
 )
 def test_data_that_do_not_fit(text, outputs, named):

@@ -12,7 +12,7 @@ from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.segmentation import count
 from keras_vit.inference import open_predictor
 from keras_vit.training.run_directory import load_run, read_metrics
-from tests import programs
+from tests import programs, selection
 from tests.on_jax import ON_JAX
 from tests.training import worlds
 
@@ -133,6 +133,7 @@ def test_replicas_agree(source, tmp_path):
 
 
 @pytest.mark.slow
+@selection.EXHAUSTIVE  # `test_jax.py` runs the tests of the task itself on JAX
 def test_jax_counts_the_same(source, tmp_path):
     worlds.train_alone(tmp_path, environment=ON_JAX, **FIELDS, data__source=source, eval_every=12)
     found, expected = worlds.metrics(tmp_path)[-1], by_hand(tmp_path, source)

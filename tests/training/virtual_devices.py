@@ -12,7 +12,7 @@ import sys
 import tensorflow as tf
 
 MASKED = {"masked, one device": (1, 1), "masked, two replicas, accumulation 2": (2, 2)}  # replicas, micro-batches
-PROBES = {"linear probe, two replicas": 1, "linear probe, two replicas, accumulation 2": 2}  # micro-batches
+PROBES = {"linear probe, two replicas, accumulation 2": 2}  # micro-batches
 
 
 def follow_probe(micro_batches):

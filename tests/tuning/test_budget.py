@@ -45,7 +45,7 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     measured = clock.now - 120 - COMPILING
     # The model and an evaluation of 64 images in batches of 16 are compiled, and the evaluation is run.
     left = 600 - 20 - COMPILING - measured - 2 * COMPILING - 4 * seconds / 2
-    assert 0.75 * left < fields["total_steps"] * seconds <= 0.8 * left
+    assert -1e-6 < 0.8 * left - fields["total_steps"] * seconds < seconds + 1e-6
     assert len(backend.ran) >= 2 and backend.ran == list(range(len(backend.ran))) and 3 <= measured < 3 + 2 * seconds
     assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
 

@@ -60,11 +60,11 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
             if stop and code == exit_codes.LOST_WORKER:
                 reason = f"stopped by {stop.signal}; start the same command again to resume"
             elif code == exit_codes.LOST_WORKER:
-                lost.append(reason)
                 if failures <= restarts:
+                    lost.append(reason)
                     logging.warning("All workers start again from the last checkpoint: %s.", reason)
                     continue
-                code, reason = exit_codes.FAILED, f"{failures} starts in a row brought no newer checkpoint"
+                code, reason = exit_codes.FAILED, f"{failures} starts in a row brought no newer checkpoint: {reason}"
             break
     took = duration(time.monotonic() - began)
     starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
