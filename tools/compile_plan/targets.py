@@ -36,9 +36,9 @@ GENERATIONS = {
     for tpu in (
         Tpu("v3", 123e12, 32 * GIB, 900e9, 4 * 70e9, _PAPER, cores=2, devices=2, dimensions=2),
         Tpu("v4", 275e12, 32 * GIB, 1_200e9, 6 * 50e9, _PAPER, cores=2, devices=1, dimensions=3),
-        Tpu("v5e", 197e12, 16 * GIB, 819e9, 200e9, _DOCS + "v5e", cores=1, devices=1, dimensions=2, network=25e9 / 8),
-        Tpu("v5p", 459e12, 95 * GIB, 2_765e9, 600e9, _DOCS + "v5p", cores=2, devices=1, dimensions=3, network=50e9 / 8),
-        Tpu("v6e", 918e12, 32 * GIB, 1_640e9, 448e9, _DOCS + "v6e", cores=1, devices=1, dimensions=2, network=100e9 / 8),
+        Tpu("v5e", 197e12, 16 * GIB, 819e9, 200e9, _DOCS + "v5e", cores=1, devices=1, dimensions=2, network=3.125e9),
+        Tpu("v5p", 459e12, 95 * GIB, 2_765e9, 600e9, _DOCS + "v5p", cores=2, devices=1, dimensions=3, network=6.25e9),
+        Tpu("v6e", 918e12, 32 * GIB, 1_640e9, 448e9, _DOCS + "v6e", cores=1, devices=1, dimensions=2, network=12.5e9),
     )
 }
 _ALIASES = {"v5litepod": "v5e"}  # its name in gcloud
