@@ -156,7 +156,7 @@ def test_bytes_that_a_device_sends():
     assert program.sent == loop + gathered + scattered + gradient
     # The parts of two slices are added: each slice sends its own part.
     assert program.sent_across == gradient // 4
-    assert hlo.parse(TWO_SLICES.replace("{1,2}x", "{1,2,3,4}x")).sent_across == gradient // 4 * 2 * 3 / 4
+    assert hlo.parse(TWO_SLICES.replace("{1,2}x", "{1:4}x")).sent_across == gradient // 4 * 2 * 3 / 4
     gathers = TWO_SLICES.replace("ALL_REDUCE", "ALL_GATHER").replace("{1,2}x", "{1,2,3,4}x")
     assert hlo.parse(gathers).sent_across == gradient // 4 * 3
 

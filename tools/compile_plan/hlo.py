@@ -112,7 +112,8 @@ class Program:
         kind = instruction.attribute(r'_xla_megascale_transfer_type="(\w+)"')
         if instruction.kind != "send" or not kind:
             return 0
-        slices = len(re.findall(r"\d+", instruction.attribute(r'_xla_megascale_target="\{([^}]*)\}x') or ""))
+        ranges = instruction.attribute(r'_xla_megascale_target="\{([^}]*)\}x') or ""  # 1,2 or 1:4
+        slices = sum(int(last or first) - int(first) + 1 for first, last in re.findall(r"(\d+)(?::(\d+))?", ranges))
         return _SENT[kind.lower().replace("_", "-")](slices) * _operand_size(instruction, others)
 
     def _flops(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
