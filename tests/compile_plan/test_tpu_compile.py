@@ -102,6 +102,27 @@ def test_the_compiler_says_what_does_not_fit():
     assert huge.free < 0
 
 
+@pytest.mark.slow
+def test_bytes_between_two_slices():
+    import jax
+
+    compiler = TpuCompiler(targets.parse("v5e-8", slices=2))
+    mesh = jax.sharding.Mesh(compiler.devices, "devices")
+    parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("devices"))
+    weight, images = (jax.ShapeDtypeStruct((rows, 4096), "float32", sharding=parts) for rows in (4096, 128))
+
+    def step(weight, images):
+        gradient = jax.grad(lambda weight: ((images @ weight) ** 2).mean())(weight)
+        return jax.lax.with_sharding_constraint(weight - gradient, parts)
+
+    compiled = compiler.compile(jax.jit(step, donate_argnums=0), weight, images)
+    whole = 4 * 4096**2
+    # Within a slice, the weight is gathered in bfloat16, the gradient is scattered, and the sum of both is gathered.
+    assert compiled.sent == whole * 7 / 8 * (0.5 + 1 + 1)
+    # Each chip sends its sixteenth of the weight, and its eighth of the gradient of its slice.
+    assert compiled.sent_across == whole / 16 + whole / 8
+
+
 # --- all of them: make test-tpu ---------------------------------------------------------------------------------------
 
 
