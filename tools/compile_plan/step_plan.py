@@ -65,8 +65,8 @@ class Estimate:
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
             "interconnect": result.sent / target.chip.interconnect,
         }
-        if target.slices > 1:
-            bounds["network"] = result.sent_across / target.chip.network
+        if target.network:
+            bounds["network"] = result.sent_across / target.network
         return bounds
 
     @property

@@ -99,6 +99,11 @@ class Target:
         return self.chip.bandwidth / self._each
 
     @property
+    def network(self) -> float:
+        """Bytes per second that a chip sends to other slices. 0 means a single slice."""
+        return self.chip.network if isinstance(self.chip, Tpu) and self.slices > 1 else 0.0
+
+    @property
     def _each(self) -> int:
         """Number of devices per chip."""
         return self.chip.devices if isinstance(self.chip, Tpu) else 1
