@@ -126,6 +126,11 @@ HloModule jit_step, is_scheduled=true, num_partitions=8
   ROOT %tuple.2 = (bf16[16,4]{1,0}) tuple(%x)
 }
 
+%async_collective_fusion (w.2: bf16[16,4]) -> bf16[64,4] {
+  %w.2 = bf16[16,4]{1,0} parameter(0)
+  ROOT %again = bf16[64,4]{1,0} all-gather(%w.2), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
 ENTRY %main (w: bf16[16,4], g: f32[64,4]) -> f32[16,4] {
   %w = bf16[16,4]{1,0} parameter(0)
   %g = f32[64,4]{1,0} parameter(1)
@@ -133,6 +138,7 @@ ENTRY %main (w: bf16[16,4], g: f32[64,4]) -> f32[16,4] {
   %while.1 = (bf16[16,4]{1,0}) while(%start), condition=%condition, body=%body, \
 backend_config={"known_trip_count":{"n":"3"}}
   %whole = bf16[64,4]{1,0} all-gather(%w), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+  %under_way = bf16[64,4]{1,0} fusion(%w), kind=kCustom, calls=%async_collective_fusion
   %fusion = f32[16,4]{1,0:T(8,128)} fusion(%g), kind=kCustom, calls=%all-reduce-scatter
   %token = token[] after-all(), frontend_attributes={MegascaleRendezvousKeyName="all-reduce.1_0"}
   %send = (f32[16,4]{1,0}, u32[], token[]) send(%fusion, %token), channel_id=4, is_host_transfer=true, \
@@ -151,7 +157,7 @@ def test_bytes_that_a_device_sends():
     program = hlo.parse(TWO_SLICES)
     part, gradient = 2 * 16 * 4, 4 * 64 * 4
     loop = 3 * part  # its part, to the other device of a pair, three times
-    gathered = 3 * part  # to the other three devices
+    gathered = 3 * part  # to the other three devices; the fusion runs while this is under way
     scattered = gradient * 3 // 4  # every part of the sum but its own
     assert program.sent == loop + gathered + scattered + gradient
     # The parts of two slices are added: each slice sends its own part.

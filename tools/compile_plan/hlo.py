@@ -71,7 +71,7 @@ class Program:
     @property
     def sent(self) -> int:
         """Bytes that each device sends to other devices of its slice."""
-        return round(self._sum(self.entry, self._sent))
+        return round(self._sum(self.entry, functools.partial(self._sent, set())))
 
     @property
     def sent_across(self) -> int:
@@ -98,14 +98,19 @@ class Program:
             result = result[:-1]  # a workspace
         return _size(result) + _operand_size(instruction, others)
 
-    def _sent(self, instruction: Instruction, others: dict[str, Instruction]) -> float:
+    def _sent(self, seen: set[str], instruction: Instruction, others: dict[str, Instruction]) -> float:
+        """Count each operation once. A TPU repeats it in all fusions that run while it is under way."""
         called = instruction.attribute(r"calls=%([\w.\-]+)")
         if instruction.kind == "fusion" and called:
             # A TPU keeps its part of the sum while it reduces: a reduce-scatter.
-            return self._sum(called, self._sent) / (2 if called.startswith("all-reduce-scatter") else 1)
+            sent = self._sum(called, functools.partial(self._sent, seen))
+            return sent / (2 if called.startswith("all-reduce-scatter") else 1)
         kind = instruction.kind.removesuffix("-start")
-        if kind not in _SENT:
+        channel = instruction.attribute(r"(channel_id=\d+)")
+        if kind not in _SENT or kind + (channel or "") in seen:
             return 0
+        if channel:
+            seen.add(kind + channel)
         return _SENT[kind](_group_size(instruction)) * _operand_size(instruction, others)
 
     def _sent_across(self, instruction: Instruction, others: dict[str, Instruction]) -> float:
