@@ -108,6 +108,65 @@ def test_operations_and_traffic_of_a_program():
     assert program.traffic == 3 * product + fused + attended + 2 * 4 * (image + kernel + result) + summed
 
 
+# As the TPU's compiler writes programs for two slices of four chips: parts of weights are gathered within a slice, in
+# groups of four, and in pairs; gradients are summed within a slice, and the sums of the slices are added on the hosts.
+TWO_SLICES = """
+HloModule jit_step, is_scheduled=true, num_partitions=8
+
+%all-reduce-scatter (input: f32[64,4]) -> f32[16,4] {
+  %input = f32[64,4]{1,0:T(8,128)} parameter(0)
+  %all-reduce.3 = f32[64,4]{1,0:T(8,128)} all-reduce(%input), channel_id=3, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %part = f32[16,4]{1,0:T(8,128)} dynamic-slice(%all-reduce.3, %index), dynamic_slice_sizes={16,4}
+}
+
+%body (tuple.1: (bf16[16,4])) -> (bf16[16,4]) {
+  %tuple.1 = (bf16[16,4]{1,0}) parameter(0)
+  %x = bf16[16,4]{1,0:T(8,128)(2,1)S(1)} get-tuple-element(%tuple.1), index=0
+  %pairs = bf16[32,4]{1,0} all-gather(%x), channel_id=1, replica_groups=[2,2]<=[4], dimensions={0}
+  ROOT %tuple.2 = (bf16[16,4]{1,0}) tuple(%x)
+}
+
+%async_collective_fusion (w.2: bf16[16,4]) -> bf16[64,4] {
+  %w.2 = bf16[16,4]{1,0} parameter(0)
+  ROOT %again = bf16[64,4]{1,0} all-gather(%w.2), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+ENTRY %main (w: bf16[16,4], g: f32[64,4]) -> f32[16,4] {
+  %w = bf16[16,4]{1,0} parameter(0)
+  %g = f32[64,4]{1,0} parameter(1)
+  %start = (bf16[16,4]{1,0}) tuple(%w)
+  %while.1 = (bf16[16,4]{1,0}) while(%start), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"3"}}
+  %whole = bf16[64,4]{1,0} all-gather(%w), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+  %under_way = bf16[64,4]{1,0} fusion(%w), kind=kCustom, calls=%async_collective_fusion
+  %fusion = f32[16,4]{1,0:T(8,128)} fusion(%g), kind=kCustom, calls=%all-reduce-scatter
+  %token = token[] after-all(), frontend_attributes={MegascaleRendezvousKeyName="all-reduce.1_0"}
+  %send = (f32[16,4]{1,0}, u32[], token[]) send(%fusion, %token), channel_id=4, is_host_transfer=true, \
+frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  %recv = (f32[16,4]{1,0}, u32[], token[]) recv(%token), channel_id=5, is_host_transfer=true, \
+frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  %sent = token[] send-done(%send), channel_id=4, is_host_transfer=true
+  %received = (f32[16,4]{1,0}, token[]) recv-done(%recv), channel_id=5, is_host_transfer=true
+  %swapped = f32[64,4]{1,0} collective-permute(%g), channel_id=6, source_target_pairs={{0,1},{1,0}}
+  ROOT %sum = f32[16,4]{1,0} get-tuple-element(%received), index=0
+}
+"""
+
+
+def test_bytes_that_a_device_sends():
+    program = hlo.parse(TWO_SLICES)
+    part, gradient = 2 * 16 * 4, 4 * 64 * 4
+    loop = 3 * part  # its part, to the other device of a pair, three times
+    gathered = 3 * part  # to the other three devices; the fusion runs while this is under way
+    scattered = gradient * 3 // 4  # every part of the sum but its own
+    assert program.sent == loop + gathered + scattered + gradient
+    # The parts of two slices are added: each slice sends its own part.
+    assert program.sent_across == gradient // 4
+    assert hlo.parse(TWO_SLICES.replace("{1,2}x", "{1:4}x")).sent_across == gradient // 4 * 2 * 3 / 4
+    gathers = TWO_SLICES.replace("ALL_REDUCE", "ALL_GATHER").replace("{1,2}x", "{1,2,3,4}x")
+    assert hlo.parse(gathers).sent_across == gradient // 4 * 3
+
+
 def test_a_text_without_an_entry_is_no_program():
     with pytest.raises(ValueError, match="entry"):
         hlo.parse("HloModule nothing")

@@ -75,13 +75,23 @@ def test_gpus_by_name():
         assert gpu.title in configuration
 
 
-def compiled(memory=GIB, flops=1e12, accessed=1e9):
-    return Compiled(flops, accessed, memory // 2, 64, 64, memory - memory // 2, 0, {})
+def test_several_slices():
+    target = targets.parse("v5e-256", slices=2)
+    assert (target.devices, targets.topology(target), target.name) == (512, "v5e:16x16", "2 slices of v5e-256")
+    for name in ("v3-8", "h100:8"):
+        with pytest.raises(ValueError, match=f"--slices=2 .*v5e, v5p, v6e.*{name}"):
+            targets.parse(name, slices=2)
+    recipe = recipes.Recipe(data=recipes.Data(batch_size=512))
+    with pytest.raises(ValueError, match="--slices=2 .*KERAS_BACKEND=jax"):
+        step_plan.of_recipe(recipe, 10, types.SimpleNamespace(target=target, capacity=lambda: GIB))
 
 
-def estimate(result, target="v5e-8", setting=None, summed=0):
-    setting = setting or Setting(64)
-    return step_plan.Estimate(setting, targets.parse(target), result, 8 * GIB, summed)
+def compiled(memory=GIB, flops=1e12, accessed=1e9, **sent):
+    return Compiled(flops, accessed, memory // 2, 64, 64, memory - memory // 2, 0, {}, **sent)
+
+
+def estimate(result, target="v5e-8", slices=1):
+    return step_plan.Estimate(Setting(64), targets.parse(target, slices), result, 8 * GIB)
 
 
 def test_roofline():
@@ -94,11 +104,11 @@ def test_roofline():
     core = estimate(compiled(flops=61.5e12, accessed=900e9), "v3-8")
     assert core.seconds["compute"] == pytest.approx(1)
     assert (core.limit, core.step_seconds) == ("memory bandwidth", pytest.approx(2))
-    # 8 chips of a ring send 2 * 7/8 of the gradients, sharded weights 3 * 7/8, at 200 GB/s.
-    ring = estimate(compiled(), summed=200e9)
-    assert ring.seconds["interconnect"] == pytest.approx(1.75)
-    assert ring.limit == "interconnect"
-    assert estimate(compiled(), setting=Setting(64, fsdp=True), summed=200e9).seconds["interconnect"] == 2.625
+    # A chip sends 200 GB/s within its slice. A slice of 256 chips sends 6.4 Tbit/s to other slices.
+    ring = estimate(compiled(sent=300e9))
+    assert (ring.limit, ring.step_seconds) == ("interconnect", pytest.approx(1.5))
+    two = estimate(compiled(sent=300e9, sent_across=6.25e9), slices=2)
+    assert (two.limit, two.step_seconds) == ("network", pytest.approx(2))
 
 
 def test_what_fits():

@@ -22,6 +22,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
+flags.DEFINE_integer("slices", 1, "Number of TPU slices that train together; needs KERAS_BACKEND=jax.", 1)
 flags.DEFINE_bool("fsdp", False, "Also shard the weights and the optimizer; needs KERAS_BACKEND=jax.")
 flags.DEFINE_bool("search", True, "Search for the largest batch size that fits, with and without remat.")
 flags.DEFINE_integer("examples", None, "Number of training examples, if the data set is not available.")
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.target:
         raise ValueError("--target is missing: a TPU slice or GPUs, such as --target=v5e-8 or --target=h100.")
-    target = targets.parse(options.target)
+    target = targets.parse(options.target, options.slices)
     recipe = program.recipe_from_flags(argv[1:])
     _, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
     report = compile_for(target, recipe, classes, batch)

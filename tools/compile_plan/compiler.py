@@ -56,6 +56,8 @@ class Compiled:
     temporaries: int
     code: int
     collectives: dict[str, int]  # operations that exchange data between devices, by kind
+    sent: int = 0  # to devices of the same slice or host
+    sent_across: int = 0  # to other slices
 
     @property
     def memory(self) -> int:
@@ -158,8 +160,8 @@ class Compiler(abc.ABC):
         return self.outcome(lambda: client.compile(module, where, options))
 
 
-def figures(executable: Any) -> tuple[dict[str, int], str]:
-    """Return the bytes of `Compiled` that every compiler reports, and the text of the compiled program.
+def figures(executable: Any) -> tuple[dict[str, Any], hlo.Program]:
+    """Return the fields of `Compiled` that do not depend on the compiler, and the compiled program.
 
     The executable is JAX's internal type or the result of `jax.jit(...).lower().compile()`.
     """
@@ -167,14 +169,18 @@ def figures(executable: Any) -> tuple[dict[str, int], str]:
         memory, text = executable.memory_analysis(), executable.as_text()
     else:
         memory, text = executable.get_compiled_memory_stats(), executable.hlo_modules()[0].to_string()
-    sizes = {
+    program = hlo.parse(text)
+    fields = {
         "arguments": memory.argument_size_in_bytes,
         "outputs": memory.output_size_in_bytes,
         "aliased": memory.alias_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
         "code": memory.generated_code_size_in_bytes,
+        "collectives": hlo.collectives(text),
+        "sent": program.sent,
+        "sent_across": program.sent_across,
     }
-    return sizes, text
+    return fields, program
 
 
 class TpuCompiler(Compiler):
@@ -187,6 +193,8 @@ class TpuCompiler(Compiler):
         for name, value in _ENVIRONMENT.items():  # read when libtpu is first used
             os.environ.setdefault(name, value)
         options: dict[str, Any] = {"platform": "tpu", "topology_name": targets.topology(self.target)}
+        if self.target.slices > 1:
+            options["num_slices"] = self.target.slices
         if self.target.chips == 1:
             options["chips_per_host_bounds"] = [1, 1, 1]
         if self.target.chip.devices < self.target.chip.cores:
@@ -213,8 +221,8 @@ class TpuCompiler(Compiler):
             if too_large is None:
                 raise
             return too_large
-        cost, (sizes, text) = executable.cost_analysis(), figures(executable)
-        return Compiled(cost["flops"], cost["bytes accessed"], **sizes, collectives=hlo.collectives(text))
+        cost, (fields, _) = executable.cost_analysis(), figures(executable)
+        return Compiled(cost["flops"], cost["bytes accessed"], **fields)
 
 
 def _read_memory_error(message: str) -> DoesNotFit | None:
@@ -278,9 +286,8 @@ class GpuCompiler(Compiler):
 
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled:
         """Return the figures of a program. This compiler accepts every size, so `memory` can exceed the capacity."""
-        sizes, text = figures(compile_program())
-        program = hlo.parse(text)
-        return Compiled(program.flops, program.traffic, **sizes, collectives=hlo.collectives(text))
+        fields, program = figures(compile_program())
+        return Compiled(program.flops, program.traffic, **fields)
 
 
 def of_target(target: Target) -> Compiler:

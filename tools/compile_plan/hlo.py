@@ -18,6 +18,15 @@ _COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|col
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = (\(?.*?\)?) ([a-z][\w\-]*)\(([^)]*)\)(.*)")
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+# Bytes that each of n devices sends for a byte of its operand, in a ring.
+_SENT: dict[str, collections.abc.Callable[[int], float]] = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: n - 1,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1,
+    "one-to-one": lambda n: 1,
+}
 # Operations without traffic, and operations whose traffic is counted at their start.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
 
@@ -59,6 +68,16 @@ class Program:
         """Operations of matrix products, convolutions and attention. A multiply-add counts as two operations."""
         return self._sum(self.entry, self._flops)
 
+    @property
+    def sent(self) -> int:
+        """Bytes that each device sends to other devices of its slice."""
+        return round(self._sum(self.entry, functools.partial(self._sent, set())))
+
+    @property
+    def sent_across(self) -> int:
+        """Bytes that each device sends to other slices."""
+        return round(self._sum(self.entry, self._sent_across))
+
     def _sum(self, computation: str, count: collections.abc.Callable) -> int:
         total, instructions = 0, self.computations[computation]
         for instruction in instructions.values():
@@ -77,7 +96,30 @@ class Program:
         result = instruction.result
         if instruction.kind == "custom-call" and len(result) > 1 and result[-1][0] in ("s8", "u8"):
             result = result[:-1]  # a workspace
-        return _size(result) + sum(_size(others[name].result) for name in instruction.operands if name in others)
+        return _size(result) + _operand_size(instruction, others)
+
+    def _sent(self, seen: set[str], instruction: Instruction, others: dict[str, Instruction]) -> float:
+        """Count each operation once. A TPU repeats it in all fusions that run while it is under way."""
+        called = instruction.attribute(r"calls=%([\w.\-]+)")
+        if instruction.kind == "fusion" and called:
+            # A TPU keeps its part of the sum while it reduces: a reduce-scatter.
+            sent = self._sum(called, functools.partial(self._sent, seen))
+            return sent / (2 if called.startswith("all-reduce-scatter") else 1)
+        kind = instruction.kind.removesuffix("-start")
+        channel = instruction.attribute(r"(channel_id=\d+)")
+        if kind not in _SENT or kind + (channel or "") in seen:
+            return 0
+        if channel:
+            seen.add(kind + channel)
+        return _SENT[kind](_group_size(instruction)) * _operand_size(instruction, others)
+
+    def _sent_across(self, instruction: Instruction, others: dict[str, Instruction]) -> float:
+        kind = instruction.attribute(r'_xla_megascale_transfer_type="(\w+)"')
+        if instruction.kind != "send" or not kind:
+            return 0
+        ranges = instruction.attribute(r'_xla_megascale_target="\{([^}]*)\}x') or ""  # 1,2 or 1:4
+        slices = sum(int(last or first) - int(first) + 1 for first, last in re.findall(r"(\d+)(?::(\d+))?", ranges))
+        return _SENT[kind.lower().replace("_", "-")](slices) * _operand_size(instruction, others)
 
     def _flops(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
         if instruction.kind == "fusion":
@@ -126,11 +168,22 @@ def parse(text: str) -> Program:
     return Program(computations, entry)
 
 
+def _group_size(instruction: Instruction) -> int:
+    """Return the number of devices that exchange data with each other."""
+    if groups := instruction.attribute(r"replica_groups=\{\{([\d,]+)\}"):  # {{0,1},{2,3}}
+        return groups.count(",") + 1
+    return int(instruction.attribute(r"replica_groups=\[\d+,(\d+)\]") or 1)  # [2,2]<=[4]: two groups of two
+
+
 @functools.cache
 def _arrays(shapes: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple(
         (dtype, tuple(int(size) for size in sizes.split(",") if size)) for dtype, sizes in _ARRAY.findall(shapes)
     )
+
+
+def _operand_size(instruction: Instruction, others: dict[str, Instruction]) -> int:
+    return sum(_size(others[name].result) for name in instruction.operands if name in others)
 
 
 def _size(arrays: tuple[tuple[str, tuple[int, ...]], ...]) -> int:

@@ -44,7 +44,6 @@ class Estimate:
     target: Target
     result: Compiled | DoesNotFit
     capacity: int  # bytes of memory per device that a program may use
-    gradient_bytes: int  # bytes that are summed over all devices
 
     @property
     def fits(self) -> bool:
@@ -58,17 +57,17 @@ class Estimate:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Lower bounds of the time of a step by resource: operations, memory traffic, and traffic between chips."""
+        """Lower bounds of the time of a step by resource: operations, memory traffic, and bytes sent to other chips."""
         result, target = self.result, self.target
         assert isinstance(result, Compiled), "a program that does not fit has no time"
-        # In an all-gather or reduce-scatter, each chip of a ring sends (n - 1) / n of the data. An all-reduce is both.
-        # Sharded weights are gathered twice, for the forward and the backward pass, and their gradients are scattered.
-        ring = (3 if self.setting.fsdp else 2) * (target.chips - 1) / target.chips
-        return {
+        bounds = {
             "compute": result.flops / target.peak_flops,
             "memory bandwidth": result.bytes_accessed / target.bandwidth,
-            "interconnect": ring * self.gradient_bytes / target.chip.interconnect,
+            "interconnect": result.sent / target.chip.interconnect,
         }
+        if target.network:
+            bounds["network"] = result.sent_across / target.network
+        return bounds
 
     @property
     def limit(self) -> str:
@@ -94,7 +93,6 @@ class Planner:
     compile_step: Callable[[Setting], Compiled | DoesNotFit]
     target: Target
     capacity: int
-    gradient_bytes: int = 0
     rematerializes: bool = True
     shards: bool = False
     _estimates: dict[Setting, Estimate] = dataclasses.field(default_factory=dict)
@@ -104,7 +102,7 @@ class Planner:
         if setting not in self._estimates:
             started = time.monotonic()
             result = self.compile_step(setting)
-            estimate = Estimate(setting, self.target, result, self.capacity, self.gradient_bytes)
+            estimate = Estimate(setting, self.target, result, self.capacity)
             self._estimates[setting] = estimate
             logging.info(
                 "Compiled in %.0f s: batch size %s, remat %s, %d micro-batches%s: %s, %.2f GiB per device",
@@ -192,6 +190,8 @@ def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example:
     distribute.check_batch_size("data.batch_size", data.batch_size, target.devices, optim.accumulation_steps)
     capacity = compiler.capacity()
     on_jax = keras.backend.backend() == "jax"
+    if target.slices > 1 and not on_jax:
+        raise ValueError(f"--slices={target.slices} needs the JAX backend. Set KERAS_BACKEND=jax.")
     kind = step_program.JaxPrograms if on_jax else step_program.Programs
     programs = kind(recipe, classes, step_program.batch_spec(recipe, example), compiler)
 
@@ -199,7 +199,7 @@ def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example:
         return programs.compile(with_setting(recipe, setting), setting.fsdp)
 
     shards = on_jax and target.devices > 1
-    return Planner(compile_step, target, capacity, programs.gradient_bytes, recipe.model.variant in models.VIT, shards)
+    return Planner(compile_step, target, capacity, recipe.model.variant in models.VIT, shards)
 
 
 def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:

@@ -5,7 +5,6 @@ replicas, clipping, the update and the moving averages.
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,8 +56,6 @@ class Programs:
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict[str, tf.TensorSpec], compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
         self._states: dict[str, TrainState] = {}
-        trained = self.state(recipe).trained
-        self.gradient_bytes = 4 * sum(math.prod(weight.shape) for weight in trained)
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
         """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
@@ -94,20 +91,14 @@ class JaxPrograms:
 
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
-        self.gradient_bytes = 4 * sum(
-            math.prod(weight.shape) for weight in self._program(recipe, fsdp=False)[1][0]["weights"]
-        )
 
     def compile(self, recipe: recipes.Recipe, fsdp: bool) -> Compiled | DoesNotFit:
         """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
-        step, arguments = self._program(recipe, fsdp)
-        return self.compiler.compile(step, *arguments)
-
-    def _program(self, recipe, fsdp):
         from keras_vit.training.jax.devices import Devices
         from keras_vit.training.jax.step import program
 
-        return program(recipe, self.classes, self.batch, Devices(self.compiler.devices, fsdp))
+        step, arguments = program(recipe, self.classes, self.batch, Devices(self.compiler.devices, fsdp))
+        return self.compiler.compile(step, *arguments)
 
 
 def lower(function: Callable[..., Any], *specs: Any) -> bytes:

@@ -22,7 +22,7 @@ class Report:
         memory = f"{_gib(target.memory)} of memory, {_gib(estimate.capacity)} of it for programs"
         peak = f"{target.peak_flops / 1e12:.4g} TFLOP/s, {target.bandwidth / 1e9:.4g} GB/s"
         lines = [
-            ("target", f"{target.name}, {target.chips} chips, {target.devices} devices with {memory}"),
+            ("target", f"{target.name}, {target.slices * target.chips} chips, {target.devices} devices with {memory}"),
             ("", f"peak per device: {peak} ({target.chip.source})"),
             ("compiled", f"the training step for all {target.devices} devices, by {self.versions}; it was not run"),
             *_answer(estimate),
@@ -93,6 +93,9 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
     if not isinstance(result, Compiled):
         return [("memory", answer)]
     program = f", {_gib(result.code)} program" if result.code else ""
+    sent = f"{result.sent / 1e9:.4g} GB per step"
+    if estimate.target.slices > 1:
+        sent += f" within its slice, {result.sent_across / 1e9:.4g} GB to other slices"
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.collectives.items()))
     times = ", ".join(f"{name} {_ms(time)}" for name, time in estimate.seconds.items() if time)
     return [
@@ -100,7 +103,7 @@ def _answer(estimate: Estimate) -> list[tuple[str, str]]:
         ("", f"{_gib(result.arguments)} weights, optimizer and batch, {_gib(result.temporaries)} temporaries{program}"),
         ("operations", f"{result.flops / 1e12:.4g} TFLOP per step and device"),
         ("traffic", f"{result.bytes_accessed / 1e9:.4g} GB of memory traffic per step and device"),
-        *([("collectives", counts)] if counts else []),
+        *([("collectives", f"{counts}; each device sends {sent}")] if counts else []),
         ("step", f"at least {_ms(estimate.step_seconds)}, limited by {estimate.limit}: {times}"),
         ("speed", f"{_most(estimate)} with a batch size of {estimate.setting.batch_size:,}"),
     ]

@@ -26,6 +26,7 @@ class Tpu(Chip):
     cores: int
     devices: int  # devices of a chip in a program: one per core up to v3, one per chip since v4
     dimensions: int  # dimensions of the interconnect
+    network: float = 0.0  # bytes per second that a chip sends to other slices; 0 if not published
 
 
 _DOCS = "https://cloud.google.com/tpu/docs/"
@@ -35,9 +36,9 @@ GENERATIONS = {
     for tpu in (
         Tpu("v3", 123e12, 32 * GIB, 900e9, 4 * 70e9, _PAPER, cores=2, devices=2, dimensions=2),
         Tpu("v4", 275e12, 32 * GIB, 1_200e9, 6 * 50e9, _PAPER, cores=2, devices=1, dimensions=3),
-        Tpu("v5e", 197e12, 16 * GIB, 819e9, 200e9, _DOCS + "v5e", cores=1, devices=1, dimensions=2),
-        Tpu("v5p", 459e12, 95 * GIB, 2_765e9, 600e9, _DOCS + "v5p", cores=2, devices=1, dimensions=3),
-        Tpu("v6e", 918e12, 32 * GIB, 1_640e9, 448e9, _DOCS + "v6e", cores=1, devices=1, dimensions=2),
+        Tpu("v5e", 197e12, 16 * GIB, 819e9, 200e9, _DOCS + "v5e", cores=1, devices=1, dimensions=2, network=3.125e9),
+        Tpu("v5p", 459e12, 95 * GIB, 2_765e9, 600e9, _DOCS + "v5p", cores=2, devices=1, dimensions=3, network=6.25e9),
+        Tpu("v6e", 918e12, 32 * GIB, 1_640e9, 448e9, _DOCS + "v6e", cores=1, devices=1, dimensions=2, network=12.5e9),
     )
 }
 _ALIASES = {"v5litepod": "v5e"}  # its name in gcloud
@@ -77,12 +78,13 @@ class Target:
     """Accelerators of one kind that train together. Figures are per device, as seen by a program."""
 
     name: str
-    chips: int
+    chips: int  # chips of a slice
     chip: Tpu | Gpu
+    slices: int = 1  # slices of TPUs, connected by the network of the data center
 
     @property
     def devices(self) -> int:
-        return self.chips * self._each
+        return self.slices * self.chips * self._each
 
     @property
     def peak_flops(self) -> float:
@@ -95,6 +97,11 @@ class Target:
     @property
     def bandwidth(self) -> float:
         return self.chip.bandwidth / self._each
+
+    @property
+    def network(self) -> float:
+        """Bytes per second that a chip sends to other slices. 0 means a single slice."""
+        return self.chip.network if isinstance(self.chip, Tpu) and self.slices > 1 else 0.0
 
     @property
     def _each(self) -> int:
@@ -150,8 +157,18 @@ def configuration(gpu: Gpu) -> str:
     )
 
 
-def parse(name: str) -> Target:
+def parse(name: str, slices: int = 1) -> Target:
     """Parse the name of a target: a slice such as `v5e-256`, `v3-8` or `v4-32`, or GPUs such as `h100` or `h100:8`."""
+    target = _parse(name)
+    if slices == 1:
+        return target
+    if not (isinstance(target.chip, Tpu) and target.chip.network):
+        known = ", ".join(tpu.name for tpu in GENERATIONS.values() if tpu.network)
+        raise ValueError(f"--slices={slices} needs a --target of one of the generations {known}. Received: {name!r}.")
+    return dataclasses.replace(target, name=f"{slices} slices of {name}", slices=slices)
+
+
+def _parse(name: str) -> Target:
     match = re.fullmatch(r"([\w-]+)(?::([1-8]))?", name)
     if match and match[1] in GPUS:
         return Target(name, int(match[2] or 1), GPUS[match[1]])
