@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit import _checks, _io, _storage
 from keras_vit._progress import Progress
-from keras_vit.data.readers import digits, folder, idx, manifest, npz, shards, tfds, tfrecord, vtab, webdataset
+from keras_vit.data.readers import digits, folder, idx, manifest, npz, parquet, shards, tfds, tfrecord, vtab, webdataset
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
@@ -34,6 +34,7 @@ READERS = {
     "manifest": _Reader(manifest.read, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
     "webdataset": _Reader(webdataset.read, "webdataset:/folder"),
+    "parquet": _Reader(parquet.read, "parquet:/folder"),
     "tfds": _Reader(tfds.read, "tfds:cifar10"),
     "vtab": _Reader(vtab.read, "vtab:clevr_count"),
     "npz": _Reader(npz.read, "npz:/arrays.npz"),
