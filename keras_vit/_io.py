@@ -214,6 +214,16 @@ def one_line(text: object) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
 
 
+def import_pyarrow() -> Any:
+    """Import PyArrow, which Parquet files require."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        extra = "keras-vision-transformers[parquet]"
+        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
+    return pyarrow
+
+
 def _temporary_name(path: str | os.PathLike) -> str:
     check_writable(path)
     directory, name = os.path.split(os.path.realpath(path))

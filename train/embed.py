@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     if output.endswith(".parquet"):
         if options.dense:
             raise ValueError(f"--dense needs an --output that ends in .npz. Received: --output={output}.")
-        tables.import_pyarrow()  # raises its error before the work starts
+        _io.import_pyarrow()  # raises its error before the work starts
         tables.check_names(paths)
     folder, complete = f"{output}.parts", False
     with _lock.locked(folder, "--output"):
@@ -199,7 +199,7 @@ def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> No
     """Write names and features atomically, in the format of the file extension."""
     with _io.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
-            pyarrow = tables.import_pyarrow()
+            pyarrow = _io.import_pyarrow()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
             pyarrow.parquet.write_table(pyarrow.table({"names": names.tolist(), "features": values}), temporary)
         else:

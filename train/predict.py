@@ -163,7 +163,7 @@ def check_flags(paths: Sequence[str]) -> None:
             f"--json prints predictions. Leave out --json or --output. Received: --json --output={output}."
         )
     if output.endswith(".parquet"):
-        tables.import_pyarrow()
+        _io.import_pyarrow()
     tables.check_names(paths)
 
 

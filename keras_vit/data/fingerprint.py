@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _io
+from keras_vit.data.readers.webdataset import TarSource
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
 
@@ -88,9 +89,10 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
         classes = ["+".join(names[index] for index in np.flatnonzero(row)) for row in labels]
     else:
         classes = [names[label] for label in labels.tolist()]
+    sizes = [member.size for member in source.members] if isinstance(source, TarSource) else map(_size, source.paths)
     return [
-        (class_name, path.removeprefix(folder), _size(path))
-        for class_name, path in zip(classes, source.paths, strict=True)
+        (class_name, path.removeprefix(folder), size)
+        for class_name, path, size in zip(classes, source.paths, sizes, strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ from keras_vit._values import Values
 from keras_vit.data.sources import Source
 
 MAX_CLASSES = 2**20
+_MAX_DIGITS = 18  # of a class number
 
 
 def classes_up_to(largest: int, origin: str) -> list[str]:
@@ -20,6 +21,32 @@ def classes_up_to(largest: int, origin: str) -> list[str]:
             "If the labels are identifiers, replace them by names, or by numbers without gaps."
         )
     return [str(number) for number in range(largest + 1)]
+
+
+def numbered(
+    labels: Sequence[str], class_names: Sequence[str] | None, name: str, origin: Callable[[int], str]
+) -> tuple[np.ndarray, list[str]]:
+    """Return the class numbers of labels in text form, int32 `[n]`, and the names of the classes.
+
+    If all labels are numbers, they are the class numbers. Otherwise, they are names of classes, in alphabetical order
+    without `class_names`. `name` is the name of the data set, and `origin` the place of a label, for messages.
+    """
+    found = sorted(set(labels))
+    numbers = {label: int(label[: _MAX_DIGITS + 1]) for label in found if label.isdecimal()}
+    if class_names is None and found and len(numbers) == len(found):
+        largest = max(range(len(labels)), key=lambda place: numbers[labels[place]])
+        class_names = classes_up_to(numbers[labels[largest]], origin(largest))
+    class_names = found if class_names is None else list(map(_checks.composed, class_names))
+    if not class_names:
+        raise ValueError(f"No example of {name} has a label.")
+    known = {label: number for number, label in enumerate(class_names)}
+    if len(numbers) == len(found):
+        known = {**{label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}, **known}
+    for place, label in enumerate(labels):
+        if label not in known:
+            raise ValueError(f"The label of {origin(place)} must be one of {class_names}. Received: {label[:100]!r}.")
+    indices = np.array([known[label] for label in labels], np.int64)
+    return check_labels(indices, len(class_names), origin), class_names
 
 
 def value_names(values: str | Sequence[str]) -> tuple[str, ...]:

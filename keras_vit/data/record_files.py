@@ -5,12 +5,13 @@ the seed and the epoch. To resume within an epoch, the earlier records are read 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import seeds
+from keras_vit.data import seeds, splits
 from keras_vit.data.errors import describe
 from keras_vit.data.sources import Rows, Source
 
@@ -26,8 +27,30 @@ class Slice:
     take: int = -1
 
 
+def select(name: str, split: str, named: Iterable[str], whole: Callable[[str], Sequence[Slice]]) -> list[Slice]:
+    """Return the slices of a split such as `"train[:80%]"`. `whole` returns the slices of one of the `named` splits."""
+    slices = {key: whole(key) for key in named if re.search(rf"\b{re.escape(key)}\b", split)}
+    sizes = {key: sum(item.take for item in of_split) for key, of_split in slices.items()} or dict.fromkeys(named, 0)
+    selected = []
+    for part in splits.parse(split, sizes, name):
+        first = 0
+        for item in slices[part.name]:
+            start, stop = max(part.start - first, 0), min(part.stop - first, item.take)
+            if start < stop:
+                selected.append(Slice(item.path, item.skip + start, stop - start))
+            first += item.take
+    return selected
+
+
+def _tfrecords(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.TFRecordDataset(path, buffer_size=2**20).skip(skip).take(take)
+
+
 class RecordSource(Source):
     """Examples in record files. `parse` turns a serialized record into {"image", "label" or "mask"}.
+
+    `records` maps the path, `skip` and `take` of a slice to a dataset of its records, by default those of a TFRecord
+    file.
 
     With `shard_by="rows"`, every worker reads all files but decodes only its own rows, so that the global batch does
     not depend on the number of workers. With `shard_by="files"`, every worker reads different files.
@@ -43,11 +66,13 @@ class RecordSource(Source):
         names: Sequence[str],
         label_kind: str = "class",
         shard_by: str = "rows",
+        records: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset] = _tfrecords,
     ):
         super().__init__(name, split, num_examples, names, label_kind)
         self.slices = list(slices)
         self.parse = parse
         self.shard_by = shard_by
+        self._records = records
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.parse(item["record"])
@@ -93,9 +118,8 @@ class RecordSource(Source):
             tf.gather(tf.constant([getattr(item, field) for item in self.slices], tf.int64), file)
             for field in ("skip", "take")
         )
-        records = tf.data.TFRecordDataset(tf.gather(paths, file), buffer_size=2**20)
-        numbered = records.enumerate().skip(skip).take(take)
-        return numbered.map(lambda number, record: {"record": record, "file": file, "number": number})
+        records = self._records(tf.gather(paths, file), skip, take).enumerate(start=skip)
+        return records.map(lambda number, record: {"record": record, "file": file, "number": number})
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
         files, size, per_step = self._files_of(rows)

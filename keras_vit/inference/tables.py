@@ -141,20 +141,10 @@ def check_names(paths: Iterable[str]) -> None:
             raise ValueError(f"Names in a table are UTF-8. Received: {path!r}. Rename the file.") from error
 
 
-def import_pyarrow() -> Any:
-    """Import PyArrow, which Parquet files require."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        extra = "keras-vision-transformers[parquet]"
-        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
-    return pyarrow
-
-
 def _read(path: str) -> list[Row]:
     try:
         if path.endswith(".parquet"):
-            return import_pyarrow().parquet.read_table(path).to_pylist()
+            return _io.import_pyarrow().parquet.read_table(path).to_pylist()
         if path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
                 return list(csv.DictReader(file, strict=True))
@@ -168,7 +158,7 @@ def _read(path: str) -> list[Row]:
 
 def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
     if extension == ".parquet":
-        pyarrow = import_pyarrow()
+        pyarrow = _io.import_pyarrow()
         kinds = {str: pyarrow.string(), float: pyarrow.float64()}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)

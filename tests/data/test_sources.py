@@ -472,7 +472,7 @@ def test_manifest_errors(tmp_path, name, text, words):
 
 def test_manifest_with_a_label_that_is_no_class(tmp_path):
     (tmp_path / "a.csv").write_text("path,label\na.jpg,cat\nb.jpg,cow\n")
-    with pytest.raises(ValueError, match="Line 3.*'cow'"):
+    with pytest.raises(ValueError, match="line 3.*'cow'"):
         data.open_source(f"manifest:{tmp_path}/a.csv", "all", class_names=["cat", "dog"])
     (tmp_path / "b.csv").write_text("path,label\na.jpg,0\nb.jpg,7\n")
     with pytest.raises(ValueError, match="0 <= label < 2.*7 for line 3"):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit import _checks, _io, _storage
 from keras_vit._progress import Progress
-from keras_vit.data.readers import digits, folder, idx, manifest, npz, tfds, tfrecord, vtab
+from keras_vit.data.readers import digits, folder, idx, manifest, npz, parquet, shards, tfds, tfrecord, vtab, webdataset
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 
@@ -33,6 +33,8 @@ READERS = {
     "images": _Reader(folder.read_unlabeled, "images:/unlabeled"),
     "manifest": _Reader(manifest.read, "manifest:/list.csv"),
     "tfrecord": _Reader(tfrecord.read, "tfrecord:/folder"),
+    "webdataset": _Reader(webdataset.read, "webdataset:/folder"),
+    "parquet": _Reader(parquet.read, "parquet:/folder"),
     "tfds": _Reader(tfds.read, "tfds:cifar10"),
     "vtab": _Reader(vtab.read, "vtab:clevr_count"),
     "npz": _Reader(npz.read, "npz:/arrays.npz"),
@@ -96,7 +98,8 @@ def exists(spec: str) -> bool:
     """Return whether the file or folder of a source exists, or its pattern matches a file. True if it is not local."""
     kind, location, _ = _parts(spec)
     path = _absolute_path(location)
-    return kind in _BY_NAME or not _is_local(location) or os.path.exists(path) or bool(glob.glob(path))
+    paths = [path, *shards.expanded(path)]
+    return kind in _BY_NAME or not _is_local(location) or any(os.path.exists(path) or glob.glob(path) for path in paths)
 
 
 def _parts(spec: str) -> tuple[str, str, list[str]]:
@@ -152,7 +155,7 @@ def _readable(location: str) -> str:
     if not _storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
         return location
     folder, _, name = location.rpartition("/")
-    if glob.has_magic(name) or name.endswith((".csv", ".jsonl")):
+    if glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl")):
         return os.path.join(_storage.fetched(folder, checkpoint="all"), name)
     return _storage.fetched(location, checkpoint="all")
 

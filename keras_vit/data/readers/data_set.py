@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -21,7 +22,7 @@ class DataSet:
 
 def of_files(
     name: str,
-    paths: Sequence[str],
+    paths: Sequence[Any],
     labels: np.ndarray,
     names: Sequence[str],
     indices: Mapping[str, np.ndarray],
@@ -34,7 +35,7 @@ def of_files(
 
     `names` are the names of the classes or values. `indices` has the indices of the examples of each split. `aliases`
     maps additional names of splits to names in `indices`. Each of `notes` is logged once. `source` creates the source
-    of a split.
+    of a split from the chosen `paths`.
     """
     known = {**indices, **{alias: indices[split] for alias, split in (aliases or {}).items()}}
 

@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from keras_vit import _checks, _io
 from keras_vit.data import holdout
-from keras_vit.data.labels import check_labels, classes_up_to, value_names
+from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
 
-_MAX_DIGITS = 18  # of a class number
 _MAX_SIZE = 2**32  # total number of elements of labels that are vectors
 _MAX_VALUE = float(np.finfo(np.float32).max)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -180,8 +179,8 @@ def _class_labels(
     `separator` separates any number of labels in the column `labels`. None stands for one label in the column `label`.
     """
     named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
-    lines = [f"line {entries[row].line} of {location}" for row, _ in named]
-    found = sorted({name for _, name in named})
+    texts = [name for _, name in named]
+    found = sorted(set(texts))
     if class_names is None and separator is None and all(map(_NUMBER.fullmatch, found)):
         fraction = next((name for name in found if not name.lstrip("+-").isdecimal()), None)
         if fraction:
@@ -189,21 +188,8 @@ def _class_labels(
                 f"The labels of {location} are numbers with a fraction, such as {fraction}. To predict numbers, give "
                 f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
-    numbers = {name: int(name[: _MAX_DIGITS + 1]) for name in found if name.isdecimal()}
-    if class_names is None and found and len(numbers) == len(found):
-        largest = max(range(len(named)), key=lambda place: numbers[named[place][1]])
-        class_names = classes_up_to(numbers[named[largest][1]], lines[largest])
-    class_names = found if class_names is None else list(map(_checks.composed, class_names))
-    if not class_names:
-        raise ValueError(f"No entry of {location} has a label.")
-    known = {name: number for number, name in enumerate(class_names)}
-    if len(numbers) == len(found):
-        known = {**{name: number for name, number in numbers.items() if len(name) <= _MAX_DIGITS}, **known}
-    for (_, name), line in zip(named, lines, strict=True):
-        if name not in known:
-            raise ValueError(f"L{line[1:]} has the label {name[:100]!r}. Expected: one of {class_names}.")
-    labels = np.array([known[name] for _, name in named], np.int64)
-    labels = check_labels(labels, len(class_names), lines.__getitem__)
+    origin = lambda place: f"line {entries[named[place][0]].line} of {location}"  # noqa: E731
+    labels, class_names = numbered(texts, class_names, location, origin)
     if separator is None:
         return labels, class_names
     if len(entries) * len(class_names) > _MAX_SIZE:

@@ -1,6 +1,7 @@
 """TFRecord files of encoded images, in the layout that is usual for ImageNet."""
 
 import collections
+import itertools
 import json
 import os
 import re
@@ -11,11 +12,11 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks, _io
-from keras_vit.data import masks, splits
+from keras_vit.data import masks
 from keras_vit.data.labels import MAX_CLASSES, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
-from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
+from keras_vit.data.record_files import RecordSource, Slice, finite, select, several_hot
 
 INFO_FILE = "dataset_info.json"
 MASK = "image/segmentation/class/encoded"  # the name in DeepLab's files
@@ -63,7 +64,7 @@ def read(
             if kind == "mask":
                 parse = _mask_parser(image, mask, label_offset, len(mask_folders.class_names(names)))
             else:
-                parse = _class_parser(image, label, label_offset, len(names), kind == "classes")
+                parse = class_parser(image, label, label_offset, len(names), kind == "classes")
         slices = _slices(name, files, info, split, num_examples)
         count = sum(item.take for item in slices) if num_examples is None else num_examples
         return RecordSource(name, split, slices, count, parse, names, kind, shard_by)
@@ -97,18 +98,8 @@ def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_
             if not _io.is_remote(path):
                 count_records(path)  # raises an error if the file is damaged
         return [Slice(path) for path in files[split]]
-    named = [key for key in files if re.search(rf"\b{re.escape(key)}\b", split)]
-    counts = {key: _counts(files[key], info) for key in named}
-    known = {key: sum(value) for key, value in counts.items()} or dict.fromkeys(files, 0)
-    slices = []
-    for part in splits.parse(split, known, name):
-        first = 0
-        for path, count in zip(files[part.name], counts[part.name], strict=True):
-            start, stop = max(part.start - first, 0), min(part.stop - first, count)
-            if start < stop:
-                slices.append(Slice(path, start, stop - start))
-            first += count
-    return slices
+    whole = lambda key: list(map(Slice, files[key], itertools.repeat(0), _counts(files[key], info)))  # noqa: E731
+    return select(name, split, files, whole)
 
 
 def _value_parser(image: str, names: Sequence[str]):
@@ -132,7 +123,8 @@ def _mask_parser(image: str, mask: str, label_offset: int, num_classes: int):
     return parse
 
 
-def _class_parser(image: str, label: str, label_offset: int, num_classes: int, several: bool):
+def class_parser(image: str, label: str, label_offset: int, num_classes: int, several: bool):
+    """Return the function that parses a serialized `tf.train.Example` with one or several classes."""
     features = {
         image: tf.io.FixedLenFeature([], tf.string),
         label: tf.io.VarLenFeature(tf.int64) if several else tf.io.FixedLenFeature([], tf.int64),

@@ -1,0 +1,72 @@
+"""Data sets of several large files, given by a folder, a pattern or braces."""
+
+import glob
+import itertools
+import math
+import os
+import re
+
+from keras_vit import _io
+from keras_vit.data.readers.walk import SPLITS
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MAX_FILES = 100_000
+
+
+def by_split(location: str, extension: str) -> dict[str, list[str]]:
+    """Return the sorted paths of local files by split.
+
+    `location` is a folder, a pattern such as `/data/*.tar`, or a path with braces such as `/data/{00..15}.tar`. Words
+    such as "train" and "val" in the name of a file, or of its folder in `location`, determine its split. Without such
+    words, all files are the split "all".
+    """
+    location = location.removeprefix("file://")
+    if _io.is_remote(location):
+        raise ValueError(
+            f"{extension} files must be local. Received: {location!r}. Copy the files, or mount the bucket."
+        )
+    root = location.rstrip("/") if os.path.isdir(location) else os.path.dirname(location)
+    if os.path.isdir(location):
+        paths = [path for depth in ("", "*/") for path in glob.glob(f"{glob.escape(root)}/{depth}*{extension}")]
+    else:
+        paths = [path for name in expanded(location) for path in glob.glob(name) or [name]]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing or not paths:
+        raise FileNotFoundError(f"There is no file {missing[0] if missing else f'{location}/*{extension}'!r}.")
+    files: dict[str, list[str]] = {}
+    for path in sorted(dict.fromkeys(paths)):
+        words = re.split(r"[\W_]+", os.path.relpath(path, root).lower())
+        files.setdefault(next((SPLITS[word] for word in words if word in SPLITS), "all"), []).append(path)
+    for split, found in files.items():
+        counts = {int(match[1]) for path in found if (match := re.search(r"-\d+-of-(\d+)", os.path.basename(path)))}
+        if os.path.isdir(location) and counts and sum(counts) != len(found):
+            raise FileNotFoundError(
+                f"All files of the split {split!r} in {location} must exist. Expected: {sum(counts)} files. Received: "
+                f"{len(found)}."
+            )
+    return files
+
+
+def expanded(location: str) -> list[str]:
+    """Return the paths that braces stand for: numbers, as in `{00..15}`, or words, as in `{train,val}`.
+
+    Example:
+    >>> expanded("/data/{train,val}-{08..10}.tar")[:4]
+    ['/data/train-08.tar', '/data/train-09.tar', '/data/train-10.tar', '/data/val-08.tar']
+    """
+    parts = _BRACES.split(location)  # text and content of braces in turn
+    choices = [_choices(part) if number % 2 else [part] for number, part in enumerate(parts)]
+    if math.prod(map(len, choices)) > _MAX_FILES:
+        raise ValueError(f"Braces must stand for at most {_MAX_FILES:,} files. Received: {location!r}.")
+    return ["".join(chosen) for chosen in itertools.product(*choices)]
+
+
+def _choices(text: str) -> list[str]:
+    bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text)
+    if not bounds:
+        return text.split(",")
+    first, last = int(bounds[1]), int(bounds[2])
+    if not 0 <= last - first < _MAX_FILES:
+        raise ValueError(f"Braces must have increasing numbers, such as {{000..015}}. Received: {{{text}}}.")
+    width = len(bounds[1]) if bounds[1].startswith("0") else 0
+    return [f"{number:0{width}d}" for number in range(first, last + 1)]

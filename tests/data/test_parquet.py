@@ -1,0 +1,122 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data import fingerprint
+from tests.data import pictures
+
+pyarrow = pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def image(number):
+    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+
+
+def write(path, numbers, labels=None, names=None, group=4, image_type="struct"):
+    """A file in the layout of Hugging Face's data sets; image number i has only the value i."""
+    images = [image(number) for number in numbers]
+    if image_type == "struct":
+        images = [{"bytes": content, "path": None} for content in images]
+    table = pyarrow.table({"image": images, "label": labels or [number % 3 for number in numbers]})
+    if names:
+        features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, path, row_group_size=group)
+
+
+def stored(source):
+    """The numbers of the images as they are stored."""
+    return [int(tf.io.decode_png(example["image"])[0, 0, 0]) for example in source.examples()]
+
+
+def test_rows_splits_and_slices(tmp_path):
+    write(tmp_path / "train-00000-of-00002.parquet", range(10), names=["cat", "dog", "eel"])
+    write(tmp_path / "train-00001-of-00002.parquet", range(10, 15))
+    (tmp_path / "validation").mkdir()
+    write(tmp_path / "validation" / "0000.parquet", range(15, 18))
+    spec = f"parquet:{tmp_path}"
+    assert data.split_sizes(spec) == {"train": 15, "validation": 3}
+    source = data.open_source(spec)
+    assert source.class_names == ("cat", "dog", "eel") and source.num_examples == 15
+    assert stored(source) == list(range(15)) and source.labels().tolist() == [n % 3 for n in range(15)]
+    assert stored(data.open_source(spec, "train[3:11]+validation")) == [*range(3, 11), 15, 16, 17]
+    assert stored(data.open_source(f"parquet:{tmp_path}/train-{{00000..00001}}-of-00002.parquet")) == list(range(15))
+    assert source.origin(0, 3).startswith("record 3 of") and source.slices[2].skip == 8
+    (batch,) = data.eval_batches(source, "decode|resize(4)", 16)
+    assert batch["image"][:15, 0, 0, 0].numpy().tolist() == list(range(15)) and batch["valid"].numpy().sum() == 15
+
+
+@pytest.mark.parametrize(
+    ("labels", "image_type", "options", "names"),
+    [
+        (["dog", "cat", "dog", "eel"], "struct", {}, ("cat", "dog", "eel")),
+        ([1, 0, 1, 3], "binary", {}, ("0", "1", "2", "3")),
+        ([1, 0, 1, 3], "binary", {"class_names": list("abcd")}, tuple("abcd")),
+        (["dog", "cat", "dog", "eel"], "struct", {"class_names": ["eel", "cat", "dog"]}, ("eel", "cat", "dog")),
+    ],
+)
+def test_labels(tmp_path, labels, image_type, options, names):
+    write(tmp_path / "a.parquet", range(4), labels, image_type=image_type)
+    source = data.open_source(f"parquet:{tmp_path}/a.parquet", "all", **options)
+    assert source.class_names == names
+    expected = labels if isinstance(labels[0], int) else [names.index(label) for label in labels]
+    assert source.labels().tolist() == expected and stored(source) == list(range(4))
+
+
+def test_labels_and_images_that_cannot_be_used_are_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, range(4), [0, 2, 1, None])
+    source = data.open_source(f"parquet:{path}", "all", class_names=["a", "b"])
+    with pytest.raises(ValueError, match=r"0 <= label < 2.*2"):
+        source.labels()
+    pq.write_table(pyarrow.table({"image": [image(0), None], "label": [0, 1]}), path)
+    with pytest.raises(data.UnreadableImageError, match=r"record 1 of .*a\.parquet"), data.image_errors():
+        list(data.eval_batches(data.open_source(f"parquet:{path}", "all"), "decode|resize(4)", 2))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": [b"x"], "tag": [0]}, "'label' of class numbers.*Received.*'tag': 'int64'"),
+        ({"image": ["x"], "label": [0]}, "'image' of encoded images.*'image': 'string'"),
+        ({"image": [b"x"], "label": [1.5]}, "'label': 'double'"),
+        ({"image": [b"x"], "label": [2**40]}, "class numbers from 0.*1099511627776"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, columns, message):
+    pq.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=message):
+        data.open_source(f"parquet:{tmp_path}/a.parquet", "all")
+
+
+def test_damaged_files_are_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, range(4))
+    content = path.read_bytes()
+    for part in (content[:-9], b"", content[:40]):
+        path.write_bytes(part)
+        with pytest.raises(ValueError, match="a.parquet cannot be read as a Parquet file"):
+            data.open_source(f"parquet:{path}", "all")
+    path.write_bytes(content[:4] + b"\xff" * 60 + content[64:])  # the pages of the images
+    with pytest.raises(tf.errors.OpError):
+        stored(data.open_source(f"parquet:{path}", "all"))
+
+
+def test_row_groups_are_read_as_a_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.data.readers.parquet._MAX_GROUP", 100)
+    write(tmp_path / "a.parquet", range(4))
+    with pytest.raises(ValueError, match="row group must have at most 100 bytes.*4 rows.*row_group_size=100"):
+        data.open_source(f"parquet:{tmp_path}/a.parquet", "all")
+
+
+def test_the_fingerprint_covers_files_and_slices(tmp_path):
+    write(tmp_path / "a.parquet", range(8))
+    spec = f"parquet:{tmp_path}/a.parquet"
+    digests = {
+        fingerprint.fingerprint(data.open_source(spec, split))["digest"] for split in ("all", "all[:5]", "all[5:]")
+    }
+    assert len(digests) == 3

@@ -1,0 +1,214 @@
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data import fingerprint
+from keras_vit.data.readers import shards, tar
+from tests.data import pictures
+
+
+def image(number):
+    return pictures.encode(np.full((4, 4, 3), number, np.uint8))
+
+
+def add(archive, name, content, **fields):
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    archive.addfile(info, io.BytesIO(content))
+
+
+def write(path, numbers, label=lambda number: {"cls": str(number % 3).encode()}, **fields):
+    with tarfile.open(path, "w") as archive:
+        for number in numbers:
+            for extension, content in {"png": image(number), **label(number)}.items():
+                add(archive, f"{number:04d}.{extension}", content, **fields)
+    return path
+
+
+def stored(source):
+    """The numbers of the images as they are stored."""
+    return [int(tf.io.decode_png(example["image"])[0, 0, 0]) for example in source.examples()]
+
+
+def test_splits_come_from_the_names_of_the_files(tmp_path):
+    for shard in range(3):
+        write(tmp_path / f"set-train-{shard:02d}.tar", range(10 * shard, 10 * shard + 10))
+    write(tmp_path / "set-validation-00.tar", range(30, 34))
+    spec = f"webdataset:{tmp_path}"
+    assert data.split_sizes(spec) == {"train": 30, "validation": 4}
+    source = data.open_source(spec)
+    assert sorted(stored(source)) == list(range(30)) and source.class_names == ("0", "1", "2")
+    assert [int(tf.io.decode_png(e["image"])[0, 0, 0]) % 3 for e in source.examples()] == source.labels().tolist()
+    assert stored(source) == stored(data.open_source(f"webdataset:{tmp_path}/set-train-{{00..02}}.tar"))
+    halves = [stored(data.open_source(spec, split)) for split in ("train[:50%]", "train[50%:]")]
+    assert sum(halves, []) == stored(source) != sorted(stored(source))  # a slice is a fair sample
+    assert "set-train-0" in source.origin(0) and source.origin(0).endswith(".png")
+
+
+def test_without_splits_a_hash_chooses_the_test_split(tmp_path):
+    write(tmp_path / "a.tar", range(20))
+    assert data.split_sizes(f"webdataset:{tmp_path}/a.tar") == {"train": 17, "test": 3, "all": 20}
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "names"),
+    [
+        (lambda n: {"cls": b" dog\n" if n % 2 else b"cat"}, "", ("cat", "dog")),
+        (lambda n: {"json": json.dumps({"label": n % 2, "wnid": "n1"}).encode()}, "", ("0", "1")),
+        (lambda n: {"cls": b"9", "json": json.dumps({"kind": "ab"[n % 2]}).encode()}, "#label=kind", ("a", "b")),
+        (lambda n: {"cls": str(n % 2).encode()}, "#class_names=('cat','dog')", ("cat", "dog")),
+    ],
+)
+def test_labels(tmp_path, label, options, names):
+    write(tmp_path / "train.tar", range(4), label)
+    source = data.open_source(f"webdataset:{tmp_path}/train.tar{options}")
+    assert source.class_names == names
+    assert source.labels().tolist() == [number % 2 for number in stored(source)]
+
+
+@pytest.mark.parametrize("style", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_the_index_is_that_of_tarfile(tmp_path, style):
+    long = "d" * 90 + "/" + "é" * 40 if style == tarfile.USTAR_FORMAT else "long" * 60 + "é"
+    with tarfile.open(tmp_path / "a.tar", "w", format=style, pax_headers={"comment": "x"}) as archive:
+        add(archive, "folder", b"", type=tarfile.DIRTYPE)
+        for name in ("a.txt", f"{long}.png", "b.png"):
+            add(archive, name, name.encode() * 200, mtime=1.5 if style == tarfile.PAX_FORMAT else 1)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        expected = [(item.name, item.offset_data, item.size) for item in archive if item.isreg()]
+    found = list(tar.members(str(tmp_path / "a.tar")))
+    assert [member[1:] for member in found] == expected and len(found) == 3
+    assert all(member.read() == member.name.encode() * 200 for member in found)
+
+
+def test_a_large_size_is_binary_or_extended(tmp_path):
+    """Sizes from 8 GiB on do not fit into the octal field. The file is sparse."""
+    for style in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        info = tarfile.TarInfo("a.png")
+        info.size = 2**33 + 1
+        header = info.tobuf(style)
+        with open(tmp_path / "a.tar", "wb") as file:
+            file.write(header)
+            file.truncate(len(header) + 2**33 + 512 + 1024)
+        (member,) = tar.members(str(tmp_path / "a.tar"))
+        assert member[2:] == (len(header), 2**33 + 1)
+
+
+def damaged(path, kind):
+    content = bytearray(path.read_bytes())
+    if kind == "truncated in a file":
+        del content[700:]
+    elif kind == "truncated between files":
+        del content[content.index(b"0001.png") :]
+    elif kind == "size":
+        content[124:136] = b"77777777777\0"
+    elif kind == "negative size":
+        content[124:136] = b"-0000000001\0"
+    elif kind == "garbage":
+        content[1024:] = bytes(range(256)) * 8
+    elif kind == "compressed":
+        content[:2] = b"\x1f\x8b"
+        content[257:262] = b"     "
+    elif kind == "empty":
+        content.clear()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["truncated in a file", "truncated between files", "size", "negative size", "garbage", "compressed", "empty"],
+)
+def test_a_damaged_file_is_named(tmp_path, kind):
+    path = write(tmp_path / "a.tar", range(3))
+    damaged(path, kind)
+    with pytest.raises(ValueError, match="a.tar must be a complete tar file"):
+        data.open_source(f"webdataset:{path}", "all")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.GNUTYPE_SPARSE, tarfile.FIFOTYPE])
+def test_links_and_special_files_are_refused(tmp_path, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        add(archive, "a.png", b"", type=kind, linkname="/etc/passwd")
+    with pytest.raises(ValueError, match="only regular files"):
+        list(tar.members(str(tmp_path / "a.tar")))
+
+
+@pytest.mark.parametrize("fields", [b"0 a=b\n", b"9 a\n", b"x a=b\n", b"14 size=99999\n", b"11 size=-9\n"])
+def test_damaged_extended_headers(tmp_path, fields):
+    """The first one has no length: an endless loop."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        add(archive, "fields", fields, type=tarfile.XHDTYPE)
+        add(archive, "a.png", b"x")
+    with pytest.raises(ValueError, match="complete tar file"):
+        list(tar.members(str(tmp_path / "a.tar")))
+
+
+def test_sparse_files_of_gnu_tar_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        add(archive, "a.png", b"1\n0\n", pax_headers={"GNU.sparse.major": "1"})
+    with pytest.raises(ValueError, match="sparse"):
+        list(tar.members(str(tmp_path / "a.tar")))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([("a.txt", b"x")], "must have an image.*Received: a with"),
+        ([("a.png", b"x")], r"must have a label.*a\.cls.*'label' of a\.json"),
+        ([("a.png", b"x"), ("a.cls", b"0"), ("a.jpg", b"y")], "one image for each example.*several for a"),
+        ([("a.png", b"x"), ("a.json", b"[" * 9999)], "must have a label"),
+        ([("a.png", b"x"), ("a.json", b'{"label": [1]}')], "must have a label"),
+        ([("a.png", b"x"), ("a.json", b'{"label": true}')], "must have a label"),
+        ([("a.png", b"x"), ("a.cls", b"9999999999")], "class numbers from 0.*a.png"),
+        ([("a.png", b"x"), ("a.cls", b"\xff")], "a.cls must be UTF-8"),
+        ([("._a.png", b"x")], "No example of webdataset"),
+    ],
+)
+def test_examples_that_cannot_be_used(tmp_path, files, message):
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        for name, content in files:
+            add(archive, name, content)
+    with pytest.raises(ValueError, match=message):
+        data.open_source(f"webdataset:{tmp_path}/s.tar", "all")
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    label = lambda number: {"cls": b"0"} if number != 2 else {"png": b"damaged", "cls": b"0"}  # noqa: E731
+    source = data.open_source(f"webdataset:{write(tmp_path / 'train.tar', range(6), label)}")
+    with pytest.raises(data.UnreadableImageError, match=r"train\.tar/0002\.png"), data.image_errors():
+        list(data.eval_batches(source, "decode|resize(4)", 6))
+
+
+def test_the_fingerprint_covers_names_sizes_and_classes(tmp_path):
+    digests = set()
+    for change in ({}, {"cls": b"2"}, {"png": image(0) + b"\0"}, {"json": b"{}"}):
+        path = write(tmp_path / "train.tar", range(6), lambda n, change=change: {"cls": b"%d" % (n % 2), **change})
+        digests.add(fingerprint.fingerprint(data.open_source(f"webdataset:{path}"))["digest"])
+    assert len(digests) == 3  # the last file is not used
+
+
+def test_braces():
+    assert shards.expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
+    assert shards.expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and shards.expanded("a") == ["a"]
+    for wrong in ("{5..3}", "{0..999999}", "{0..99999}{0..99999}"):
+        with pytest.raises(ValueError, match="Braces"):
+            shards.expanded(wrong)
+
+
+def test_missing_files(tmp_path):
+    write(tmp_path / "train-00000-of-00002.tar", range(3))
+    for location, message in (
+        (f"{tmp_path}/a{{0..3}}.tar", "a0.tar"),
+        (f"{tmp_path}/x-*.tar", "x-"),
+        (tmp_path, "Exp.*2"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            data.open_source(f"webdataset:{location}")
+    with pytest.raises(ValueError, match="must be local.*gs://bucket"):
+        data.open_source("webdataset:gs://bucket/a.tar")
