@@ -29,13 +29,18 @@ def keras_vit(work: Work) -> Step:
             with tf.profiler.experimental.Profile(folder):
                 step()
             seconds = seconds_by_operation(folder)
-        total = sum(seconds.values())
-        others = {name: taken for name, taken in seconds.items() if not any(part in name for part in PRODUCTS)}
-        longest = sorted(others.items(), key=lambda item: -item[1])[:LISTED]
-        listed = ", ".join(f"{name} {100 * taken / total:.1f} %" for name, taken in longest)
-        return {"seconds": total, "note": f"{100 * sum(others.values()) / total:.0f} % outside products: {listed}"}
+        return {"seconds": sum(seconds.values()), "note": summary(seconds)}
 
     return measured
+
+
+def summary(seconds: dict[str, float]) -> str:
+    """Return the share of the time outside products, and the operations that take the most of it."""
+    total = sum(seconds.values())
+    others = {name: taken for name, taken in seconds.items() if not any(part in name for part in PRODUCTS)}
+    longest = sorted(others.items(), key=lambda item: -item[1])[:LISTED]
+    listed = ", ".join(f"{name} {100 * taken / total:.1f} %" for name, taken in longest)
+    return f"{100 * sum(others.values()) / total:.0f} % outside products: {listed}"
 
 
 def seconds_by_operation(folder: str) -> dict[str, float]:
