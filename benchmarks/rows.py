@@ -168,8 +168,15 @@ def _adaptation() -> Iterator[Row]:
 
 
 def _kernels() -> Iterator[Row]:
-    """Yield rows of training steps in which the plain formula replaces one kernel at a time."""
+    """Yield rows of training steps by operation, and of steps in which the plain formula replaces one kernel."""
     for precision in ("float32", "bfloat16"):
+        yield Row(
+            f"profile-training-{precision}",
+            f"ViT-S/16 training step, batch 8, {precision}, on one thread: share of the operations",
+            {"task": "training", "model": "ViT-S/16", "batch": 8, "precision": precision},
+            worker="step_profile.py",
+            rounds=3,
+        )
         for name, model, batch, kernels in (
             ("vit", "ViT-S/16", 8, ("xla", "attention", "feed_forward", "gelu_tanh", "layer_norm", "project")),
             ("bit", "BiT-R50x1", 4, ("group_norm",)),

@@ -1,6 +1,7 @@
 """The benchmarks without their measurements: interleaved runs, records, tables, the choice of rows and commits."""
 
 import dataclasses
+import importlib
 import json
 import re
 import subprocess
@@ -107,6 +108,36 @@ def test_every_row_names_functions_of_its_worker_and_known_environments():
             assert environments.SAME.get(peer, peer) in environments.ENVIRONMENTS
     names = list(rows.ROWS["length-training"].variants)
     assert names[:2] == ["196 tokens", "196 tokens, timm"] and "9,216 tokens" in names
+
+
+def test_a_profile_counts_each_operation_once(tmp_path, monkeypatch):
+    """Events without a type contain other events; a program of XLA is one operation."""
+    monkeypatch.syspath_prepend(interleaved.WORKERS)
+    step_profile = importlib.import_module("step_profile")
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    plane = space.planes.add(name="/host:CPU")
+    line = plane.lines.add(name="tf_Compute")
+    for index, (name, kind, seconds) in enumerate(
+        [
+            ("ExecutorState::Process", "", 9),
+            ("a/MatMul:MatMul", "MatMul", 3),
+            ("b/MatMul:MatMul", "MatMul", 1),
+            ("c/Mul:Mul", "Mul", 2),
+            ("ExecutorState::ProcessAsync::Start", "", 4),
+            ("CpuExecutable::ExecuteAsyncOnStream", "", 3),
+            ("multiply_fusion", "", 3),
+        ]
+    ):
+        plane.event_metadata[index].name = name
+        plane.event_metadata[index].display_name = kind
+        line.events.add(metadata_id=index, duration_ps=seconds * 10**12)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "host.xplane.pb").write_bytes(space.SerializeToString())
+    seconds = step_profile.seconds_by_operation(str(tmp_path))
+    assert seconds == {"MatMul": 4, "Mul": 2, "XLA": 3}
+    assert step_profile.summary(seconds) == "56 % outside products: XLA 33.3 %, Mul 22.2 %"
 
 
 def test_versions_are_pinned():
