@@ -52,7 +52,7 @@ PANEL = Panel(
     title="Class token or mean pooling (appendix D.3, figure 9)",
     claim="A class token and the mean over the patches work similarly well, but need different learning rates: the "
     "mean a smaller one.",
-    setup="A ViT is trained from scratch with each pooling at five rates. The best rate of each is chosen on 5 % of "
+    setup="A ViT is trained from scratch with each pooling at five rates. The best rate of each is chosen on 5% of "
     "the training images, which are held back.",
     stages=(train,),
     table=_table,

@@ -129,7 +129,7 @@ def _statements(study: Study) -> list[Statement]:
     for kind, by_name in results(study).items():
         smallest, largest = ({name: values[subset] for name, values in by_name.items()} for subset in ("1%", "100%"))
         found += [
-            ahead("BiT", "ViT", smallest, f"with 1 % of the images, {kind}"),
+            ahead("BiT", "ViT", smallest, f"with 1% of the images, {kind}"),
             ahead("ViT", "BiT", largest, f"with all images, {kind}"),
             ahead("ViT", "small ViT", largest, f"with all images, {kind}"),
         ]

@@ -63,10 +63,10 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
     directory, calls = workdir
     assert few_labels.main([]) == 0
     tables = capsys.readouterr().out.split("\n\n")  # one after each share and start of each seed
-    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10 %" not in tables[2]
+    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10%" not in tables[2]
     for table, seeds in ((tables[5], "0"), (tables[11], "0, 1")):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "%" in line]
-        assert [row[0] for row in rows] == ["1 %"] * 3 + ["10 %"] * 3
+        assert [row[0] for row in rows] == ["1%"] * 3 + ["10%"] * 3
         assert [row[1] for row in rows] == ["scratch", "mae", "masked patch"] * 2
         assert all(row[2:5] == ["0.001", "3,000", seeds] for row in rows)  # the best of the grid
         assert [row[5][:5] for row in rows] == ["61.00", "71.00", "71.00"] * 2

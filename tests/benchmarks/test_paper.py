@@ -277,7 +277,7 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     document.write(study, {name: paper.PANELS[name] for name in ("pooling", "positions")}, str(folder))
     text = (folder / "paper.md").read_text()
     assert "**Reproduces at this size: 2 of 2 statements hold.**" in text
-    assert "| mean pooling | 80.05 ± 0.07 % | 70.05 ± 0.07 % |" in text
+    assert "| mean pooling | 80.05 ± 0.07% | 70.05 ± 0.07% |" in text
     assert "**Not complete:** 4 of 16 runs are finished" in text
     for scheme, color in (("light", "#1f2328"), ("dark", "#e6edf3")):
         file = folder / "figures" / f"paper_pooling_{scheme}.svg"
@@ -288,7 +288,7 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     document.write(study, {"positions": paper.PANELS["positions"]}, str(folder))
     text = (folder / "paper.md").read_text()
     assert "Not complete" not in text and text.count("2 of 2 statements hold") == 2
-    assert "| none | 60.05 ± 0.07 % | 61.38 |" in text
+    assert "| none | 60.05 ± 0.07% | 61.38 |" in text
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_cutmix(compiled, alphas):
         shares.append(share)
         # The labels tell the area that is really left.
         np.testing.assert_allclose(mixed_labels, share * labels + (1 - share) * np.roll(labels, 1, axis=0), atol=1e-6)
-    # A box of 40 %, rounded to pixels, and less where it was cut: by up to half of its height and of its width.
+    # A box of 40%, rounded to pixels, and less where it was cut: by up to half of its height and of its width.
     assert min(shares) >= 0.6 - 0.1 and max(shares) <= 0.9 + 0.05
     assert abs(min(shares) - 0.6) < 0.1  # of eight boxes, one is hardly cut
     assert len(set(shares)) > 1

@@ -132,7 +132,7 @@ def test_initial_values_are_the_reference_s():
     limit = np.sqrt(6 / (256 + 256))  # xavier uniform of the flattened [D, H*K] matrix
     for path in (f"{attention}/{part}/kernel" for part in ("query", "key", "value", "out")):
         assert 0.98 * limit < bound(path) <= limit
-        # 65,536 values: the sample's standard deviation is within 1 % of limit / sqrt(3) with overwhelming probability.
+        # 65,536 values: the sample's standard deviation is within 1% of limit / sqrt(3) with overwhelming probability.
         assert spread(path) == pytest.approx(limit / np.sqrt(3), rel=0.01)
     limit = np.sqrt(6 / (256 + 512))
     assert 0.98 * limit < bound("encoderblock_0/MlpBlock_0/Dense_0/kernel") <= limit

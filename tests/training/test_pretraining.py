@@ -190,7 +190,7 @@ def test_orders_are_permutations_of_the_seed_and_the_step():
 
 
 def test_statistics_of_the_corruption():
-    """50 % are corrupted, in every image; of these 80, 10 and 10 %, within 4 standard deviations of 51,200 draws."""
+    """50% are corrupted, in every image; of these 80, 10 and 10%, within 4 standard deviations of 51,200 draws."""
     sources, corrupted = (value.numpy() for value in masking_indices.corruptions(0, tf.constant(7), 6400, 16, 8))
     np.testing.assert_array_equal(corrupted.sum(axis=1), 8)
     own = np.arange(16)[None]
