@@ -1,4 +1,4 @@
-"""The table in CONTRIBUTING.md lists the tests to run after a change: each room has a row, and each test is in a row."""
+"""CONTRIBUTING.md lists the tests to run after a change: each room has a row, and each test is in a row."""
 
 import pathlib
 import re

@@ -246,6 +246,6 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
     if other:
         listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
-        raise ValueError(f"{directory} contains another sweep. Its values -> now: {listed}. Give another --workdir.")
+        raise ValueError(f"{directory} contains another sweep. Before -> now: {listed}. Give another --workdir.")
     study.set_user_attr("base", base)
     return study
