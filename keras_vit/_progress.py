@@ -26,8 +26,9 @@ Item = TypeVar("Item")
 class Progress:
     """Progress of the work in a `with` block, on standard error.
 
-    On a terminal, the line appears immediately. It shows the elapsed time until the first unit is completed. In a log,
-    the first line appears after two seconds, so that short work is not logged. With `log=False`, nothing is logged.
+    On a terminal, the line appears immediately. Until the first unit is completed, the line shows the elapsed time. In
+    a log, the first line appears after two seconds, so that short work is not logged. With `log=False`, nothing is
+    logged.
     """
 
     def __init__(

@@ -152,7 +152,7 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
     if stated not in (None, noted):
-        text = "%s: its own mean and deviation, %s, are used, not those next to it. Set input_normalization to change."
+        text = "%s: using its own mean and deviation, %s, not its configuration's. Set input_normalization to change."
         logging.warning(text, checkpoint.path, noted)
     return noted
 

@@ -124,7 +124,7 @@ def save_checkpoint(
 
 
 def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
-    """Return the facts about a model that its tensors do not show, with a copy of its `config.json` (`document`)."""
+    """Return facts that cannot be inferred from a model's tensors, with a copy of its `config.json` (`document`)."""
     left_out = {*config.FREE, "head"}
     if isinstance(config, MAEConfig):  # its encoder suits any head
         left_out |= set(config.OF_HEAD)

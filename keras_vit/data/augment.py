@@ -56,7 +56,7 @@ def random_erasing(
     ratio_max: float = 1 / 0.3,
     value: int | str = 128,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cover a random rectangle. Its area is in percent of the image, its ratio is height over width.
+    """Cover a random rectangle with an area in percent of the image and a ratio of height to width.
 
     `value` is the color of the rectangle, 0..255 or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about 0.
 

@@ -15,7 +15,7 @@ OPS: dict[str, "Op"] = {}  # `preprocess` imports the modules that register oper
 
 
 def changed(**changes: Any) -> Callable[[Callable, dict], Callable]:
-    """Return the `mask` of an operation that processes masks with changed arguments."""
+    """Return the argument `mask` for an operation whose arguments are different for masks."""
     return lambda factory, arguments: factory(**{**arguments, **changes})
 
 

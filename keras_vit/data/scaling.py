@@ -27,7 +27,7 @@ def resize(
 
     `cast=True` returns the type of the input and truncates fractions, as big_vision does. `cast=False` keeps the float
     values. `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` reproduce the pixels of Pillow bit for bit.
-    They require uint8 images and always use antialiasing.
+    These three methods require uint8 images and always use antialiasing.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)

@@ -95,7 +95,7 @@ def open_model(
     checkpoint: str | int = "last",
     image_size: int | None = None,
 ) -> KerasPredictor:
-    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are those of `open_predictor`.
+    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are the same as for `open_predictor`.
 
     If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
@@ -134,7 +134,7 @@ def _sha256(path: str) -> str:
 def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
     """Return the encoder and the whole model if the model was trained without labels, else the model and None.
 
-    With an image size, return a copy of the encoder or model for this size, and None.
+    With an image size, the first result is a copy for this size, and the second result is None.
     """
     encoder = model.encoder() if isinstance(model, models.MaskedModel) else model
     if image_size:
@@ -287,7 +287,7 @@ def output_activation(model: keras.Model) -> str | None:
 
 
 def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
-    """Return class names as strings, by default numbers. Raise an error if there is not one name per class."""
+    """Return class names as strings, by default numbers. Raise an error unless there is one name per class."""
     names = tuple(map(str, class_names or range(num_classes)))
     if len(names) != num_classes:
         raise ValueError(

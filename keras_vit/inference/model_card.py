@@ -52,7 +52,7 @@ class ModelCard:
         model_sha256: SHA-256 of the model's file. For several files, SHA-256 of their names and SHA-256s.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
-        run: Run directory of the model. It is not written to the file.
+        run: Run directory of the model, which is not written to the file.
 
     Example:
     >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -100,7 +100,7 @@ class ModelCard:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the names and SHA-256s of the artifact's files; without an artifact, that of the model."""
+        """SHA-256 of the names and hashes of the artifact's files, or without an artifact the SHA-256 of the model."""
         listed = repr(sorted(self.files.items())).encode()
         return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
@@ -184,9 +184,8 @@ def path_of(path: str) -> str:
 
 
 def parts_of(path: str) -> dict[str, str]:
-    """Return the files of an artifact by their names in its card.
-
-    They include the warm-up requests of a SavedModel and the weights of an OpenVINO model, but not the card.
+    """Return the files of an artifact by their names in its card, with the warm-up requests of a SavedModel and the
+    weights of an OpenVINO model, but without the card.
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]

@@ -28,7 +28,7 @@ def open_predictor(
             `"ViT_B16:augreg"`);
             an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version
             directory of a SavedModel, or a directory of versions, whose largest version is opened.
-        preprocess: Preprocessing string. By default it is read from the run, artifact or checkpoint. It is required for
+        preprocess: Preprocessing string. By default it is read from the run, artifact or checkpoint. Required for
             models whose normalization of images is unknown. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
@@ -73,7 +73,7 @@ def stated_output(path: str) -> str | None:
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
-    """Open an artifact. Arguments and errors are those of `open_predictor`."""
+    """Open an artifact. Arguments and errors are the same as for `open_predictor`."""
     path = os.fspath(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):

@@ -169,7 +169,7 @@ def keep_readable(
 
 
 def within(images: SampleImages, max_pixels: int) -> SampleImages:
-    """Remove images of more than `max_pixels` (0: no limit), which the artifact refuses, and log each of them."""
+    """Remove and log images of more than `max_pixels` (0: no limit), which the artifact refuses."""
     if not max_pixels:
         return images
     try:
@@ -213,7 +213,8 @@ def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
 def source_of(card: ModelCard) -> str | None:
     """Return the source of a model's data set, which opens from the working directory; None if it is unknown.
 
-    It is unknown if the data had an absolute path and the card belongs to an artifact, which does not contain the path.
+    The source is unknown if the data had an absolute path and the card belongs to an artifact, because an artifact does
+    not contain the path.
 
     Raises:
         FileNotFoundError: If the model belongs to a run, and its data are not at any path that the run recorded.

@@ -38,7 +38,7 @@ class SelfAttention(CompositeLayer):
     """Multi-head dot-product attention of a sequence to itself or to another sequence.
 
     Args:
-        num_heads: Number of attention heads `H`. It must divide the width unless `head_dim` is given.
+        num_heads: Number of attention heads `H`, which must divide the width unless `head_dim` is given.
         dropout_rate: Rate of the dropout of the attention weights.
         use_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
         relative_positions: Length `L` of the sequences for learned 1-D relative position embeddings, or None for no

@@ -83,11 +83,9 @@ class ConfiguredModel(keras.Model):
 
     @property
     def preprocess(self) -> str | None:
-        """Preprocessing with which the weights are evaluated, from an image file to an image of the model's size.
-
-        It is a string for `keras_vit.data`, such as
-        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or None if
-        the checkpoint does not contain it. Saving the model saves it.
+        """Preprocessing string for the evaluation of the weights, from an image file to an image of the model's size,
+        such as `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or
+        None if the checkpoint does not contain it. Saving the model saves it.
         """
         values = normalization.operation(normalization.of_images(self), self.config.input_range)
         if self.resizing is None or values is None:
@@ -100,9 +98,9 @@ class ConfiguredModel(keras.Model):
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes in the order of the outputs, or None if they are unknown.
 
-        There must be one name for each class. Loading a checkpoint that contains class names sets them. They are stored
-        in the head, so that saved models, copies, clones and models that contain this model keep them. `save_weights`
-        does not write them.
+        There must be one name for each class. Loading a checkpoint that contains class names sets them. The names are
+        stored in the head, so that saved models, copies, clones and models that contain this model keep them.
+        `save_weights` does not write them.
         """
         return next((getattr(head, "class_names", None) for head in self._heads()), None)
 

@@ -27,7 +27,7 @@ class VisionTransformer(ConfiguredModel):
     """Vision Transformer or hybrid of any size.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
-    Its layers have the names of the reference: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ...,
+    The layers have the names of the reference: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ...,
     `encoder_norm`, `pre_logits`, `head`.
 
     Args:

@@ -64,7 +64,7 @@ class Backend(Protocol):
         """Return the function that runs training steps."""
 
     def compile_evaluation(self, state: Any) -> EvaluateBatch:
-        """Return the function that evaluates a batch. It uses the averaged weights if the recipe averages them."""
+        """Return the function that evaluates a batch, with the averaged weights if the recipe averages weights."""
 
     def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return a function that maps images `[B, h, w, c]` to features `[B, D]` and logits.

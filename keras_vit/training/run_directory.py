@@ -242,7 +242,10 @@ def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
 
 
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
-    """Build the model of a run with the weights of a checkpoint. Return the model, the step and the SHA-256."""
+    """Build the model of a run with the weights of a checkpoint.
+
+    Return the model, its step, and the SHA-256 of the checkpoint and `config.json`.
+    """
     # Imported here because these modules need TensorFlow, and the records do not.
     from keras_vit.training import checkpoints, pixel_range, state
 

@@ -26,7 +26,7 @@ class TensorBoard:
     DIR/tensorboard/train/   metrics of training steps
     DIR/tensorboard/eval/    results of evaluations
 
-    Both use the same tags, so that TensorBoard draws them in one chart.
+    Training and evaluation use the same tags, so that TensorBoard draws both in one chart.
     """
 
     def __init__(self, directory: str):

@@ -128,7 +128,7 @@ class TrainStep:
 
 
 def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
-    """Return a function that runs a number of steps in every replica, in one compiled loop."""
+    """Return a function that runs several steps on every replica in one compiled loop."""
     # Autograph converts the loop below. Converting the step would take longer than tracing it.
     one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
