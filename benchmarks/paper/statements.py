@@ -84,13 +84,15 @@ def summary(statements: Sequence[Statement]) -> str:
     >>> print(summary([Statement("a is more accurate than b", True), Statement("c is alike", False)]))
     **Reproduces in part at this size: 1 of 2 statements hold.**
     <BLANKLINE>
-    - A is more accurate than b. It holds.
-    - C is alike. It does not hold.
+    - A is more accurate than b. The statement holds.
+    - C is alike. The statement does not hold.
     """
     count, total = sum(one.holds for one in statements), len(statements)
     all_or_none = {0: "Does not reproduce", total: "Reproduces"}
     outcome = all_or_none.get(count, "Reproduces in part")
-    lines = [f"- {_capitalized(one.text)}. It {'holds' if one.holds else 'does not hold'}." for one in statements]
+    lines = [
+        f"- {_capitalized(one.text)}. The statement {'holds' if one.holds else 'does not hold'}." for one in statements
+    ]
     return "\n".join([f"**{outcome} at this size: {count} of {total} statements hold.**", "", *lines])
 
 
