@@ -155,10 +155,10 @@ def test_an_evaluator_is_not_a_worker(monkeypatch):
 def test_batch_sizes_are_global():
     assert distribute.check_batch_size("data.batch_size", 64, 8) == 8
     with pytest.raises(
-        ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"
+        ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest valid size is 64"
     ):
         distribute.check_batch_size("data.batch_size", 60, 8)
-    with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest that works is 32"):
+    with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest valid size is 32"):
         distribute.check_batch_size("data.batch_size", 8, 8, micro_batches=4)
 
 

@@ -101,7 +101,7 @@ class Checkpoint:
 
     @property
     def num_positions(self) -> int | None:
-        """Number of patches in the position table; None without one."""
+        """Number of patches in the position table, or None without a table."""
         prefix = sum(name in self.shapes for name in ("cls/cls", "dist/dist"))
         return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
 

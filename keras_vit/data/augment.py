@@ -16,8 +16,8 @@ def color_jitter(
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Change brightness, contrast, saturation and hue at random, in this order.
 
-    As in torchvision's `ColorJitter`, the factors are drawn from [max(0, 1 - value), 1 + value], and the hue is rotated
-    by a fraction of the color circle from [-hue, hue], where `hue` is at most 0.5. Torchvision also shuffles the order.
+    As in torchvision's `ColorJitter`, the factors are drawn from [max(0, 1 - value), 1 + value]. The hue is rotated by
+    a fraction of the color circle from [-hue, hue], with `hue` up to 0.5. Torchvision also shuffles the order.
     """
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     for name, value in ranges.items():

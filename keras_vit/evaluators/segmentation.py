@@ -32,8 +32,9 @@ class Segmentation(SplitEvaluator):
         crop: Height and width of a window, for models that take any image size. By default, the size of the model.
         ignore: Number of a class whose pixels do not count; 255 for no class. By default, the class of the training
             recipe.
-        pp: Preprocessing of the whole image for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`. By
-            default, the model's preprocessing without operations that crop or resize.
+        pp: Preprocessing of the whole image if windows are used, such as
+            `"decode|resize_small(512)|value_range(-1, 1)"`. By default, the model's preprocessing without operations
+            that crop or resize.
 
     References:
         - [mmsegmentation](https://github.com/open-mmlab/mmsegmentation): `IoUMetric` and `slide_inference`

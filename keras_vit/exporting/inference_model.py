@@ -41,7 +41,7 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
 
 
 def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPredictor:
-    """Return the predictor to compare an artifact with: the model, or its copy if one of them computes in 16 bits."""
+    """Return the predictor to compare an artifact with: the model, or its copy if either computes in 16 bits."""
     return KerasPredictor(copy if is_half(model) or is_half(copy) else model, card)
 
 
@@ -134,7 +134,7 @@ def _copy_weights(source: Any, target: Any) -> None:
     if sources.keys() != targets.keys():
         different = sorted(sources.keys() ^ targets.keys())
         raise ValueError(
-            f"The layer {source.name!r} and its copy must have the same weights. Only one of them has: {different[:5]}."
+            f"The layer {source.name!r} and its copy must have the same weights. Only one layer has: {different[:5]}."
         )
     for path, weight in targets.items():
         weight.assign(sources[path])

@@ -85,7 +85,7 @@ def from_source(
         numbers = _checks.class_numbers(source.class_names, known)
         found = None if source.label_kind != "class" or (numbers[found] < 0).any() else numbers[found]
         if found is None:
-            logging.warning("The labels of %s are not used: its classes are not those of the model.", source.name)
+            logging.warning("The labels of %s are not used, because its classes differ from the model's.", source.name)
     return SampleImages(contents, found, names)
 
 

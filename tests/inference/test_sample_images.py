@@ -83,4 +83,4 @@ def test_labels_are_numbers_of_the_models_classes(folder, caplog):
         assert [label for _, label in by_name] == expected
     caplog.clear()
     found = sample_images.for_model(dataclasses.replace(card(folder, "skip"), class_names=("cat", "eel")), 50)
-    assert found.labels is None and "classes are not those of the model" in caplog.text
+    assert found.labels is None and "classes differ from the model's" in caplog.text

@@ -53,7 +53,7 @@ def launch(*arguments):
     ("arguments", "words"),
     [
         (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
-        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
+        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest valid size"]),
         (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
         (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),

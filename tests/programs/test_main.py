@@ -207,7 +207,7 @@ def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
     ("flags", "said"),
     [
         (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean 'optim.learning_rate'"),
-        (["--config.optim.accumulation_steps=3"], "The nearest that works is 15"),
+        (["--config.optim.accumulation_steps=3"], "The nearest valid size is 15"),
         (["--config.model.image_size=16"], "must give images of model.image_size=16 by 16. It gives 8 by 8"),
     ],
 )

@@ -49,7 +49,7 @@ def test_missing_fields_keep_their_defaults():
         ({"total_steps": 0}, "total_steps must be at least 1. Received: total_steps=0"),
         (
             {"data": {"batch_size": 33}, "optim": {"accumulation_steps": 4}},
-            "data.batch_size must be a multiple of optim.accumulation_steps=4.*nearest that works is 32",
+            "data.batch_size must be a multiple of optim.accumulation_steps=4.*nearest valid size is 32",
         ),
     ],
 )

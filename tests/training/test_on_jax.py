@@ -520,7 +520,7 @@ def test_names_of_the_other_backend():
 
 
 def test_a_batch_that_cannot_be_divided():
-    with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest that works is 16"):
+    with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest valid size is 16"):
         distribute.check_batch_size("data.batch_size", 12, devices(8).count, 2)
 
 

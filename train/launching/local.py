@@ -32,7 +32,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
 
     Worker 0 is the chief. The terminal shows its output, and the warnings and errors of the other workers. If a worker
     dies or stops with exit code 75, the other workers end as well; then all workers start again and resume from the
-    last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all of them at once.
+    last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all processes at once.
 
     Args:
         arguments: Arguments of `keras-vit train`.

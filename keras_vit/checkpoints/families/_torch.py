@@ -274,7 +274,7 @@ def note_missing_config(path: str) -> None:
 
 
 def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
-    """Return mean and deviation as a normalization, or None if one of them is missing."""
+    """Return mean and deviation as a normalization, or None if either is missing."""
     if mean is None or deviation is None:
         return None
     try:
