@@ -45,7 +45,7 @@ common_flags.define_written_flag(
     "workdir", f"Run directory; by default runs/NAME, in {SHARED} on other machines.", schemes=()
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
-flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; by default JAX on TPUs, else the current one.")
+flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else KERAS_BACKEND.")
 flags.DEFINE_integer("restarts", 20, "Maximum number of restarts after a failure.", 0)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
 flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)

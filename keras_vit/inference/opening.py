@@ -80,8 +80,8 @@ def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Pr
         raise FileNotFoundError(f"No artifact {path!r}.")
     if found is None:
         raise ValueError(
-            "Expected a SavedModel (a directory with saved_model.pb, or a directory of numbered versions) or a file that "
-            f"ends in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
+            "Expected a SavedModel (a directory with saved_model.pb, or a directory of numbered versions) or a file "
+            f"that ends in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
     artifact, format = found  # noqa: A001  as Keras calls it
     with Progress(f"Opening {path}"):
