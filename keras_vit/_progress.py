@@ -131,7 +131,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def hide() -> None:
-    """Remove the progress line from the terminal, to print other text. The next update shows it again."""
+    """Remove the progress line from the terminal, to print other text. The next update shows the line again."""
     global _drawn
     with _lock:
         stream, _drawn = _drawn, None

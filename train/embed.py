@@ -10,7 +10,7 @@ the features of the patches, `[h, w, D]`, after the last block and the final nor
 checkpoint, and writes a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes 2 MB of memory and disk.
 
 You can stop the program and start it again. Finished parts are kept in OUTPUT.parts until the file is complete, and are
-reused if the model, the preprocessing and the images are unchanged. An existing file is not overwritten. Unreadable
+reused if the model, the preprocessing and the images are unchanged. Existing files are not overwritten. Unreadable
 images are reported and skipped, and the exit code is 1, or 0 with --on_bad_image=skip.
 """
 

@@ -7,7 +7,7 @@
     keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
 
 The first argument is a recipe, as for --config, or a data set. Flags of `keras-vit train` are passed on. Flags that are
-not listed here follow two dashes: `-- --track=wandb`. Read the file and change it for your cluster; nothing is
+not listed here follow two dashes: `-- --track=wandb`. Read the file and adapt it to your cluster; nothing is
 submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
 After a preemption, the training is started again and resumes from its run directory, which must be on storage that all

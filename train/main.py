@@ -16,9 +16,9 @@ bias or last(4) trains a part of the weights. --time=20m sets the number of step
 The run directory contains config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and
 report.png; with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
 Started again with the same run directory, the program resumes from the last checkpoint. Changed data, and changed
-fields of the recipe that affect the trained weights, are errors. With --change_recipe, it continues from the last
-checkpoint in spite of this, and keeps the old record. For exit codes, see `keras_vit.program`; 75 means that the run
-was stopped after saving: start it again.
+fields of the recipe that affect the trained weights, are errors. With --change_recipe, the program continues from the
+last checkpoint in spite of such changes, and keeps the old record. For exit codes, see `keras_vit.program`; 75 means
+that the run was stopped after saving: start it again.
 
 With KERAS_BACKEND=jax, the program trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """

@@ -7,7 +7,7 @@ The folder contains train/CLASS/*.png and test/CLASS/*.png, for `keras-vit train
 list.csv contains the mean brightness of each image in percent: `manifest:images/list.csv#values=ink`.
 
 The set `shapes` is for segmentation. The images of this set contain shapes and digits in random textures, each with an
-ignored border. Open it as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
+ignored border. Open the set as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
 """
 
 import itertools

@@ -178,7 +178,7 @@ def architecture_of(
 
     Returns:
         A tuple of `"vit"` or `"bit"` and the arguments of `VisionTransformer` or `BiTResNet`. For a masked autoencoder,
-        these are the arguments of its encoder.
+        the arguments describe the encoder.
 
     Raises:
         CheckpointError: If the file is damaged or belongs to no known project.

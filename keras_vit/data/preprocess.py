@@ -190,8 +190,8 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return the function that turns the bytes of one image file into an input of the model, as exported models do.
 
     Args:
-        pp: Preprocessing string for evaluation. If it does not begin with "decode" (strings for sources of arrays do
-            not), "decode" is prepended.
+        pp: Preprocessing string for evaluation. "decode" is prepended to strings without it, such as strings for
+            sources of arrays.
 
     Returns:
         Function that takes a scalar string and returns float32 `[H, W, C]`.

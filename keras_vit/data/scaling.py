@@ -40,7 +40,7 @@ def resize_small(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`.
 
-    The other side is rounded to the nearest pixel. Pillow's methods round it down, as torchvision does.
+    The other side is rounded to the nearest pixel. Pillow's methods round the other side down, as torchvision does.
     """
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 

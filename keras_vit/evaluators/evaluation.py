@@ -287,7 +287,7 @@ class SplitEvaluator(Evaluator):
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
     def open(self, context: Context) -> Split:
-        """Open the data. Raise an error if they do not fit the predictor or the evaluator."""
+        """Open the data. Raise an error if the data do not fit the predictor or the evaluator."""
         return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
 
 

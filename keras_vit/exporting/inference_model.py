@@ -19,9 +19,10 @@ _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 def inference_model(model: keras.Model, precision: str = "float32", **arguments: Any) -> keras.Model:
     """Rebuild a model for inference in another precision, with the same weights.
 
-    A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert them, and a CPU without
-    bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns `[B, k]`, the
-    copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation is kept.
+    A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert these casts, and a CPU
+    without bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns
+    `[B, k]`, the copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation
+    is kept.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

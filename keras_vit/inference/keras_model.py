@@ -175,9 +175,9 @@ def card_of_model(
     Args:
         model: The model, or the encoder if the run trained without labels.
         name: File of the model, for the error message.
-        preprocess: Preprocessing string. By default it is taken from the run. Without a run, images are resized, and
+        preprocess: Preprocessing string. The run's by default. Without a run, images are resized, and
             normalized like the images on which the weights were trained.
-        labels: Names of the classes. By default they are taken from the run or from the loaded model; otherwise the
+        labels: Names of the classes. By default, the names come from the run or from the loaded model; otherwise the
             names are numbers.
         run: The run of the model, if any.
     """

@@ -144,7 +144,7 @@ _OF_THE_RUN = ("arguments", "metrics", "data", "recipe", "versions")
 def write(artifact: str, card: ModelCard) -> ModelCard:
     """Write the card of an artifact, which is a SavedModel directory or a file.
 
-    Returns the written card: it contains the sizes and hashes of the files, and no folders of absolute paths.
+    Returns the written card, with the sizes and hashes of the files, and without folders of absolute paths.
     """
     files = {
         name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()

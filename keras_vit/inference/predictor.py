@@ -175,7 +175,7 @@ class Predictor:
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`. For two heads it is the mean of both inputs.
+        """Return the input of the classification head, float32 `[B, D]`. For two heads, return the mean of both inputs.
 
         `images` may have any form that `predict` accepts.
 

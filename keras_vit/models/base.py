@@ -55,7 +55,7 @@ class ConfiguredModel(keras.Model):
     def input_normalization(self) -> normalization.Normalization | None:
         """Mean and standard deviation with which the weights were trained: `(pixels - mean) / deviation`.
 
-        The pixels are in [0, 1]. Mean and standard deviation have one number per channel. The value is None if it is
+        The pixels are in [0, 1]. Mean and standard deviation have one number per channel. None if the normalization is
         unknown, as for a new model. Loading a checkpoint that contains the normalization sets it, and saving the model
         saves it. `keras_vit.preprocess_input(images, model)` applies it.
 
@@ -119,9 +119,9 @@ class ConfiguredModel(keras.Model):
     def values(self) -> Values | None:
         """Names and standardization of the values that a regression model predicts, or None for other models.
 
-        The outputs of the model are standardized. `model.values.restore(outputs)` returns them in the unit of the data,
-        as do predictors and exported artifacts. Like `class_names`, the names and standardization are stored in the
-        head.
+        The outputs of the model are standardized. `model.values.restore(outputs)` converts outputs to the unit of the
+        data. Predictors and exported artifacts return converted values. Like `class_names`, the names and
+        standardization are stored in the head.
 
         Raises:
             ValueError: If the number of values differs from the number of outputs, or the model has `class_names` or a

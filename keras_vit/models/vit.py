@@ -128,7 +128,10 @@ class Builder:
         return x
 
     def _patches(self, x):
-        """Return the patch embeddings for the encoder. Pre-training models override this method to corrupt them."""
+        """Return the patch embeddings for the encoder.
+
+        Pre-training models override this method to corrupt the embeddings.
+        """
         return x
 
     def _add_positions(self, name, num_registers):

@@ -228,7 +228,7 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
         largest: Largest allowed norm. 0 disables clipping.
 
     Returns:
-        List of tensors. If `norm` is below `largest`, they are equal to the gradients bit by bit.
+        List of tensors. If `norm` is below `largest`, the result equals the gradients bit by bit.
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)

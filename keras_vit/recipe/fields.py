@@ -34,8 +34,8 @@ class Model:
         checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
             (`"hf:OWNER/NAME"`), or a file or directory that `keras_vit.load_checkpoint` reads. The model then has the
             architecture of the checkpoint, except for `arguments`. None trains from scratch.
-        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if it has as many
-            classes as the data, unless it has a class name of the data at another index.
+        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if the number of
+            classes is the same, and resets the head if a class name has another index.
         remat: `"blocks"` recomputes each encoder block in the backward pass, to save memory. `"none"` or None disables
             rematerialization.
         attention_chunk_size: Number of queries whose attention weights are computed at a time; see `SelfAttention`.

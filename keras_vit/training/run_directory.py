@@ -135,8 +135,8 @@ def write_config(
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
-    The record of existing weights is never lost. If it differs from the new record, it becomes an entry of `"history"`
-    that states the step at which it ends. Changes of devices and versions are logged.
+    The record of existing weights is never lost. An existing record that differs from the new record becomes an entry
+    of `"history"`, with the step at which it ends. Changes of devices and versions are logged.
 
     `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
     checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.

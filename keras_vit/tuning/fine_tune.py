@@ -32,8 +32,8 @@ def fine_tune(
     Args:
         data: Folder with one folder of images per class, or any name that `keras_vit.data.open_source` opens.
         model: Checkpoint to start from, such as `"hf:facebook/dinov2-small"` or a path, or a variant, such as
-            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If it cannot be downloaded, a small model is trained from
-            scratch.
+            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If the default checkpoint cannot be downloaded, a small model
+            is trained from scratch.
         output: Run directory; `runs/NAME` by default.
         weights: Initial weights of a variant, such as `"augreg-224"`; `"none"` trains from scratch.
         image_size: Height and width of the images in pixels.
