@@ -89,8 +89,8 @@ class Context:
         """Open a split.
 
         Raises:
-            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or the
-                output of the predictor is not in `outputs` (empty for any output).
+            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or
+                `outputs` is not empty and lacks the output of the predictor.
         """
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):

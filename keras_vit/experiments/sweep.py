@@ -58,8 +58,8 @@ def sweep(
             values of a field may be an Optuna distribution.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
-        metric: Metric of `metrics.jsonl` by whose last value settings are compared. By default, the metric of the
-            recipe's task.
+        metric: Metric of `metrics.jsonl` whose last value ranks the settings. By default, the metric of the recipe's
+            task.
         prune: Whether to stop a run whose best validation so far is in the worst quarter of all runs at that step.
         parallel: Number of runs at a time.
         command: Program that trains. It receives `--config` and `--workdir`.

@@ -29,8 +29,8 @@ class ModelCard:
     Attributes:
         class_names: One name for each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input of the model.
-        output: `"softmax"` or `"sigmoid"` for probabilities; `"values"` for numbers in the unit of the data; `"mask"`
-            for the class of each pixel; `"scores"` or `"features"` for the raw outputs of the model.
+        output: `"softmax"` or `"sigmoid"` for probabilities, `"values"` for numbers in the unit of the data, `"mask"`
+            for the class of each pixel, or `"scores"` or `"features"` for raw outputs.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
         input: Dtype of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.

@@ -26,8 +26,8 @@ def open_predictor(
             a `.keras` file;
             a checkpoint that `keras_vit.model_from_checkpoint` reads, as a path or a name (`"hf:OWNER/NAME"`,
             `"ViT_B16:augreg"`);
-            an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version
-            directory of a SavedModel, or a directory of versions, whose largest version is opened.
+            an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version of
+                a SavedModel, or a directory of versions. The largest version is opened.
         preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. Required
             for models whose normalization of images is unknown. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.

@@ -114,9 +114,9 @@ class Predictor:
         """Predict images.
 
         Args:
-            images: One of the following, or a list of them: paths of images or folders, glob patterns, `.txt` lists of
-                paths, contents of image files, PIL images, pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). Float arrays
-                `[B, H, W, C]` are preprocessed images.
+            images: Paths of images or folders, glob patterns, `.txt` lists of paths, contents of image files, PIL
+                images, or pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). A list of several such items is also accepted.
+                Float arrays `[B, H, W, C]` are preprocessed images.
 
         Returns:
             Probabilities, values in the unit of the data, scores or features, float32 `[B, k]`; or masks, integers

@@ -93,8 +93,8 @@ def of_any(images: Any) -> SampleImages:
     """Convert images of any form to encoded images.
 
     Args:
-        images: One or several file names, folders or patterns, contents of image files, or arrays of pixels from 0 to
-            255, `[N, H, W, C]` or `[H, W, C]`, of any dtype.
+        images: File names, folders or patterns; contents of image files; or arrays of pixels from 0 to 255,
+            `[N, H, W, C]` or `[H, W, C]`, of any dtype.
 
     Raises:
         FileNotFoundError: If a file does not exist.

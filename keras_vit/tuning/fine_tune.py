@@ -50,7 +50,7 @@ def fine_tune(
     Raises:
         FileNotFoundError: If the data or the weights do not exist.
         ValueError: If the data have only one class or too few images, if an argument is invalid, or if the run
-            directory contains a run with another recipe or other data.
+            directory belongs to another recipe or other data.
         OSError: If the weights cannot be downloaded.
 
     Example:

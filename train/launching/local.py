@@ -36,7 +36,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
 
     Args:
         arguments: Arguments of `keras-vit train`.
-        processes: Number of workers. The NVIDIA GPUs of the machine are divided among them.
+        processes: Number of workers, which share the NVIDIA GPUs of the machine.
         backend: Keras backend, `"tensorflow"` or `"jax"`.
         logs: Directory of the logs `worker-0.log`, `worker-1.log` and so on. Each start appends to them.
         restarts: Maximum number of successive restarts without a newer checkpoint.
