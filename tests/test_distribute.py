@@ -1,4 +1,4 @@
-"""Strategies: what the machine has, what it lacks, and batches that divide."""
+"""Strategies for the devices of a machine, errors for missing devices, and batches that divide evenly."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""Atomic writes: old or new, never parts, and nothing left behind."""
+"""Atomic writes: readers see the old or the new content, and failures leave no files."""
 
 import io
 import os
@@ -151,7 +151,7 @@ def images(tmp_path, monkeypatch):
     ],
 )
 def test_finding_images(given, expected, images, monkeypatch):
-    """Lines of lists are no patterns; links back into a folder are not followed."""
+    """Lines of lists are not patterns; links back into a folder are not followed."""
     text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png"
     pathlib.Path("list.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))

@@ -1,4 +1,4 @@
-"""The choice of what is trained: by name, in files, in `fit`, and merged."""
+"""The choice of trained weights: by name, in saved files, in `fit`, and after merging."""
 
 import keras
 import numpy as np

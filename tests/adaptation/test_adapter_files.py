@@ -1,4 +1,4 @@
-"""Adapter files of peft: golden ones, every naming scheme against merged bases, and what is refused."""
+"""Adapter files of peft: golden files, every naming scheme against merged base models, and rejected files."""
 
 import json
 import os

@@ -47,7 +47,7 @@ def test_no_other_accuracy_is_quoted(page):
 
 
 def test_it_measures_what_the_commands_do(program, monkeypatch, tmp_path):
-    """Both commands replaced by what they leave behind and print."""
+    """Stand-ins replace both commands and write the same files and output."""
     calls = []
 
     def run_program(backend, arguments):

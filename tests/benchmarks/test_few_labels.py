@@ -1,4 +1,4 @@
-"""The experiment with few labels: which images are labeled, which settings are tried, and what is reported."""
+"""The experiment with few labels: the labeled images, the compared settings and the report."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def test_labeled_images(few_labels):
 
 @pytest.fixture
 def workdir(few_labels, tmp_path, monkeypatch):
-    """Random images, and programs that leave behind what they would have measured."""
+    """Random images, and stand-ins for the programs, which write fixed results."""
     rng = np.random.default_rng(0)
     arrays = {f"x_{split}": rng.integers(0, 256, (200, 28, 28)).astype("uint8") for split in ("train", "test")}
     np.savez(tmp_path / "all.npz", **arrays, y_train=np.arange(200) % 10, y_test=np.arange(200) % 10)

@@ -35,7 +35,7 @@ def study(tmp_path):
 
 
 def finish(path, accuracy):
-    """Leave what a run leaves that reached an accuracy."""
+    """Write the files of a finished run with an accuracy."""
     path = pathlib.Path(path)
     path.mkdir(parents=True, exist_ok=True)
     line = {"step": 1, **dict.fromkeys((TEST, VALIDATION, subset_size.FEW_SHOT), accuracy), "eval_loss": 1.0}

@@ -1,4 +1,4 @@
-"""Files whose description and tensors disagree, and headers made to hang or to fill the memory: refused at once."""
+"""Inconsistent files, and headers that would cause a hang or fill the memory, are rejected immediately."""
 
 import functools
 import io

@@ -1,4 +1,4 @@
-"""Masked autoencoders: read under both projects' names, whole or the encoder alone, and written back."""
+"""Masked autoencoders: read with the names of both projects, with or without the decoder, and written back."""
 
 import json
 

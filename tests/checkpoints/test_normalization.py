@@ -1,4 +1,4 @@
-"""The normalization of its input is a property of a checkpoint, and the model carries it."""
+"""The normalization of the input is a property of a checkpoint, which the model stores."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Names of tensors and of weights, and what a tensor may hold, by hand."""
+"""Names of tensors and weights, and the content of tensors, with expected values by hand."""
 
 import numpy as np
 import pytest

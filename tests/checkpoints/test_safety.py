@@ -1,4 +1,4 @@
-"""Files that are damaged or made to harm: refused with a clear error, in bounded memory, the model untouched."""
+"""Damaged and malicious files are rejected with a clear error, in bounded memory, and do not change the model."""
 
 import io
 import json

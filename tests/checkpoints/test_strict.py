@@ -1,4 +1,4 @@
-"""Strictness: what does not fit is an error that says what to do, and leaves the model as it was."""
+"""Strict loading: a mismatch raises an error that names the remedy, and leaves the model unchanged."""
 
 import keras
 import numpy as np

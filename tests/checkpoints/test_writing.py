@@ -1,4 +1,4 @@
-"""Writing: one step for a reader, and nothing left behind by failures."""
+"""Writing: readers see the old or the new checkpoint, and failures leave no files."""
 
 import errno
 import json

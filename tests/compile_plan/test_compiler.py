@@ -1,4 +1,4 @@
-"""What the planner takes from JAX without being promised it, and the count of a program's operations and traffic."""
+"""Undocumented JAX interfaces that the planner uses, and the count of a program's operations and memory traffic."""
 
 import importlib
 import inspect

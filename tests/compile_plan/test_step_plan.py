@@ -1,4 +1,7 @@
-"""Planning for accelerators: their names, the roofline, the search, remedies. What compiles is in test_compile_*.py."""
+"""Planning for accelerators: their names, the roofline, the search, remedies.
+
+The tests that compile are in test_gpu_compile.py and test_tpu_compile.py.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Errors of input pipelines: one type, the file's name, and no process that cannot end."""
+"""Errors of input pipelines: one type, with the file's name, and the process always ends."""
 
 import pytest
 import tensorflow as tf

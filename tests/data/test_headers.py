@@ -1,4 +1,4 @@
-"""Sizes of images from their headers, and files that would claim more memory than they say."""
+"""Sizes of images from their headers, and files whose decoding would need more memory than the header states."""
 
 import struct
 

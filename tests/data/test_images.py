@@ -1,4 +1,4 @@
-"""Pictures as users have them, compared with what the Python Imaging Library makes of them."""
+"""Decoding of real-world image files, compared with Pillow."""
 
 import functools
 import io

@@ -1,4 +1,4 @@
-"""The files of `deploy/`, as far as they can be tried without the server, and the programs of the page about phones."""
+"""The files of `deploy/` as far as possible without the server, and the programs of the page about phones."""
 
 import contextlib
 import functools

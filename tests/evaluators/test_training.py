@@ -1,4 +1,4 @@
-"""Evaluators on a network in training: features, moving averages, replicas, and what is due when."""
+"""Evaluators during training: features, moving averages, replicas and the schedule."""
 
 import types
 

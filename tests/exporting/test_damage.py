@@ -1,4 +1,4 @@
-"""Damaged and hostile images: the process survives, and every answer is a result or a defined error."""
+"""Damaged and malicious images: the process survives, and every response is a result or a defined error."""
 
 import io
 import struct

@@ -39,7 +39,7 @@ def test_multi_label_accuracy():
 
 
 def test_the_answer_of_a_single_probability_is_yes_or_no():
-    """An 8-bit file may differ by much, but not answer otherwise."""
+    """The outputs of an 8-bit file may differ by much, but the predicted class must not."""
     reference = np.array([[0.9], [0.6], [0.2], [0.4]])
     candidate = np.array([[0.6], [0.9], [0.4], [0.6]])  # the last one crosses one half
     comparison = verify.compare(reference, candidate)

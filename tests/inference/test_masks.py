@@ -1,4 +1,4 @@
-"""Masks of classes: the answer, sizes, colors, files and run lengths."""
+"""Masks of classes: predictions, sizes, colors, files and run lengths."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Real images for an artifact: those of a data set or files, of which some cannot be read."""
+"""Real images for an artifact, from a data set or from files, some of them unreadable."""
 
 import dataclasses
 

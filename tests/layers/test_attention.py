@@ -44,7 +44,7 @@ def arrays(tokens, dtype="float32"):
 
 
 def values_and_gradients(function, query, key, value, upstream):
-    """Return what a function computes, and its derivatives for a derivative of its output."""
+    """Return the output of a function, and its derivatives for a derivative of the output."""
 
     def compute(*inputs):
         value_of = lambda inputs: ops.sum(ops.cast(function(*inputs) * upstream, "float32"))  # noqa: E731

@@ -1,4 +1,4 @@
-"""`train.evaluate --evaluators` on a run and on what is exported from it."""
+"""`train.evaluate --evaluators` on a run and on its artifacts."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ EVALUATORS = (
 
 
 def evaluate(capsys, *arguments):
-    """The exit status and what was written."""
+    """The exit code and the written files."""
     capsys.readouterr()
     code = call("train.evaluate", *arguments)
     return code, capsys.readouterr().out

@@ -198,7 +198,7 @@ def wait_for(path, job):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("backend", "tasks"), itertools.product(["tensorflow", "jax"], [1, 2]))
 def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path, monkeypatch):
-    """SIGTERM to all tasks, as two minutes before the time limit: the job goes on where it stopped."""
+    """After a SIGTERM to all tasks, as before the time limit, the requeued job resumes where it stopped."""
     environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     environment = {**environment, "PYTHONPATH": str(ROOT)}
     arguments = worlds.arguments(

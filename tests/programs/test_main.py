@@ -1,4 +1,4 @@
-"""The training program as users run it: what it leaves behind, how it ends, and what a kill costs."""
+"""The training program as users run it: its files, its exit codes, and resuming after a kill."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """An uninterrupted run of the tiny recipe in a process of its own, and what it printed."""
+    """An uninterrupted run of the tiny recipe in a separate process, and its output."""
     directory = tmp_path_factory.mktemp("whole")
     return directory, worlds.train_alone(directory)
 

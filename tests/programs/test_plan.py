@@ -77,7 +77,7 @@ def test_plan_of_unknown_data_asks_for_their_size(recipe):
 
 @pytest.fixture
 def no_data(monkeypatch):
-    """A machine with the data of the package alone."""
+    """A machine with only the data of the package."""
 
     def missing(read):
         @functools.wraps(read)  # with its options

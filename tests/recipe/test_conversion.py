@@ -1,4 +1,4 @@
-"""Recipes: strict in names, types and ranges, and the same after a round trip through JSON."""
+"""Recipes are strict in names, types and ranges, and unchanged after a round trip through JSON."""
 
 import json
 
@@ -124,7 +124,7 @@ def test_arguments_of_the_recipe_come_before_those_of_its_record():
 
 
 def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
-    """What a file was trained with says nothing of how it is fine-tuned; what its weights are for, does."""
+    """Fine-tuning takes over the architecture of a checkpoint, but not the regularization of its training."""
     noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
     tiny.model(**noise, layer_scale=0.1).save(tmp_path / "trained.keras")
     model = recipes.Model("ViT-Ti/16", checkpoint=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)

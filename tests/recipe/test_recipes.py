@@ -1,4 +1,4 @@
-"""Recipes: what they tell, what they choose, and that each runs with its evaluators."""
+"""Recipes: their descriptions, their choices, and a short run of each recipe with its evaluators."""
 
 import ast
 import json

@@ -64,7 +64,7 @@ def get(url):
 class TestPredictions:
     @pytest.mark.slow
     def test_of_an_artifact_and_of_a_model(self, served):
-        """Both show what the client gets."""
+        """Both show the client's result."""
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
             found = Page(model).predict(bytearray(picture()))
             with servers.serving_model(model) as url:

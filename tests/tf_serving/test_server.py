@@ -163,7 +163,7 @@ def test_json_of_many_values_is_refused_before_it_takes_memory(base, images, val
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 def test_pixels_that_are_not_finite_are_refused(running, value):
-    """1e308 is valid JSON and infinity in float32. The answer was a plain 500, which was not logged."""
+    """1e308 is valid JSON and infinity in float32. The response was a plain 500, which was not logged."""
     body = {"signature_name": "serve_tensor", "inputs": np.full((1, 16, 16, 3), value).tolist()}
     code, answer = servers.post(running, json.dumps(body).encode())
     assert code == 400
@@ -181,7 +181,7 @@ def test_a_model_that_returns_nan_is_named(base, images, monkeypatch):
 
 
 def test_answers_are_sent_at_once(base):
-    """Without TCP_NODELAY, each answer on a kept-alive connection waited 40 ms for an ACK of the client."""
+    """Without TCP_NODELAY, each response on a kept-alive connection waited 40 ms for an ACK of the client."""
     listening = server.RestServer(servers.loaded(base))
     with listening._socket, socket.create_connection(("localhost", listening.port)):
         accepted, _ = listening._socket.accept()

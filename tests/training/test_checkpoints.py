@@ -1,4 +1,4 @@
-"""Checkpoints: whole or reported, the newest few and the best, and never in the way of an older one."""
+"""Checkpoints: complete or reported, the newest few and the best, and always an older checkpoint to fall back to."""
 
 import os
 import resource
@@ -180,7 +180,7 @@ def test_disk_full(tmp_path):
 
 
 def test_what_is_intact_when_the_best_one_cannot_be_written(tmp_path):
-    """It said that there was no older checkpoint, while the one of this step was there."""
+    """The message stated that there was no older checkpoint, although the checkpoint of this step existed."""
     store = saved(tmp_path, [])
     (tmp_path / "best").write_text("")  # no directory can be made there
     with pytest.raises(StorageError, match=r"best.*The checkpoint of step 10 is intact"):

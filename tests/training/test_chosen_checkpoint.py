@@ -1,4 +1,4 @@
-"""The checkpoint of a run that is opened: the final model, the best one, or one of a step."""
+"""The opened checkpoint of a run: the final model, the best checkpoint, or the checkpoint of a step."""
 
 import hashlib
 import json

@@ -147,7 +147,7 @@ def record(folder, **changes):
 
 
 def check_teacher(recipe, class_names):
-    """What the task of a recipe checks as it is created for data with some classes."""
+    """Checks of a recipe's task for data with some classes."""
     tasks.create(
         recipe, types.SimpleNamespace(label_kind="class", class_names=class_names, num_outputs=len(class_names))
     )

@@ -1,4 +1,4 @@
-"""Training on the JAX backend, in processes of its own."""
+"""Training on the JAX backend, in separate processes."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The loop on a toy problem: what happens between steps must not change what is learned."""
+"""The loop on a toy problem: events between steps must not change the learned weights."""
 
 import dataclasses
 import json

@@ -415,7 +415,7 @@ def test_another_number_of_devices_goes_on(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
-    """A state on eight devices with divided weights, saved by each host in parts."""
+    """A state on eight devices with sharded weights, of which each host saves its parts."""
     world = World(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
     for weight in (*world.state.trained, *world.state.moving):
         weight.assign(weight.value + 1)
@@ -589,7 +589,7 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
 
 
 def test_programs_open_a_run_on_jax(tmp_path, capsys):
-    """Evaluation, prediction, inspection and the benchmark ran under TensorFlow alone."""
+    """Evaluation, prediction, inspection and the benchmark once ran only under TensorFlow."""
     tiny.write_digits_run(tmp_path / "run")
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)

@@ -1,4 +1,4 @@
-"""Segmentation on the features of a network that was trained, by `make test-real`: they must be worth having."""
+"""Segmentation on the features of a trained network must succeed. `make test-real` runs these tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Run directories: what opens, what is refused, and that the record of a run is never lost."""
+"""Run directories: opened, rejected, and never without the record of a run."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""The training step: gradients whatever the division, randomness from the step alone, compiled by XLA."""
+"""The training step: gradients independent of the sharding, randomness only from the step, compiled by XLA."""
 
 import keras
 import numpy as np
