@@ -23,7 +23,7 @@ def test_one_device():
     assert distribute.num_workers(strategy) == 1
 
 
-def test_auto_takes_what_there_is(monkeypatch):
+def test_auto_uses_the_available_devices(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert distribute._default_strategy(virtual_devices=2) == "mirrored"
     if not tf.config.list_physical_devices("GPU"):

@@ -200,7 +200,7 @@ def test_the_share_of_other_programs(monkeypatch):
     assert others.share == 4 / 16
 
 
-def test_child_processes_are_no_other_programs():
+def test_child_processes_are_not_other_programs():
     busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     before, own = host._busy_seconds(), host._own_seconds()
     subprocess.run([sys.executable, "-c", busy], check=True)

@@ -46,7 +46,7 @@ def test_no_other_accuracy_is_quoted(page):
             assert {one.replace(" ", "") for one in quoted} <= known, sentence
 
 
-def test_it_measures_what_the_commands_do(program, monkeypatch, tmp_path):
+def test_it_measures_the_commands(program, monkeypatch, tmp_path):
     """Stand-ins replace both commands and write the same files and output."""
     calls = []
 

@@ -85,7 +85,7 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
     assert len(calls) == before
 
 
-def test_the_document_says_what_was_measured(few_labels, workdir, monkeypatch, tmp_path):
+def test_the_document_contains_the_measurements(few_labels, workdir, monkeypatch, tmp_path):
     """The table names its seeds and the machine."""
     document = tmp_path / "results.md"
     document.write_text("<!-- few labels -->\nNot measured yet.\n<!-- /few labels -->\n")

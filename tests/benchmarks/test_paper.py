@@ -254,7 +254,7 @@ def test_claims_on_the_size_of_the_pretraining_set(study):
 
 
 @pytest.mark.slow
-def test_document_says_what_is_missing(study, tmp_path):
+def test_document_lists_missing_runs(study, tmp_path):
     path = document.write(study, paper.PANELS, str(tmp_path / "docs"))
     text = pathlib.Path(path).read_text()
     assert text.count("**Not run yet:** 0 of") == len(paper.PANELS)

@@ -18,7 +18,7 @@ def test_mean_and_sample_standard_deviation_in_percent():
     assert tables.percent([]) == "-"
 
 
-def test_tables_replace_what_was_there(tmp_path):
+def test_tables_replace_the_previous_content(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("before\n<!-- models -->\nold\n<!-- /models -->\nafter\n")
     tables.write_between(path, "models", _io.markdown_table(["model", "accuracy:"], [["a", "1"]]))

@@ -293,7 +293,7 @@ def test_members_stay_in_the_archive(valid, no_code):
 
 
 @pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
-def test_safe_mode_holds_where_a_process_lifted_it(layer, valid, tmp_path):
+def test_safe_mode_applies_in_a_process_that_disabled_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"
     rewrite(valid / "dense.keras", path, **CRAFTED[layer][1])
     errors = []

@@ -108,7 +108,7 @@ def test_operations_and_traffic_of_a_program():
     assert program.traffic == 3 * product + fused + attended + 2 * 4 * (image + kernel + result) + summed
 
 
-def test_a_text_without_an_entry_is_no_program():
+def test_a_text_without_an_entry_is_not_a_program():
     with pytest.raises(ValueError, match="entry"):
         hlo.parse("HloModule nothing")
 

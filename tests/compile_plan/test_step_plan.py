@@ -216,7 +216,7 @@ def planned(monkeypatch):
     return recipe
 
 
-def test_the_program_says_what_to_change(planned, capsys):
+def test_the_program_names_the_remedy(planned, capsys):
     assert programs.call("tools.compile_plan.__main__", "--target=v5e-8") == 0
     text = capsys.readouterr().out
     for expected in (

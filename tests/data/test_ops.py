@@ -107,7 +107,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "WEBP"])
-def test_crop_of_files_that_are_no_jpeg(format):
+def test_crop_of_files_that_are_not_jpeg(format):
     encoded = pictures.encode(pictures.smooth(), format)
     # The place in the string is a part of the seed, so the operation has to stand at the same place.
     expected = run("decode|inception_crop(16)", encoded)

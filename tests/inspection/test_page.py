@@ -79,7 +79,7 @@ def text_of(html):
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_holds_everything_and_needs_nothing():
+def test_contains_everything_and_needs_nothing():
     html = render()
     assert "default-src 'none'" in html
     markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
@@ -259,7 +259,7 @@ class TestInABrowser:
         assert opened.evaluate(LAYER) == "third"
         assert opened.problems == []
 
-    def test_help_is_behind_a_question_mark(self, opened):
+    def test_a_question_mark_opens_the_help(self, opened):
         shown = "document.querySelector('.help p').checkVisibility()"
         assert opened.evaluate(shown) is False
         opened.click(".help summary")

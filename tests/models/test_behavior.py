@@ -115,7 +115,7 @@ def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
 
 
-def test_initial_values_are_the_reference_s():
+def test_initial_values_match_the_reference():
     model = VisionTransformer(
         patch_size=8, hidden_size=256, num_layers=1, num_heads=4, mlp_dim=512, image_size=64, classes=10,
         representation_size=128, resnet_blocks=(1,), head_bias=-10.0, channels=3,
@@ -228,14 +228,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", list(WRONG))
-def test_wrong_arguments_say_what_is_wrong(case):
+def test_wrong_arguments_are_named(case):
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         VisionTransformer(**{"num_layers": 1, **arguments})
 
 
 @pytest.mark.parametrize("name", ["token", "bit"])
-def test_wrong_images_say_what_is_expected(name):
+def test_wrong_images_get_the_expected_shape(name):
     model = variants.make(name)
     with pytest.raises(ValueError, match=r"takes images of shape \(None, 16, 8, 3\).*Received: \(2, 16, 8, 4\)"):
         model(np.zeros((2, 16, 8, 4), "float32"))

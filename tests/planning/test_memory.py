@@ -96,7 +96,7 @@ def test_two_changes_where_one_is_not_enough(machine):
     assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 
 
-def test_what_no_change_helps(machine):
+def test_shortages_that_no_change_helps(machine):
     warnings = machine(8, 0.4)
     memory.check(recipe(), backend(), 10, 3)
     assert "Not even one image at a time fits" in warnings[0]

@@ -117,7 +117,7 @@ def test_tables(run, capsys):
 
 
 @pytest.mark.slow
-def test_what_a_file_cannot_give_is_listed(of_the_run, tflite_file, capsys):
+def test_measurements_that_a_file_does_not_support_are_listed(of_the_run, tflite_file, capsys):
     arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)

@@ -96,7 +96,7 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [tmp_path / "digits.yaml"]
 
 
-def test_what_is_submitted(tmp_path, monkeypatch):
+def test_submitted_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
     pathlib.Path("sbatch").chmod(0o755)
@@ -181,7 +181,7 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
         ("[ $SLURM_PROCID = 0 ] || exit 75", 75, 3),
     ],
 )
-def test_only_what_a_restart_helps_is_queued_again(program, code, starts, tmp_path, monkeypatch):
+def test_only_failures_that_a_restart_helps_are_queued_again(program, code, starts, tmp_path, monkeypatch):
     """At most twice, the limit in the script."""
     script = slurm_script(tmp_path, f"echo started; {program}", 1, monkeypatch)
     assert fake_slurm.sbatch(script, NODES)[0] == code

@@ -29,7 +29,7 @@ def whole(tmp_path_factory):
     return directory, worlds.train_alone(directory)
 
 
-def test_what_a_run_leaves_behind(whole):
+def test_files_of_a_run(whole):
     directory, output = whole
     names = {path.name for path in directory.iterdir()}
     drawn = {"report.png"} if importlib.util.find_spec("matplotlib") else set()
@@ -163,7 +163,7 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path, tmp_path_
             assert first[name] == pytest.approx(second[name], rel=1e-4)
 
 
-def test_accumulation_goes_on_where_memory_is_short(tmp_path):
+def test_accumulation_is_enabled_if_memory_is_short(tmp_path):
     """TensorFlow takes 256 MB for the memory of a CPU and, near that, sums in temporary variables. See `TrainStep`."""
     pp, model = (
         "resize(192)|value_range(-1, 1)",

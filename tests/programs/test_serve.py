@@ -83,7 +83,7 @@ def process(base, *arguments, code=None):
 
 
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way(base, images):
+def test_sigterm_finishes_running_requests(base, images):
     with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]

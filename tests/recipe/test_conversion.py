@@ -53,7 +53,7 @@ def test_missing_fields_keep_their_defaults():
         ),
     ],
 )
-def test_what_is_wrong_is_said(values, message):
+def test_mistakes_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.from_dict(values)
 
@@ -111,7 +111,7 @@ def test_a_task_is_parsed_where_it_enters():
         ("distillation('a', temperature=2)", "distillation(teacher='a', temperature=2.0)"),
     ],
 )
-def test_json_holds_the_canonical_text_of_a_task(text, canonical):
+def test_json_contains_the_canonical_text_of_a_task(text, canonical):
     recipe = recipes.Recipe(task=text)
     assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
     assert recipes.from_dict({"task": canonical}).task == recipe.task

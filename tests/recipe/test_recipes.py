@@ -41,7 +41,7 @@ def test_every_recipe_is_tested():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_docstring_tells_what_one_must_know(name):
+def test_docstring_has_the_required_parts(name):
     text = ast.get_docstring(ast.parse((toy.CONFIGS / f"{name}.py").read_text()))
     assert f"keras-vit train --config={name}" in text
     for what in ("Cost", "Smaller machines"):

@@ -179,7 +179,7 @@ def test_disk_full(tmp_path):
     assert restored(tmp_path) == 10
 
 
-def test_what_is_intact_when_the_best_one_cannot_be_written(tmp_path):
+def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):
     """The message stated that there was no older checkpoint, although the checkpoint of this step existed."""
     store = saved(tmp_path, [])
     (tmp_path / "best").write_text("")  # no directory can be made there

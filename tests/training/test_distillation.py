@@ -161,7 +161,7 @@ def test_a_teacher_of_other_classes(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"output": "sigmoid"}, {"recipe": {"task": "mae"}}])
-def test_a_teacher_that_is_no_classifier(changes, tmp_path):
+def test_a_teacher_that_is_not_a_classifier(changes, tmp_path):
     with pytest.raises(ValueError, match="must be a classifier"):
         check_teacher(record(tmp_path, **changes), ["a", "b"])
 

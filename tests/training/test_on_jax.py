@@ -404,7 +404,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
     assert lines(tmp_path) == lines(whole.directory)
 
 
-def test_another_number_of_devices_goes_on(whole, tmp_path):
+def test_another_number_of_devices_resumes(whole, tmp_path):
     """A checkpoint holds whole variables, whatever they were divided into."""
     again = World(tmp_path, RUN, devices(8, fsdp=True))
     again.state.assign(saved(whole.state))
@@ -562,7 +562,7 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
 
 
 @pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
-def test_a_program_for_devices_exchanges_what_it_should(fsdp):
+def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
     run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
     batch = {"image": tf.TensorSpec([None, SIZE, SIZE, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}

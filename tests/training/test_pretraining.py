@@ -142,7 +142,7 @@ def test_loss_is_the_mean_over_the_corrupted_patches(golden):
     np.testing.assert_array_equal(right, data["logits"].argmax(-1) == data["target_mean_colour"])
 
 
-def test_the_task_counts_the_corrupted_patches_alone():
+def test_the_task_counts_only_the_corrupted_patches():
     task = tasks.create(recipe("masked_patch(target='pixels')"))
     images = np.random.default_rng(0).uniform(0, 255, size=(2, 8, 8, 3)).astype("float32")
     targets = np.asarray(task.targets(ops.convert_to_tensor(images)))

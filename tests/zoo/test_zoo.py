@@ -254,7 +254,7 @@ def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monk
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000, "\u00b2", "1, 1"])
-def test_a_content_length_that_is_no_number(length, monkeypatch):
+def test_a_content_length_that_is_not_a_number(length, monkeypatch):
     serve(monkeypatch, Response(WHOLE, length=length))
     with pytest.raises(OSError, match="Content-Length"):
         zoo.resolve(*reversed(NAMES))
