@@ -67,9 +67,9 @@ def regression(first: Result, second: Result, tolerance: float) -> str:
         return f"fails: {second.error}" if second.error and not first.error else ""
     worse = []
     if second.ratio is not None and second.ratio > 1 + tolerance:
-        worse.append(f"{100 * (second.ratio - 1):.0f} % more time")
+        worse.append(f"{100 * (second.ratio - 1):.0f}% more time")
     if first.peak_bytes and (second.peak_bytes or 0) > first.peak_bytes * (1 + tolerance):
-        worse.append(f"{100 * ((second.peak_bytes or 0) / first.peak_bytes - 1):.0f} % more memory")
+        worse.append(f"{100 * ((second.peak_bytes or 0) / first.peak_bytes - 1):.0f}% more memory")
     return ", ".join(worse)
 
 

@@ -166,7 +166,7 @@ def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> di
     accuracies = [last_value(learn(share, start, chosen, files[share], seed), REPORTED) for seed in seeds]
     found = [features(start, seed, files) for seed in seeds] if start != "scratch" else []
     return {
-        "labels": f"{100 * share:g} %",
+        "labels": f"{100 * share:g}%",
         "start": start.replace("_", " "),
         "rate:": f"{chosen.rate:g}",
         "steps:": f"{chosen.steps:,}",

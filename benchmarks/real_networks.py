@@ -226,7 +226,7 @@ def accuracy_table(results: dict[str, Any]) -> str:
     found = {title: results[name]["real"] for name, title in measured.items()}
     counts = "; ".join(
         f"{title}: {some['train']:,} training and {some['test']:,} test images, "
-        f"{100 * some['most_frequent']:.0f} % with the most frequent class"
+        f"{100 * some['most_frequent']:.0f}% with the most frequent class"
         for title, some in found.items()
     )
     return f"\n{_io.markdown_table(header, rows)}\n\nAccuracy in percent. {counts}.\n"

@@ -166,7 +166,7 @@ def _results(row: Row, record: dict) -> str:
     lines = [_line(row, result, first, rates) for result in record["results"]]
     versions = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     others = record.get("others")
-    busy = "" if others is None else f" Other programs took {100 * others:.0f} % of the processors."
+    busy = "" if others is None else f" Other programs took {100 * others:.0f}% of the processors."
     measured = f"{record['rounds']} rounds at `{record['commit']}`, {record['time']} UTC; {record['machine']}"
     header = ["system", "step:", "images/s:", "time relative to first:", "peak memory:", ""]
     return f"{_io.markdown_table(header, lines)}\n\n{measured}; {versions}.{busy}{_limits(rates)}"
@@ -187,7 +187,7 @@ def share_of_machine(row: Row, system: str, seconds: float, rates: Mapping[str, 
         return ""
     text = f"{operations / seconds / 1e9:,.0f} GFLOP/s"
     own = [rate for name, rate in rates.items() if name.startswith(f"{row.work.get('precision', 'float32')},")]
-    return f"{text}, {100 * operations / seconds / own[-1]:.0f} % of the machine's products" if own else text
+    return f"{text}, {100 * operations / seconds / own[-1]:.0f}% of the machine's products" if own else text
 
 
 def _line(row: Row, result: dict, first: dict, rates: Mapping[str, float]) -> list[str]:
@@ -198,7 +198,7 @@ def _line(row: Row, result: dict, first: dict, rates: Mapping[str, float]) -> li
         ratio = seconds / first["seconds"] if first["seconds"] else None
     return [
         result["system"],
-        f"{seconds:.3g} s" + (f" ± {100 * result['spread']:.0f} %" if result["spread"] is not None else ""),
+        f"{seconds:.3g} s" + (f" ± {100 * result['spread']:.0f}%" if result["spread"] is not None else ""),
         f"{row.work.get('batch', 1) / seconds:.3g}",
         "" if ratio is None or result["system"] == first["system"] else f"{ratio:.2f}",
         _memory(result),

@@ -264,7 +264,7 @@ def _startup() -> Iterator[Row]:
         yield Row(name, title, {"model": "ViT-B/16"}, worker="startup.py", system=name)
     yield Row(
         "digits",
-        "Digits: seconds to 97 % accuracy on the test images, from building the model on",
+        "Digits: seconds to 97% accuracy on the test images, from building the model on",
         worker="digits.py",
         peers=("keras_hub",),
         rounds=3,

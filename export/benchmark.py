@@ -3,10 +3,10 @@
     keras-vit benchmark --model=runs/digits --artifacts=served/digits,digits.tflite
     keras-vit benchmark --artifacts=a.tflite,b.tflite --batch_sizes=1 --threads=1 --calls=200
 
-The model and each artifact run one after the other, each in a process of its own, so that none warms up or slows down
-another. The time is measured from preprocessed images to probabilities. The table also shows the precision of the
-computation on this machine, and the top-1 agreement with the model that was measured at the export. Run the program on
-an idle machine.
+The model and each artifact run one after the other, each in a separate process, so that no measurement affects another.
+The time is measured from preprocessed images to probabilities. The table also shows the precision of the computation on
+this machine, and the top-1 agreement with the model that was measured at the export. Run the program on an idle
+machine.
 """
 
 import json

@@ -25,9 +25,9 @@ flags.DEFINE_float(
     "max_difference",
     None,
     "Largest allowed difference of probabilities, of values in standard deviations, or of masks as a fraction of the "
-    "pixels of an image. By default, it depends on the precision.",
+    "pixels of an image. The default depends on the precision.",
 )
-flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. By default, it depends on the precision.")
+flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, for models with classes.")
 
 with program.imports(__name__):

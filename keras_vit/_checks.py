@@ -1,4 +1,4 @@
-"""Argument checks. Their messages contain the expected value, the received value and a remedy."""
+"""Argument checks. The messages contain the expected value, the received value and a remedy."""
 
 import difflib
 import math

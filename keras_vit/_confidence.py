@@ -34,10 +34,13 @@ def in_context(correct: int, examples: int, class_examples: np.ndarray, confusio
             whose scores are not finite may be missing.
 
     Returns:
-        A dictionary with `accuracy_low` and `accuracy_high` (confidence interval), `chance` (accuracy of random
-        predictions), `largest_class` (accuracy of always predicting the most frequent class), `balanced_accuracy` (mean
-        of the classes' accuracies), `macro_f1` (mean of the classes' F1 scores) and `remark` (a sentence or None).
-        `balanced_accuracy` and `macro_f1` are None without `confusion`.
+        A dictionary with the keys:
+
+        - `accuracy_low`, `accuracy_high`: Confidence interval.
+        - `chance`: Accuracy of random predictions.
+        - `largest_class`: Accuracy of always predicting the most frequent class.
+        - `balanced_accuracy`, `macro_f1`: Means of the classes' accuracies and F1 scores; None without `confusion`.
+        - `remark`: A sentence or None.
     """
     low, high = wilson_interval(correct, examples)
     largest = float(class_examples.max() / examples)

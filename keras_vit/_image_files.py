@@ -20,8 +20,9 @@ SYSTEM = (
 def find(given: Sequence[str]) -> list[str]:
     """Return the image files for the given names, in order and without duplicates.
 
-    A folder stands for all images in it and its subfolders, a glob pattern for its matches, a text file (`.txt`) for
-    the paths in its lines, and `-` for the paths in the lines of standard input. Paths that do not exist are included.
+    A folder stands for all images in it and its subfolders. A glob pattern stands for its matches, and a text file
+    (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
+    exist are included.
 
     Raises:
         FileNotFoundError: If no file exists.
@@ -77,8 +78,8 @@ class Tree:
     """Visible regular files and folders below a root, without links that could repeat files.
 
     Attributes:
-        skipped: Skipped paths: files that are not regular, such as pipes, and links to folders in the tree, to a parent
-            folder of the link or of the tree, and to top-level folders such as `/usr`.
+        skipped: Skipped files that are not regular, such as pipes, and skipped links. Links are skipped if they lead to
+            folders in the tree, to a parent folder of the link or of the tree, or to top-level folders such as `/usr`.
         system: Names of the folders in `SYSTEM` that were found and skipped.
     """
 

@@ -93,7 +93,7 @@ def _locks_are_local(directory: str) -> bool:
 
 
 def _lease(directory: str, flag: str) -> filelock.SoftFileLease:
-    """Acquire the lease of a directory. If another process owns it, wait until it expires."""
+    """Acquire the lease of a directory. If another process owns the lease, wait until the lease expires."""
 
     def end(loss: filelock.LeaseCompromise) -> None:  # another process may already write to the directory
         logging.error("The lease of %s was lost (%s). This process ends without saving.", directory, loss.reason)

@@ -45,10 +45,12 @@ def segmentation_scores(confusion: Any) -> dict[str, Any]:
         confusion: Number of pixels, `[true classes, predicted classes]`.
 
     Returns:
-        A dictionary with `"iou"` (intersection over union of each class, `[classes]`), `"miou"` (its mean),
-        `"accuracy"` (fraction of each class's pixels that are predicted correctly, `[classes]`), `"mean_accuracy"` (its
-        mean) and `"pixel_accuracy"`. A class with neither true nor predicted pixels has an `"iou"` of NaN, which the
-        mean ignores.
+        A dictionary with the keys:
+
+        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. A class with neither true
+          nor predicted pixels has NaN, which the mean ignores.
+        - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
+        - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
 
     Example:
     >>> scores = segmentation_scores([[2, 1], [0, 3]])

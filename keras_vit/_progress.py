@@ -26,8 +26,8 @@ Item = TypeVar("Item")
 class Progress:
     """Progress of the work in a `with` block, on standard error.
 
-    On a terminal, the line appears immediately. It shows the elapsed time until the first unit is completed. In a log,
-    the first line appears after two seconds, so that short work is not logged.
+    On a terminal, the line appears immediately. Until the first unit is completed, the line shows the elapsed time. In
+    a log, the first line appears after two seconds, so that short work is not logged.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Terminal(io.TextIOWrapper):
 
 
 def hide() -> None:
-    """Remove the progress line from the terminal, to print other text. The next update shows it again."""
+    """Remove the progress line from the terminal, to print other text. The next update shows the line again."""
     global _drawn
     with _lock:
         stream, _drawn = _drawn, None

@@ -45,8 +45,8 @@ def fetched(
 ) -> str:
     """Return a local path unchanged. For an address, update the local copy and return its path.
 
-    Files that are not needed are empty in the copy. For `checkpoint="last"`, which is `model.keras`, these are the
-    other checkpoints of a run. With `small`, these are all files except JSON files.
+    Files that are not needed are empty in the copy. For `checkpoint="last"`, which is `model.keras`, the other
+    checkpoints of a run are empty. With `small`, all files except JSON files are empty.
     """
     path = os.fspath(path)
     if not is_address(path):
@@ -205,7 +205,10 @@ class _Copy:
         yield
 
     def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
-        """Return True if the owner does not renew its ownership within three minutes. Raise an error if it does."""
+        """Return True if the owner does not renew its ownership within three minutes.
+
+        Raise an error if the owner renews it.
+        """
         owner, deadline = f"process {other.get('process')} on {other.get('host')}", time.monotonic() + _lock.SILENCE
         with Progress(f"Checking whether {owner} still writes to {self.address}"):
             while time.monotonic() < deadline:

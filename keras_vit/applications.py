@@ -76,7 +76,7 @@ def create_model(
         variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
         weights: A name from `list_weights(variant)`, a model of the Hugging Face Hub (`"hf:OWNER/NAME"`), or the path
             of a checkpoint. None for random initialization.
-        **arguments: Arguments of `VisionTransformer` or `BiTResNet`. They override the sizes of the variant and the
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`, which override the sizes of the variant and the
             arguments of the published weights.
 
     Returns:
@@ -121,7 +121,7 @@ def _with_published(entry: zoo.PublishedWeights, arguments: dict[str, Any]) -> d
 def _constructor(
     variant: str, arguments_class: Callable[P, object], model_class: Callable[..., Model]
 ) -> Callable[P, Model]:
-    """Return a function that builds a variant. Its arguments are the fields of a dataclass."""
+    """Return a function that builds a variant and takes the fields of a dataclass as arguments."""
     name, signature = constructor_name(variant), inspect.signature(arguments_class)
 
     def build(*args, **kwargs):

@@ -57,7 +57,7 @@ def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: i
         micro = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise ValueError(
             f"{name} is the size over all devices and must divide evenly among {replicas} replicas{micro}. "
-            f"Received: {name}={batch_size}. The nearest that works is {recipes.nearest_multiple(batch_size, parts)}."
+            f"Received: {name}={batch_size}. The nearest valid size is {recipes.nearest_multiple(batch_size, parts)}."
         )
     return batch_size // replicas
 
@@ -106,7 +106,7 @@ def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = F
     if jit == "on" and exact_max_pool:
         raise ValueError(
             'jit="on" and deterministic=True: TensorFlow cannot compile the deterministic gradient of the max pooling '
-            'in a hybrid or BiT. Use jit="auto", which leaves it uncompiled, or deterministic=False.'
+            'in a hybrid or BiT. Use jit="auto", which does not compile this model, or deterministic=False.'
         )
     tpu = isinstance(strategy, tf.distribute.TPUStrategy) or has_tpu_build()
     if jit == "on" and tpu:

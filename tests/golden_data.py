@@ -1,4 +1,4 @@
-"""Access to `tests/golden/`, what the reference implementations computed on random weights and inputs."""
+"""Access to `tests/golden/`: outputs of the reference implementations on random weights and inputs."""
 
 import json
 import pathlib

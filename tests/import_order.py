@@ -106,7 +106,7 @@ OPTIONAL = {
 
 
 def check(root):
-    """Lists what is wrong with the imports under `root`, one sentence each, with file and line."""
+    """List the wrong imports under `root`, one sentence each, with file and line."""
     root = pathlib.Path(root)
     problems = []
     users = {}  # optional dependency -> the modules that import it

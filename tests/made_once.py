@@ -1,4 +1,4 @@
-"""Files that take seconds to make, made by the first of pytest's processes that asks for them, for all processes."""
+"""Files that take seconds to create. The first pytest process that needs a file creates it for all processes."""
 
 import contextlib
 import fcntl

@@ -70,7 +70,7 @@ def test_the_size_of_images_is_that_of_the_weights(without_values):
     ("build", "names"),
     [(keras_vit.ViT_Ti16, ["image_size", "classes"]), (keras_vit.BiT_R50x1, ["image_size", "classes", "pool_padding"])],
 )
-def test_the_signature_leaves_to_the_weights_what_they_decide(build, names):
+def test_the_signature_has_no_defaults_for_arguments_from_the_weights(build, names):
     """It was 224 pixels and 1,000 classes, which models with weights do not have."""
     parameters = inspect.signature(build).parameters
     assert [name for name, parameter in parameters.items() if parameter.default == "auto"] == names

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md tells which tests belong to a changed file: of every room, and every test belongs to something."""
+"""CONTRIBUTING.md lists the tests to run after a change: each room has a row, and each test is in a row."""
 
 import pathlib
 import re

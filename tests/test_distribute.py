@@ -1,4 +1,4 @@
-"""Strategies: what the machine has, what it lacks, and batches that divide."""
+"""Strategies for the devices of a machine, errors for missing devices, and batches that divide evenly."""
 
 import contextlib
 import importlib
@@ -23,7 +23,7 @@ def test_one_device():
     assert distribute.num_workers(strategy) == 1
 
 
-def test_auto_takes_what_there_is(monkeypatch):
+def test_auto_uses_the_available_devices(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     assert distribute._default_strategy(virtual_devices=2) == "mirrored"
     if not tf.config.list_physical_devices("GPU"):
@@ -155,10 +155,10 @@ def test_an_evaluator_is_not_a_worker(monkeypatch):
 def test_batch_sizes_are_global():
     assert distribute.check_batch_size("data.batch_size", 64, 8) == 8
     with pytest.raises(
-        ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest that works is 64"
+        ValueError, match="among 8 replicas. Received: data.batch_size=60. The nearest valid size is 64"
     ):
         distribute.check_batch_size("data.batch_size", 60, 8)
-    with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest that works is 32"):
+    with pytest.raises(ValueError, match="8 replicas and 4 micro-batches.*nearest valid size is 32"):
         distribute.check_batch_size("data.batch_size", 8, 8, micro_batches=4)
 
 

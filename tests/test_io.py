@@ -1,4 +1,4 @@
-"""Atomic writes: old or new, never parts, and nothing left behind."""
+"""Atomic writes: readers see the old or the new content, and failures leave no files."""
 
 import io
 import os
@@ -50,7 +50,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_byte_order_mark_is_no_part_of_a_text(mark, tmp_path):
+def test_a_byte_order_mark_is_not_part_of_a_text(mark, tmp_path):
     (tmp_path / "a").write_text(mark + '{"é": 1}\n{"b": 2}\n\n', encoding="utf-8")
     assert _io.read_lines(tmp_path / "a") == ['{"é": 1}', '{"b": 2}']
     assert _io.read_json_lines(tmp_path / "a") == ([{"é": 1}, {"b": 2}], 0)
@@ -111,7 +111,7 @@ def test_markdown_table_aligns_and_escapes():
     )
 
 
-def test_a_draft_is_removed_and_what_was_published_stays(tmp_path):
+def test_a_draft_is_removed_and_the_published_version_stays(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("theirs")
     with pytest.raises(OSError, match="full"), _io.draft_directory(tmp_path / "deep" / "a.txt") as draft:
@@ -151,7 +151,7 @@ def images(tmp_path, monkeypatch):
     ],
 )
 def test_finding_images(given, expected, images, monkeypatch):
-    """Lines of lists are no patterns; links back into a folder are not followed."""
+    """Lines of lists are not patterns; links back into a folder are not followed."""
     text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png"
     pathlib.Path("list.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
@@ -172,7 +172,7 @@ def test_an_address_is_not_written_to(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_in_the_file_system_is_written_to(tmp_path, monkeypatch):
+def test_local_paths_are_written_directly(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in ("runs/mine", tmp_path / "a:b", "C:/runs", "x/gs://y", "tfrecord:x"):
         _io.check_writable(path)
@@ -215,7 +215,7 @@ def test_the_sha256_of_several_files(tmp_path):
 
 
 @pytest.mark.parametrize("write", ["file", "directory", "replaced file"])
-def test_what_was_written_outlives_a_loss_of_power(write, tmp_path, monkeypatch):
+def test_written_files_survive_a_loss_of_power(write, tmp_path, monkeypatch):
     path = tmp_path / "a"
     if write == "replaced file":
         path.write_text("old")

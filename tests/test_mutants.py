@@ -1,4 +1,4 @@
-"""The list of mistakes fits the code; `python -m tools.mutants` shows that the tests notice them."""
+"""The list of mutants fits the code. `python -m tools.mutants` checks that the tests detect each mutant."""
 
 import pytest
 

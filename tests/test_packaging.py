@@ -1,4 +1,4 @@
-"""The package as users install it: its contents, its commands, and what an import does."""
+"""The installed package: its contents, its commands, and the effects of an import."""
 
 import os
 import pathlib
@@ -35,7 +35,7 @@ def wheel(tmp_path_factory):
 
 
 def run_python(code, **environment):
-    """Runs `code` in another process, outside of the checkout, and returns what it prints."""
+    """Run `code` in another process, outside the checkout, and return its output."""
     result = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},

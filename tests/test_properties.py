@@ -151,7 +151,7 @@ recipe = st.builds(
 
 @few
 @given(recipe)
-def test_a_recipe_is_what_its_json_was_written_from(original):
+def test_a_recipe_survives_a_round_trip_through_json(original):
     assert recipes.from_dict(json.loads(json.dumps(recipes.to_dict(original)))) == original
 
 

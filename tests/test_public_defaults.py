@@ -47,7 +47,7 @@ LAYERS = {
 
 MODELS = {
     keras_vit.VisionTransformer: VIT,
-    # "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), table 1: 75 % masked, a decoder of 8 blocks
+    # "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), table 1: 75% masked, a decoder of 8 blocks
     # of width 512; mae/models_mae.py: decoder_num_heads=16. torch.nn.GELU is exact.
     keras_vit.MaskedAutoencoder: {
         **{"activation": "gelu", "mask_ratio": 0.75},
@@ -97,7 +97,7 @@ OPERATIONS = {
     "resize_small": {"method": "area", "antialias": False},  # big_vision/pp/ops_image.py, get_resize_small
     "resize_long": {"method": "area", "antialias": True},  # the same, get_resize_long
     # big_vision/pp/ops_image.py, get_inception_crop: area_min=5, area_max=100; tf.image.sample_distorted_bounding_box:
-    # aspect_ratio_range=(0.75, 1.33). "Going deeper with convolutions" (arXiv:1409.4842) has 8 to 100 %.
+    # aspect_ratio_range=(0.75, 1.33). "Going deeper with convolutions" (arXiv:1409.4842) has 8 to 100%.
     "inception_crop": CROP,
     "decode_jpeg_and_inception_crop": {**CROP, "max_pixels": MAX_PIXELS},
     "flip_lr": {"probability": 0.5},

@@ -49,6 +49,6 @@ def test_errors_point_at_the_place(text, marked, words):
 
 
 @pytest.mark.parametrize("text", ["1", "a.b", "a(1)|2", "a(", "(" * 5_000, "-" * 100_000 + "1", None])
-def test_what_is_no_call_is_refused(text):
+def test_texts_that_are_not_calls_are_rejected(text):
     with pytest.raises(ValueError, match="filter"):
         _spec.parse(text, "filter")

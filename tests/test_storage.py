@@ -263,7 +263,7 @@ def test_an_address_names_a_bucket_and_a_place_in_it(address, store):  # noqa: F
         _storage.fetched(address)
 
 
-def test_what_is_missing_is_named(store, monkeypatch):  # noqa: F811
+def test_missing_parts_are_named(store, monkeypatch):  # noqa: F811
     with pytest.raises(FileNotFoundError, match=RUN):
         _storage.fetched(RUN)
     monkeypatch.setitem(sys.modules, "fsspec", None)

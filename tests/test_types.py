@@ -34,7 +34,7 @@ def test_mistakes_of_a_user_are_type_errors(tmp_path, monkeypatch):
     assert wrong == [6, 7, 8], output + problems
 
 
-def test_the_package_says_that_it_has_types():
+def test_the_package_declares_its_types():
     assert (ROOT / "keras_vit" / "py.typed").is_file()
 
 

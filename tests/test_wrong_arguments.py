@@ -150,7 +150,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_message_names_what_is_wrong(name):
+def test_the_message_names_the_mistake(name):
     call, error_type, words = CASES[name]
     with pytest.raises(error_type) as error:
         call()

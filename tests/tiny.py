@@ -84,7 +84,7 @@ def encode(array, kind, **options):
 
 
 def write_digits_run(directory, output="softmax", seed=0, **arguments):
-    """Leaves what a training run on the digits leaves, with random weights; returns the model."""
+    """Write the files of a training run on the digits, with random weights, and return the model."""
     source, test = data.open_source("digits", "train"), data.open_source("digits", "test")
     network = models.VisionTransformer(**{**SIZES, "channels": 1, "classes": 10, **arguments})
     randomize(network, seed)

@@ -4,11 +4,11 @@
     keras-vit check-data folder:/images --sheet=sheet.png \
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
-The program counts the images of each class or describes the values, measures the sizes of the images, lists
-unreadable images and duplicates, and draws images as the model sees them in training. For masks, it also measures the
-share of the pixels of each class and lists masks that do not fit their images. For a folder, it also lists unused
-files, folders and links, and classes without test images. The exit code is 1 if an image is unreadable or occurs in
-several splits.
+The program counts the images of each class or describes the values, and measures the sizes of the images. It lists
+unreadable images and duplicates, and draws images as the model sees them in training. For masks, the program also
+measures the share of the pixels of each class and lists masks that do not fit their images. For a folder, the program
+also lists unused files, folders and links, and classes without test images. The exit code is 1 if an image is
+unreadable or occurs in several splits.
 """
 
 import json

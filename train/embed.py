@@ -3,14 +3,14 @@
     keras-vit embed --model=runs/digits images --output=features.npz
     keras-vit embed --model=hf:facebook/dinov2-small '*.jpg' --output=features.parquet
 
-The file contains `names` and `features`, float32 `[N, D]`, with a row for each image. It is a NumPy archive or a
-Parquet file, which needs pip install 'keras-vision-transformers[parquet]'. The model must return features: a run, a
-.keras file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features. With --dense, each row
-contains the features of the patches, `[h, w, D]`, after the last block and the final norm. This needs a run, a .keras
-file or a checkpoint, and writes a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes 2 MB of memory and disk.
+The file contains `names` and `features`, float32 `[N, D]`, with a row for each image. The format is a NumPy archive or
+Parquet, which needs pip install 'keras-vision-transformers[parquet]'. The model must return features: a run, a .keras
+file, a checkpoint, a SavedModel, or a TFLite file that was exported with --features. With --dense, each row contains
+the features of the patches, `[h, w, D]`, after the last block and the final norm. This needs a run, a .keras file or a
+checkpoint, and writes a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes 2 MB of memory and disk.
 
 You can stop the program and start it again. Finished parts are kept in OUTPUT.parts until the file is complete, and are
-reused if the model, the preprocessing and the images are unchanged. An existing file is not overwritten. Unreadable
+reused if the model, the preprocessing and the images are unchanged. Existing files are not overwritten. Unreadable
 images are reported and skipped, and the exit code is 1, or 0 with --on_bad_image=skip.
 """
 

@@ -7,7 +7,7 @@
     keras-vit launch vit_i21k --on=tpu-vm --workdir=/shared/i21k --accelerator=v5litepod-16 --spot
 
 The first argument is a recipe, as for --config, or a data set. Flags of `keras-vit train` are passed on. Flags that are
-not listed here follow two dashes: `-- --track=wandb`. Read the file and change it for your cluster; nothing is
+not listed here follow two dashes: `-- --track=wandb`. Read the file and adapt it to your cluster; nothing is
 submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
 After a preemption, the training is started again and resumes from its run directory, which must be on storage that all
@@ -46,7 +46,7 @@ common_flags.define_written_flag(
     "workdir", f"Run directory, or its address in a bucket; by default runs/NAME, in {SHARED} on other machines."
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
-flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else the current one.")
+flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else KERAS_BACKEND.")
 flags.DEFINE_integer("restarts", 20, "Maximum number of restarts after a failure.", 0)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
 flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
@@ -122,7 +122,7 @@ def write(path: str, text: str) -> None:
             if file.read() != text:
                 raise FileExistsError(
                     f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
-                    "content. --overwrite replaces the file, --output=FILE writes another one."
+                    "content. --overwrite replaces the file, --output=FILE writes another file."
                 )
     _io.write_text(path, text)
 

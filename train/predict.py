@@ -20,8 +20,8 @@ If an image may have several classes, it is 1 - |2p - 1|, where p is the probabi
 pip install 'keras-vision-transformers[parquet]'.
 
 For a model that predicts masks, any other --output is a folder. The program writes NAME.png, the class of each pixel in
-the colors of a palette, and NAME_overlay.png, the image overlaid with these colors. Both have the size of the image. If
-two images have the same name, the folder also contains the folders of the images.
+the colors of a palette, and NAME_overlay.png, the image overlaid with these colors. Both files have the size of the
+image. If two images have the same name, the folder also contains the folders of the images.
 
 --sort copies each image to the folder of its most probable class and does not overwrite files. If an image may have
 several classes or none, it is copied to `none` if no probability reaches 0.5.

@@ -6,8 +6,8 @@
 The folder contains train/CLASS/*.png and test/CLASS/*.png, for `keras-vit train folder:images`. For a regression,
 list.csv contains the mean brightness of each image in percent: `manifest:images/list.csv#values=ink`.
 
-The set `shapes` is for segmentation. Its images contain shapes and digits in random textures, each with an ignored
-border. Open it as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
+The set `shapes` is for segmentation. The images of this set contain shapes and digits in random textures, each with an
+ignored border. Open the set as `folder:shapes/images#masks=shapes/masks`, or as `manifest:shapes/list.csv`.
 """
 
 import itertools

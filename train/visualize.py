@@ -4,9 +4,9 @@
     keras-vit visualize --model=ViT-B_16.npz --images='images/*.jpg' --output=report
 
 The model is the directory of a run, a `.keras` file, a checkpoint that keras_vit reads, or an exported model. The page,
-report.html, does not need a network. It shows accuracy, confusions, attention, and images with their predictions,
-mistakes first, or with their masks, lowest mIoU first. The figures are also written as SVG and PNG to figures/. Without
---images, the images come from the evaluation split of the run.
+report.html, does not need a network. The page contains the accuracy, confusions and attention, and images with their
+predictions (mistakes first) or masks (lowest mIoU first). The figures are also written as SVG and PNG to figures/.
+Without --images, the images come from the evaluation split of the run.
 """
 
 import dataclasses

@@ -109,11 +109,11 @@ def _statements(study: Study) -> list[Statement]:
             all(one.near_and_far[0] > one.near_and_far[1] for one in found),
         ),
         Statement(
-            f"The last block attends farther than the first one: {means[-1]:.2f} and {means[0]:.2f} pixels",
+            f"The last block attends farther than the first block: {means[-1]:.2f} and {means[0]:.2f} pixels",
             all(one.distances[-1].mean() > one.distances[0].mean() for one in found),
         ),
         Statement(
-            f"A head of the first block attends as far as the mean head of the last one: {widest:.2f} and "
+            f"One head of the first block attends at least as far as the mean head of the last block: {widest:.2f} and "
             f"{means[-1]:.2f} pixels",
             all(one.distances[0].max() >= one.distances[-1].mean() for one in found),
         ),
@@ -125,8 +125,8 @@ PANEL = Panel(
     title="Filters, positions and attention (figures 6 and 7)",
     claim="Embeddings of near positions, and of the same row or column, are similar. The attention distance increases "
     "with depth, and some heads attend to most of the image already in the lowest layers.",
-    setup="The ViTs with 1-D position embeddings of the panel on position embeddings are inspected. A statement holds "
-    "if it holds for each seed. The figures show the first seed.",
+    setup="The inspected models are the ViTs with 1-D position embeddings from the panel on position embeddings."
+    " A statement holds if it holds for each seed. The figures show the first seed.",
     stages=(positions.train_1d,),
     table=_table,
     draw=_draw,

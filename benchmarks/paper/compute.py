@@ -93,8 +93,8 @@ def _statements(study: Study) -> list[Statement]:
 PANEL = Panel(
     name="compute",
     title="Accuracy over training compute (figure 5)",
-    claim="ViTs reach more than ResNets with the same compute. Hybrids are slightly better than ViTs with little "
-    "compute, and the difference vanishes with more.",
+    claim="With the same compute, ViTs reach higher accuracies than ResNets. With little compute, hybrids are slightly "
+    "better than ViTs; the difference vanishes with more compute.",
     setup="A ViT, a hybrid and a BiT ResNet are trained from scratch with the same four budgets of operations. The "
     "paper compares models of many sizes after transfer to five data sets.",
     stages=(vit, hybrid, bit),

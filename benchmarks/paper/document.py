@@ -76,9 +76,9 @@ def details(study: Study, panel: Panel) -> str:
     return " ".join(
         [
             f"Data: `{study.source}`, prepared by `{first.data.pp_train}`.",
-            f"Models, where the panel does not vary them: {'; '.join(models)}.",
+            f"Models, except for the settings that the panel varies: {'; '.join(models)}.",
             f"Training: {_listed(steps)} steps of {_listed(sizes)} images, peak rates {_listed(rates)}, a cosine "
-            f"schedule with 10 % warm-up, clipping at {first.optim.clip_norm:g}; seeds 0 to {study.seeds - 1}.",
+            f"schedule with 10% warm-up, clipping at {first.optim.clip_norm:g}; seeds 0 to {study.seeds - 1}.",
             f"All runs together take {running.total_operations(runs):.2g} operations.",
         ]
     )

@@ -21,13 +21,13 @@ from absl import flags
 from keras_vit import program
 from keras_vit.program import common_flags
 
-flags.DEFINE_string("workdir", "runs/paper", "Directory for all runs; finished runs are not repeated.")
+flags.DEFINE_string("workdir", "runs/paper", "Directory for all runs; finished runs in it are not repeated.")
 flags.DEFINE_multi_string("only", [], "Run only this panel. Repeat the flag for several panels.")
 flags.DEFINE_string("source", "fashion_mnist", "Data set: fashion_mnist or digits.")
-flags.DEFINE_integer("seeds", 3, "Number of seeds per setting.", 1)
+flags.DEFINE_integer("seeds", 3, "Number of seeds per setting: 0, 1, and so on.", 1)
 flags.DEFINE_integer("steps", None, "Number of steps of every run, for a trial.", 1)
-flags.DEFINE_integer("parallel", 1, "Number of runs at a time.", 1)
-flags.DEFINE_bool("list", False, "List the panels, their costs and the remaining runs, without running them.")
+flags.DEFINE_integer("parallel", 1, "Number of simultaneous runs.", 1)
+flags.DEFINE_bool("list", False, "List the panels, their costs and the remaining runs, and exit.")
 common_flags.define_output_flag("Directory for paper.md and its figures; --workdir by default.")
 
 with program.imports(__name__):

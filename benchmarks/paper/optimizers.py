@@ -65,9 +65,9 @@ def _statements(study: Study) -> list[Statement]:
 PANEL = Panel(
     name="optimizers",
     title="Adam or SGD for ResNets (appendix D.1, table 7)",
-    claim="ResNets that are pre-trained with Adam transfer better than those pre-trained with SGD.",
+    claim="ResNets that are pre-trained with Adam transfer better than ResNets that are pre-trained with SGD.",
     setup="A BiT ResNet is trained from scratch with each optimizer at four rates, with the same weight decay per "
-    "step. The best rate of each is chosen on 5 % of the training images, which are held back. The paper compares "
+    "step. The best rate is chosen on 5% of the training images, which are held back. The paper compares "
     "the accuracy after transfer.",
     stages=(train,),
     table=_table,

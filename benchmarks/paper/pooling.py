@@ -40,7 +40,7 @@ def _statements(study: Study) -> list[Statement]:
     scores, rates = study.scores(train(study), setting_of), study.best_rates(train(study), setting_of)
     at_best = {name: scores[name, rate] for name, rate in rates.items()}
     token, mean = POOLINGS.values()
-    text = f"{mean} needs a smaller rate than the {token}: its best rate is {rates[mean]:g}, that of the {token} "
+    text = f"{mean} needs a smaller rate than the {token}: the best rates are {rates[mean]:g} and "
     return [
         alike(at_best, "at the best rate of each"),
         Statement(f"{text}{rates[token]:g}", rates[mean] < rates[token]),
@@ -51,8 +51,8 @@ PANEL = Panel(
     name="pooling",
     title="Class token or mean pooling (appendix D.3, figure 9)",
     claim="A class token and the mean over the patches work similarly well, but need different learning rates: the "
-    "mean a smaller one.",
-    setup="A ViT is trained from scratch with each pooling at five rates. The best rate of each is chosen on 5 % of "
+    "mean needs a smaller rate.",
+    setup="A ViT is trained from scratch with each pooling at five rates. The best rate is chosen on 5% of "
     "the training images, which are held back.",
     stages=(train,),
     table=_table,

@@ -84,8 +84,8 @@ PANEL = Panel(
     title="Depth, width, MLP and patch size (appendix D.2, figure 8)",
     claim="Scaling the depth improves the most. Scaling the width has the smallest effect. Smaller patches improve the "
     "accuracy without more parameters.",
-    setup="A base model is trained from scratch, and models that differ from it in one dimension. The paper plots the "
-    "accuracy after transfer over the compute.",
+    setup="A base model and models that differ from the base model in one dimension are trained from scratch."
+    " The paper plots the accuracy after transfer over the compute.",
     stages=(train,),
     table=_table,
     draw=_draw,

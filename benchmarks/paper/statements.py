@@ -30,12 +30,12 @@ def ahead(first: str, second: str, scores: Mapping[str, Sequence[float]], where:
         first: Name of the setting that is claimed to be more accurate.
         second: Name of the other setting.
         scores: Accuracies by name, one per seed.
-        where: Condition, such as `"with 1 % of the images"`.
+        where: Condition, such as `"with 1% of the images"`.
 
     Example:
     >>> statement = ahead("a", "b", {"a": [0.90, 0.91, 0.92], "b": [0.80, 0.81, 0.82]})
     >>> statement.text, statement.holds
-    ('a is more accurate than b: 91.00 ± 1.00 % and 81.00 ± 1.00 %', True)
+    ('a is more accurate than b: 91.00 ± 1.00% and 81.00 ± 1.00%', True)
     """
     condition = f" {where}" if where else ""
     numbers = f"{percent(scores[first])} and {percent(scores[second])}"
@@ -62,7 +62,7 @@ def alike(scores: Mapping[str, Sequence[float]], where: str = "", together: str 
 
     Example:
     >>> alike({"a": [0.901], "b": [0.905], "c": [0.903]}).text
-    'a, b and c differ by at most 1 point: 0.40 points from a (90.10 %) to b (90.50 %)'
+    'a, b and c differ by at most 1 point: 0.40 points from a (90.10%) to b (90.50%)'
     """
     means = {name: statistics.fmean(values) for name, values in scores.items()}
     low, high = (pick(means, key=lambda name: means[name]) for pick in (min, max))
@@ -84,13 +84,15 @@ def summary(statements: Sequence[Statement]) -> str:
     >>> print(summary([Statement("a is more accurate than b", True), Statement("c is alike", False)]))
     **Reproduces in part at this size: 1 of 2 statements hold.**
     <BLANKLINE>
-    - A is more accurate than b. It holds.
-    - C is alike. It does not hold.
+    - A is more accurate than b. The statement holds.
+    - C is alike. The statement does not hold.
     """
     count, total = sum(one.holds for one in statements), len(statements)
     all_or_none = {0: "Does not reproduce", total: "Reproduces"}
     outcome = all_or_none.get(count, "Reproduces in part")
-    lines = [f"- {_capitalized(one.text)}. It {'holds' if one.holds else 'does not hold'}." for one in statements]
+    lines = [
+        f"- {_capitalized(one.text)}. The statement {'holds' if one.holds else 'does not hold'}." for one in statements
+    ]
     return "\n".join([f"**{outcome} at this size: {count} of {total} statements hold.**", "", *lines])
 
 
@@ -99,7 +101,7 @@ def percent(values: Sequence[float]) -> str:
     if not values:
         return "–"
     spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.2f}{spread} %"
+    return f"{100 * statistics.fmean(values):.2f}{spread}%"
 
 
 def _capitalized(text: str) -> str:

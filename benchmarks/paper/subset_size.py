@@ -129,7 +129,7 @@ def _statements(study: Study) -> list[Statement]:
     for kind, by_name in results(study).items():
         smallest, largest = ({name: values[subset] for name, values in by_name.items()} for subset in ("1%", "100%"))
         found += [
-            ahead("BiT", "ViT", smallest, f"with 1 % of the images, {kind}"),
+            ahead("BiT", "ViT", smallest, f"with 1% of the images, {kind}"),
             ahead("ViT", "BiT", largest, f"with all images, {kind}"),
             ahead("ViT", "small ViT", largest, f"with all images, {kind}"),
         ]
@@ -139,11 +139,11 @@ def _statements(study: Study) -> list[Statement]:
 PANEL = Panel(
     name="subset_size",
     title="Size of the pre-training set (figures 3 and 4)",
-    claim="With a small pre-training set, ResNets transfer better than ViTs. With a large one, ViTs overtake them, "
-    "and larger ViTs are better than smaller ones.",
-    setup="Models are pre-trained on parts of the images of five classes and transferred to the five others: "
-    f"fine-tuned on {transfer.EXAMPLES} images per class, and by linear classifiers on the features of {SHOTS} images "
-    "per class. Weight decay and label smoothing are chosen per model and subset on held-back images of the "
+    claim="With a small pre-training set, ResNets transfer better than ViTs. With a large pre-training set, ViTs "
+    "overtake ResNets, and larger ViTs are better than smaller ones.",
+    setup="Models are pre-trained on parts of the images of five classes and transferred to the other five classes: "
+    f"fine-tuned on {transfer.EXAMPLES} images per class, or used as features for linear classifiers with {SHOTS} "
+    "images per class. Weight decay and label smoothing are chosen per model and subset on held-back images of the "
     "pre-training, as in the paper. All pre-trainings have the same number of steps.",
     stages=tuple(functools.partial(stage, name) for stage in (candidates, pretrain, finetune) for name in RATES),
     table=_table,

@@ -82,7 +82,7 @@ def merge_adapter(model: keras.Model) -> None:
 
 
 def check_model(model: Any) -> None:
-    """Raise an error unless `model` is a model of this package or contains one."""
+    """Raise an error unless `model` is a model of this package or contains such a model."""
     if not isinstance(model, keras.Model) or not _has_own(model):
         check_own(model)
 

@@ -81,7 +81,7 @@ def infer_vit(shapes: Shapes, heads: int | None, path: str) -> dict[str, Any]:
 
 
 def _infer_block(shapes: Shapes, hidden_size: int) -> dict[str, Any]:
-    """Infer the arguments that only the variables of the blocks show."""
+    """Infer the arguments that depend only on the variables of the blocks."""
     attention = _QUERY.removesuffix("/query/kernel")
     _, heads, head_dim = shapes.get(_QUERY, (0, 1, hidden_size))
     projections = {f"{attention}/out/bias": "bias", f"{attention}/out/kernel": "no_bias"}
@@ -121,7 +121,7 @@ def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
 
 
 def _count(numbers: set[int], first: int, what: str, path: str) -> int:
-    """Count blocks, stages or units. Their numbers must have no gaps."""
+    """Count blocks, stages or units, whose numbers must have no gaps."""
     expected = range(first, first + len(numbers))
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")
@@ -145,7 +145,7 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
 
 
 def shown(arguments: Arguments) -> dict[str, Any]:
-    """Reduce arguments to the part of them that tensors show."""
+    """Keep only the arguments that can be inferred from tensors."""
     return {name: PARTLY_SHOWN.get(name, lambda whole: whole)(value) for name, value in arguments.items()}
 
 
@@ -188,7 +188,7 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:
-        raise CheckpointError(f"{path} is incomplete: its blocks have {wanted} weights, the whole file {found}.")
+        raise CheckpointError(f"{path} is incomplete: its blocks need {wanted} weights, but the file has {found}.")
 
 
 def weights_of_blocks(arguments: Mapping[str, Any]) -> int:

@@ -77,7 +77,7 @@ class Layout:
 
 @dataclasses.dataclass
 class Checkpoint:
-    """A file whose family and architecture are known. Its tensors have not been read yet."""
+    """A file whose family and architecture are known, but whose tensors have not been read yet."""
 
     source: TensorSource
     layout: Layout
@@ -101,12 +101,12 @@ class Checkpoint:
 
     @property
     def num_positions(self) -> int | None:
-        """Number of patches in the position table; None without one."""
+        """Number of patches in the position table, or None without a table."""
         prefix = sum(name in self.shapes for name in ("cls/cls", "dist/dist"))
         return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
 
     def allow_any_head(self) -> None:
-        """Accept models with any pooling and head. The weights of an encoder without a head fit all of them."""
+        """Accept models with any pooling and head, because the weights of an encoder without a head fit all models."""
         self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
 
     def name_classes(self, names: Any) -> None:
@@ -122,7 +122,10 @@ class Checkpoint:
 
 
 def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: int) -> dict[str, Shape]:
-    """Compute the shapes of the variables. `heads` is the number of attention heads, if the tensors do not show it."""
+    """Compute the shapes of the variables.
+
+    `heads` is the number of attention heads, if it is not clear from the tensors.
+    """
     shapes: dict[str, Shape] = {}
     for binding in bindings:
         stored = {name: source.tensors[name].shape for name in binding.stored}

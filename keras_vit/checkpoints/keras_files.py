@@ -1,7 +1,7 @@
 """Open `.keras` files with Keras' reader, after a check of all sizes.
 
-Keras' reader runs no code from a file and limits the expansion of the archive. But it builds a model of any size that
-the configuration requests, before it reads the weights.
+Keras' reader runs no code from a file and limits the expansion of the archive. But the reader builds a model of any
+size that the configuration requests, before it reads the weights.
 """
 
 import contextlib

@@ -49,8 +49,8 @@ def load_checkpoint(
         method: Method to resize position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
             `"dinov2"`. Defaults to the method of the project that wrote the file.
         strict: Whether file and model must match completely. If False, the tensors that fit are loaded.
-        grid: (height, width) of the file's position table in patches. It is needed if the grid is not square and the
-            file does not specify it.
+        grid: (height, width) of the file's position table in patches. Required if the grid is not square and the file
+            does not specify it.
         resize_patch: Whether to resize a patch kernel of another size by pseudo-inverse (FlexiViT).
         adapt_channels: Whether to convert a kernel of 3 channels for a model with 1 channel or more than 3 channels.
         allow_nonfinite: Whether to load tensors that contain NaN or infinity.
@@ -178,7 +178,7 @@ def architecture_of(
 
     Returns:
         A tuple of `"vit"` or `"bit"` and the arguments of `VisionTransformer` or `BiTResNet`. For a masked autoencoder,
-        these are the arguments of its encoder.
+        the arguments describe the encoder.
 
     Raises:
         CheckpointError: If the file is damaged or belongs to no known project.

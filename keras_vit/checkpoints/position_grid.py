@@ -49,7 +49,7 @@ def stated_grids(source: TensorSource, hints: Hints, arguments: Mapping[str, Any
 
 
 def model_grid(hints: Hints, arguments: Mapping[str, Any]) -> list[Grid]:
-    """Return a list with the grid of the requested model. It is empty if the model's image size is not known."""
+    """Return a list with the grid of the requested model, empty if the model's image size is not known."""
     grid = grid_of({**arguments, **hints.wanted}) if "image_size" in hints.wanted else None
     return [] if grid is None else [grid]
 

@@ -152,7 +152,7 @@ def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | Non
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
     if stated not in (None, noted):
-        text = "%s: its own mean and deviation, %s, are used, not those next to it. Set input_normalization to change."
+        text = "%s: using its own mean and deviation, %s, not its configuration's. Set input_normalization to change."
         logging.warning(text, checkpoint.path, noted)
     return noted
 
@@ -177,7 +177,7 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
             arguments.setdefault("position_grid", plain(checkpoint.grid))
         missing = [name for name in ("num_heads", "mlp_dim") if arguments.get(name) is None]
         if missing:
-            raise CheckpointError(f"{path} has no encoder blocks that show {', '.join(missing)}. Pass the arguments.")
+            raise CheckpointError(f"{path} has no encoder blocks. Pass the arguments {', '.join(missing)}.")
         _check_size(arguments, path, _MAX_TABLE if "image_size" in overrides else _MAX_STATED_TABLE)
     if overrides.get("head") is not None:
         return ViTConfig.of_encoder(arguments) | overrides

@@ -16,7 +16,7 @@ _SHOWN_NAMES, _COMPARED_NAMES = 40, 10
 class LoadReport:
     """Report of `load_checkpoint`.
 
-    It prints as a summary of five lines.
+    Printing the report shows a summary of five lines.
 
     Attributes:
         family: Name of the project that wrote the file, such as `"google"` or `"timm"`.

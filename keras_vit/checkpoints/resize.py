@@ -18,7 +18,7 @@ def resize_table(
     `"reference"` is bilinear with aligned corners. `"bilinear"` and `"bicubic"` use pixel centers (Hugging Face),
     `"antialiased"` is bicubic with antialiasing (timm), and `"dinov2"` is Meta's bicubic. For some sizes (28 to 24, for
     example), rounding errors of the reference implementation make the last row and column zero. This function does not
-    reproduce them.
+    reproduce these errors.
     """
     _checks.choice("method", method, METHODS)
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]

@@ -101,7 +101,7 @@ WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 def register_slots(num_tokens: int) -> Transform:
     """Return a transform of (tokens ..., registers, table) for a stored table with entries for the registers.
 
-    The model's table has no such entries. Reading adds them to the registers, and writing stores zeros.
+    The model's table has no such entries. Reading adds the entries to the registers, and writing stores zeros.
     """
 
     def read(arrays: Arrays, heads: int) -> Arrays:

@@ -61,10 +61,9 @@ def save_checkpoint(
             `NAME_config.json`.
         format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"`,
             `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
-        naming: Naming scheme, for formats with several schemes: `"legacy"` (the published files) or `"linen"` for
-            `"google"`, `"published"` or `"later"` for `"huggingface"`, and `"1.18"` to `"0.7"` (the first version with
-            these names) for `"vit_pytorch"`. By default, the scheme that the model was loaded with, or the format's
-            first scheme.
+        naming: Naming scheme. `"google"` has `"legacy"` (the published files) and `"linen"`, `"huggingface"` has
+            `"published"` and `"later"`, and `"vit_pytorch"` has `"1.18"` to `"0.7"` (the first version with these
+            names). By default, the scheme that the model was loaded with, or the format's first scheme.
         stacked: Whether to stack the blocks in `"big_vision"`, which calls this `scan=True`. By default, blocks are
             stacked if they were stacked in the file that the model was loaded from.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
@@ -124,7 +123,7 @@ def save_checkpoint(
 
 
 def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
-    """Return the facts about a model that its tensors do not show, with a copy of its `config.json` (`document`)."""
+    """Return facts that cannot be inferred from a model's tensors, with a copy of its `config.json` (`document`)."""
     left_out = {*config.FREE, "head"}
     if isinstance(config, MAEConfig):  # its encoder suits any head
         left_out |= set(config.OF_HEAD)

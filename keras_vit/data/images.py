@@ -35,7 +35,7 @@ def decode(
     """Decode an image of any format, a scalar string, to uint8 `[H, W, channels]`.
 
     The format is detected from the content, and the size is checked before decoding. Palettes, gray and CMYK are
-    converted to RGB, alpha channels are dropped, 16-bit values are reduced to their upper 8 bits, and only the first
+    converted to RGB, and alpha channels are dropped. 16-bit values are reduced to their upper 8 bits. Only the first
     frame of an animation is decoded.
     """
     encoded = headers.check(encoded, max_pixels)

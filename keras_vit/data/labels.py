@@ -100,8 +100,8 @@ def _checked(labels: np.ndarray, right: np.ndarray, expected: str, origin: Calla
 def values_of(source: Source) -> Values:
     """Return the names, means and standard deviations of a source's values.
 
-    They are computed in float64 from one pass over the labels, without decoding images. The result depends neither on
-    the order of the examples nor on the number of files.
+    The statistics are computed in float64 from one pass over the labels, without decoding images. The result depends
+    neither on the order of the examples nor on the number of files.
 
     Args:
         source: Result of `open_source`, usually for the training split. Its labels must be values.

@@ -81,8 +81,8 @@ def encode(mask: tf.Tensor, num_classes: int) -> tf.Tensor:
 def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., dict]:
     """Adapt a function from `preprocess.host_function` to examples with a mask, int32 `[H, W]`.
 
-    Operations fill empty pixels of a mask with 255. If 255 is the index of a class, the indices from 255 on are
-    increased by one before the function and decreased afterwards.
+    Operations fill empty pixels of a mask with 255. If a class has the index 255, indices of 255 and more are increased
+    by one before the function and decreased afterwards.
     """
     value, shifts = ignored(num_classes), num_classes > IGNORED
 

@@ -31,8 +31,8 @@ def check(mixup: float, cutmix: float) -> bool:
 def draw(seed: int, step: tf.Tensor, mixup: float = 0.0, cutmix: float = 0.0) -> tf.Tensor:
     """Draw the weight of the original images in a step.
 
-    The weight is distributed as Beta(alpha, alpha). As in big_vision, mixup replaces it by its complement if that is
-    larger. If both methods are enabled, each step uses one of them, with equal probability.
+    The weight is distributed as Beta(alpha, alpha). As in big_vision, mixup uses the larger of the weight and its
+    complement. If both methods are enabled, each step uses one of them, with equal probability.
 
     Args:
         seed: Seed of the run.

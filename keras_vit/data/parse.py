@@ -15,7 +15,7 @@ OPS: dict[str, "Op"] = {}  # `preprocess` imports the modules that register oper
 
 
 def changed(**changes: Any) -> Callable[[Callable, dict], Callable]:
-    """Return the `mask` of an operation that processes masks with changed arguments."""
+    """Return the argument `mask` for an operation whose arguments are different for masks."""
     return lambda factory, arguments: factory(**{**arguments, **changes})
 
 
@@ -27,7 +27,7 @@ class Op:
     """An operation of preprocessing strings.
 
     `kind` is `"image"` for a function of the image, `"geometric"` for a function that moves pixels, `"value"` for an
-    elementwise function that may run on the device, and `"example"` for a function of the whole dictionary.
+    elementwise function, which may run on the device, or `"example"` for a function of the dictionary.
 
     Geometric operations also process the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` builds the
     function for masks from the factory and its arguments. That function takes the nearest pixel and fills with

@@ -1,7 +1,7 @@
 """Resizing that reproduces the pixels of Pillow, which the image processors of transformers and timm use.
 
-When reducing an image, Pillow stretches its filter. It rounds the weights to 22 bits, and the pixels to 8 bits after
-each axis. This module does the same with TensorFlow operations, so that exported models see the same pixels.
+When reducing an image, Pillow stretches its filter. Pillow rounds the weights to 22 bits, and the pixels to 8 bits
+after each axis. This module does the same with TensorFlow operations, so that exported models see the same pixels.
 
 References:
     - [Pillow, Resample.c](https://github.com/python-pillow/Pillow/blob/main/src/libImaging/Resample.c)

@@ -41,7 +41,8 @@ def train_batches(
 
     Args:
         source: Result of `open_source`.
-        pp: Preprocessing string. Its part for the device (see `preprocess.split`) is left to `device_function`.
+        pp: Preprocessing string. The part of the preprocessing that runs on the device (see `preprocess.split`) is left
+            to `device_function`.
         batch_size: Number of examples per step over all workers.
         seed: Seed of the order and the augmentation.
         start_step: Global step of the first batch.
@@ -214,7 +215,7 @@ def _checked(source: Source, example: dict) -> dict:
     if example["image"].dtype == tf.string or not shape.is_fully_defined():
         raise ValueError(
             f"Images of {source.name!r} do not have one fixed size after preprocessing: {shape}. Add an operation that "
-            "fixes it, such as resize(224); encoded images need 'decode|' first."
+            "sets the size, such as resize(224); encoded images need 'decode|' first."
         )
     return example
 

@@ -100,9 +100,9 @@ def host_function(pp: str) -> Callable[..., dict]:
 
     Returns:
         `function(example, seed=0, position=0)`. `example` is a dictionary with "image" (encoded bytes or an array) and
-        usually "label". It may have a "mask" with one integer per pixel of the upright image, uint8 or int32 `[H, W]`
-        or `[H, W, 1]`, which is cropped, resized, turned and mirrored like the image. Random operations depend only on
-        `seed`, on `position`, an int64 scalar, and on the place of the operation in the string.
+        usually "label". `example` may have a "mask" with one integer per pixel of the upright image, uint8 or int32
+        `[H, W]` or `[H, W, 1]`. The mask is cropped, resized, turned and mirrored like the image. Random operations
+        depend only on `seed`, on `position`, an int64 scalar, and on the place of the operation in the string.
 
     Example:
     >>> function = host_function("resize(16)|flip_lr|value_range(-1, 1)")
@@ -190,8 +190,8 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return the function that turns the bytes of one image file into an input of the model, as exported models do.
 
     Args:
-        pp: Preprocessing string for evaluation. If it does not begin with "decode" (strings for sources of arrays do
-            not), "decode" is prepended.
+        pp: Preprocessing string for evaluation. "decode" is prepended to strings without it, such as strings for
+            sources of arrays.
 
     Returns:
         Function that takes a scalar string and returns float32 `[H, W, C]`.
@@ -238,7 +238,7 @@ def output_size(pp: str) -> tuple[int, int]:
     shape = _output_shape("|".join(call.text for call in parse(pp) if call.op.kind != EXAMPLE))
     if shape.rank != 3 or None in shape[:2]:
         raise ValueError(
-            f"The size of the images after {pp!r} is not fixed. Add an operation that fixes it, such as resize(224) or "
+            f"The size of the images after {pp!r} is not fixed. Add an operation that sets it, such as resize(224) or "
             "central_crop(224)."
         )
     return int(shape[0]), int(shape[1])

@@ -17,7 +17,10 @@ _SECONDS_TO_END = 30.0
 
 
 def call_python(function: Callable[..., bytes], arguments: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Call a Python function that returns bytes. The result is empty if it fails or if the process is ending."""
+    """Call a Python function that returns bytes.
+
+    The result is empty if the function fails or if the process is ending.
+    """
 
     def call(*values):
         try:

@@ -27,7 +27,7 @@ def resize(
 
     `cast=True` returns the type of the input and truncates fractions, as big_vision does. `cast=False` keeps the float
     values. `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` reproduce the pixels of Pillow bit for bit.
-    They require uint8 images and always use antialiasing.
+    These three methods require uint8 images and always use antialiasing.
     """
     size = _checks.size_pair("size", size)
     _checks.choice("method", method, METHODS)
@@ -40,7 +40,7 @@ def resize_small(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`.
 
-    The other side is rounded to the nearest pixel. Pillow's methods round it down, as torchvision does.
+    The other side is rounded to the nearest pixel. Pillow's methods round the other side down, as torchvision does.
     """
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 

@@ -6,7 +6,10 @@ import tensorflow as tf
 
 
 def key(seed: int, *path: str | int) -> int:
-    """Return a number below 2**63 for the stream of random numbers that `path` names. It is equal on every machine."""
+    """Return a number below 2**63 for the stream of random numbers that `path` names.
+
+    The number is the same on every machine.
+    """
     text = "/".join(str(part) for part in (int(seed), *path))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 

@@ -41,7 +41,7 @@ class Source:
         name: Name of the source, e.g. `"folder:/images"`.
         split: Part of the source, e.g. `"train[:98%]"`.
         num_examples: Number of examples in the split.
-        label_kind: `"class"` if a label is one class number, int32. `"classes"` if a label is any number of classes, a
+        label_kind: `"class"` if a label is one class number, int32. `"classes"` if a label is a set of classes, a
             float32 vector of zeros and ones. `"values"` if a label is one or several numbers, a float32 vector.
             `"mask"` if examples have a "mask" instead of a "label": a class number for each pixel of the upright image,
             int32 `[H, W]`. Ignored pixels are 255, or 65,535 if there are more than 255 classes.

@@ -68,7 +68,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:
-    """Return the content of `dataset_info.json`. Raises an error if it contradicts an existing file."""
+    """Return the content of `dataset_info.json`. Raises an error if the content contradicts an existing file."""
     info: dict[str, Any] = {"label_kind": source.label_kind, "class_names": list(source.class_names)}
     info |= {"num_classes": source.num_classes, "value_names": list(source.value_names)}
     written = {"source": source.name, "split": source.split, "examples": source.num_examples}

@@ -45,8 +45,8 @@ class Subset(SplitEvaluator):
 
     Attributes:
         classes: `"imagenet_a"`, `"imagenet_r"` or class numbers.
-        source: The test set. Its class names must be names of the model's classes. Without names, its classes must be
-            the classes of the subset, in their order, or all classes of the model.
+        source: The test set, whose class names must be names of the model's classes. A source without names must have
+            either the classes of the subset, in this order, or all classes of the model.
         split: Split of the source.
     """
 

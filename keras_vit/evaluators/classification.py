@@ -108,16 +108,20 @@ class ClassificationMetrics:
         """Return the metrics of all batches.
 
         Returns:
-            `examples` (number of rows), `non_finite` (rows with NaN or infinity, which count as wrong),
-            `accuracy`, its 95% confidence interval `accuracy_low` and `accuracy_high`, `chance` (accuracy of random
-            guesses), `largest_class` (accuracy of always predicting the most frequent class), `balanced_accuracy` and
-            `macro_f1` (None for multi-label data), `remark` (a sentence if the accuracy is not significantly above
-            `largest_class`, else None), `top5`, `loss` (mean over examples; sigmoid losses are summed over classes),
-            `ece`,
-            `per_class` (accuracy, or recall at 0.5 for multi-label data; NaN for classes without examples),
-            `class_examples` (number of examples per class),
-            `confusion` (`[C, C]`, rows are true classes; None for multi-label data) and `mean_average_precision`
-            (only for multi-label data, else None).
+            A dictionary with the keys:
+
+            - `examples`: Number of rows.
+            - `non_finite`: Number of rows with NaN or infinity, which count as wrong.
+            - `accuracy`, `accuracy_low`, `accuracy_high`: Top-1 accuracy and its 95% confidence interval.
+            - `chance`, `largest_class`: Accuracy of random guesses, and of always predicting the most frequent class.
+            - `balanced_accuracy`, `macro_f1`: Means over the classes; None for multi-label data.
+            - `remark`: A sentence if the accuracy is not significantly above `largest_class`, else None.
+            - `top5`, `ece`: Top-5 accuracy and calibration error.
+            - `loss`: Mean over the examples. Sigmoid losses are summed over the classes.
+            - `per_class`: Accuracy, or recall at 0.5 for multi-label data; NaN for classes without examples.
+            - `class_examples`: Number of examples per class.
+            - `confusion`: `[C, C]`, rows are true classes; None for multi-label data.
+            - `mean_average_precision`: None unless the data are multi-label.
         """
         if not self._batches:
             raise ValueError("Nothing to measure: no batch had an example with valid 1.")

@@ -49,7 +49,7 @@ def opener(
 ) -> Callable[[str, str, str], Split]:
     """Return a function for `Context.open_split`, which opens a split, given source, split and preprocessing string.
 
-    The function opens each split once. Evaluating it again during training only reads the images.
+    The function opens each split once. Later evaluations during training only read the images.
 
     Args:
         batch_size: Images per batch.

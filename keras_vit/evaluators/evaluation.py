@@ -89,8 +89,8 @@ class Context:
         """Open a split.
 
         Raises:
-            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or the
-                output of the predictor is not in `outputs` (empty for any output).
+            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or
+                `outputs` is not empty and lacks the output of the predictor.
         """
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
@@ -215,7 +215,8 @@ class Result:
 class Evaluator(abc.ABC):
     """Base class of evaluators, which measure a predictor.
 
-    Evaluators are dataclasses. Their fields are the arguments that `Suite` accepts, and their constructors check them.
+    Evaluators are dataclasses. The fields of an evaluator are the arguments that `Suite` accepts, and its constructor
+    checks them.
 
     Attributes:
         name: Name in a `Suite`.
@@ -239,7 +240,7 @@ class Evaluator(abc.ABC):
         return self.metrics.get(key) or Metric(key, unit="%")
 
     def describe(self, result: Result, name: str = "") -> Result:
-        """Add the meaning of each number to a result, and the name, by default that of the evaluator."""
+        """Add the meaning of each number to a result, and the name, which is the evaluator's by default."""
         meanings = {key: self.metric(key) for key in result.metrics}
         return dataclasses.replace(result, name=name or self.name, meanings=meanings)
 
@@ -264,7 +265,7 @@ class SplitEvaluator(Evaluator):
     Attributes:
         outputs: Supported outputs of models, see `ModelCard`; empty for all.
         label_kinds: Supported kinds of labels, see `Split`.
-        source, split, pp: Test data and their preprocessing string. By default those of the context.
+        source, split, pp: Test data and their preprocessing string. The context's by default.
 
     Example:
     >>> issubclass(keras_vit.evaluators.classification.Classification, SplitEvaluator)
@@ -286,7 +287,7 @@ class SplitEvaluator(Evaluator):
         return self.source or context.source, self.split or context.eval_split, self.pp or context.preprocess
 
     def open(self, context: Context) -> Split:
-        """Open the data. Raise an error if they do not fit the predictor or the evaluator."""
+        """Open the data. Raise an error if the data do not fit the predictor or the evaluator."""
         return context.open_fitting(*self.place(context), self.label_kinds, self.outputs)
 
 

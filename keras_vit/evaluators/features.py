@@ -16,7 +16,7 @@ class FeatureEvaluator(SplitEvaluator):
     """Base class of evaluators of features. The classes of the data need not be classes of the model.
 
     Attributes:
-        train_split: Split for training. By default that of the context.
+        train_split: Split for training. The context's by default.
 
     Example:
     >>> class MostFrequent(FeatureEvaluator):

@@ -60,7 +60,8 @@ class FewShot(FeatureEvaluator):
     deviation.
 
     Attributes:
-        shots: Number of examples per class, or several numbers. From a class with fewer examples, all are used.
+        shots: Number of examples per class, or several numbers. A class with fewer examples contributes all its
+            examples.
         l2: Strength of the regularization.
         seeds: Number of draws.
 

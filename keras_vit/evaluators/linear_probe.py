@@ -102,7 +102,7 @@ class LinearProbe(FeatureEvaluator):
     ) -> dict[str, float]:
         """Return the accuracy on `test` after training on the training and validation examples together.
 
-        The validation examples determine the strength. By default, they are a tenth of the training set.
+        The validation examples determine the strength. By default, a tenth of the training set is used for validation.
         """
         train_labels = check_labels(train[1], num_classes, "the training set")
         test_labels = check_labels(test[1], num_classes, "the test set")

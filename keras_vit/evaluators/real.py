@@ -23,7 +23,7 @@ class Real(SplitEvaluator):
         source: The validation images with multi-hot labels (`"tfds:imagenet2012_real#label=real_label"`). With
             `labels`, the images may have any labels.
         split: Split of the source.
-        labels: Path of `real.json`. It requires image files with ImageNet's names.
+        labels: Path of `real.json`. The image files must have ImageNet's names.
     """
 
     name: ClassVar = "real"

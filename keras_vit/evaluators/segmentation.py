@@ -28,11 +28,13 @@ class Segmentation(SplitEvaluator):
     logits of overlapping windows are averaged, and the result is resized to the stored mask.
 
     Attributes:
-        stride: Pixels between two windows. By default there are no windows, but one prediction per image.
-        crop: Height and width of a window, for models that take any image size. By default the size of the model.
-        ignore: Number of a class whose pixels do not count; 255 for no class. By default that of the training recipe.
-        pp: Preprocessing of the whole image for windows, such as `"decode|resize_small(512)|value_range(-1, 1)"`. By
-            default that of the model without its operations that crop or resize.
+        stride: Pixels between two windows. By default, each image is predicted as a whole.
+        crop: Height and width of a window, for models that take any image size. By default, the size of the model.
+        ignore: Number of a class whose pixels do not count; 255 for no class. By default, the class of the training
+            recipe.
+        pp: Preprocessing of the whole image if windows are used, such as
+            `"decode|resize_small(512)|value_range(-1, 1)"`. By default, the model's preprocessing without operations
+            that crop or resize.
 
     References:
         - [mmsegmentation](https://github.com/open-mmlab/mmsegmentation): `IoUMetric` and `slide_inference`

@@ -52,7 +52,7 @@ class Suite:
             name = _checks.optional_text("name", values.get("name")) or call.name
             every = values.get("every")
             if name in self.evaluators:
-                raise ValueError(f"Two evaluators are called {name!r}. Give one of them another name by name='...'.")
+                raise ValueError(f"Two evaluators are called {name!r}. Rename one with name='...'.")
             self.evaluators[name] = evaluator
             self.every[name] = None if every is None else _checks.positive_int("every", every)
 

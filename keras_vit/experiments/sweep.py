@@ -58,7 +58,7 @@ def sweep(
             values of a field may be an Optuna distribution.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
-        metric: Metric of `metrics.jsonl` by whose last value settings are compared. By default that of the recipe's
+        metric: Metric of `metrics.jsonl` whose last value ranks the settings. By default, the metric of the recipe's
             task.
         prune: Whether to stop a run whose best validation so far is in the worst quarter of all runs at that step.
         parallel: Number of runs at a time.
@@ -246,6 +246,6 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
     if other:
         listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
-        raise ValueError(f"{directory} contains another sweep. Its values -> now: {listed}. Give another --workdir.")
+        raise ValueError(f"{directory} contains another sweep. Before -> now: {listed}. Give another --workdir.")
     study.set_user_attr("base", base)
     return study

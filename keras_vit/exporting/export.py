@@ -45,8 +45,8 @@ def export(
 
     Args:
         model: A functional or sequential model with layers of this package, such as
-            `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`, or the path of a run
-            directory, a `.keras` file or a checkpoint, as for `keras_vit.inference.open_predictor`.
+            `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`. The path of a run
+            directory, a `.keras` file or a checkpoint is also accepted.
         path: File to write; for a SavedModel, the directory of its versions.
         format: `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`. None uses the format of the extension of `path`,
             or a SavedModel if `path` has no extension.

@@ -19,9 +19,10 @@ _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 def inference_model(model: keras.Model, precision: str = "float32", **arguments: Any) -> keras.Model:
     """Rebuild a model for inference in another precision, with the same weights.
 
-    A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert them, and a CPU without
-    bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns `[B, k]`, the
-    copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation is kept.
+    A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert these casts, and a CPU
+    without bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns
+    `[B, k]`, the copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation
+    is kept.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -41,7 +42,7 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
 
 
 def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPredictor:
-    """Return the predictor to compare an artifact with: the model, or its copy if one of them computes in 16 bits."""
+    """Return the predictor to compare an artifact with: the model, or its copy if either computes in 16 bits."""
     return KerasPredictor(copy if is_half(model) or is_half(copy) else model, card)
 
 
@@ -134,7 +135,7 @@ def _copy_weights(source: Any, target: Any) -> None:
     if sources.keys() != targets.keys():
         different = sorted(sources.keys() ^ targets.keys())
         raise ValueError(
-            f"The layer {source.name!r} and its copy must have the same weights. Only one of them has: {different[:5]}."
+            f"The layer {source.name!r} and its copy must have the same weights. Only one layer has: {different[:5]}."
         )
     for path, weight in targets.items():
         weight.assign(sources[path])

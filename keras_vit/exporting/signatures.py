@@ -123,7 +123,7 @@ class ServingModule(tf.Module):
         return trace(methods)
 
     def _read(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Preprocess encoded images. Return them, `[B, H, W, C]`, and whether each is valid, `[B]`."""
+        """Preprocess encoded images. Return the images, `[B, H, W, C]`, and whether each image is valid, `[B]`."""
 
         def read(contents):
             return self._preprocess(headers.check(contents, self._card.max_pixels, untrusted=True))
@@ -131,7 +131,10 @@ class ServingModule(tf.Module):
         return safe_decode.map_valid(read, image_bytes, tf.TensorSpec(self._card.image_shape))
 
     def _read_sized(self, image_bytes: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """Preprocess encoded images. Return them, their original sizes, int32 `[B, 2]`, and whether each is valid."""
+        """Preprocess encoded images.
+
+        Return the images, their original sizes, int32 `[B, 2]`, and whether each image is valid.
+        """
         decode = preprocess.host_function(masks.decoding(self._card.preprocess))
 
         def read(contents):
@@ -173,8 +176,9 @@ def features_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
 def attention_function(model: keras.Model) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function from images `[B, H, W, C]` to the attention map of each block, float32 `[B, blocks, h, w]`.
 
-    A map is the mean over the attention heads of the class token's row. Without a class token, it is also the mean over
-    the rows of the patches. Weights on tokens other than patches are left out, so a map sums to less than 1.
+    A map is the mean over the attention heads of the class token's row. Without a class token, the map is the mean over
+    the attention heads and the rows of all patches. Weights on tokens other than patches are left out, so a map sums to
+    less than 1.
 
     References:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix D.8

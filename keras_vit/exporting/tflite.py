@@ -46,7 +46,7 @@ def write(
         card: Model card of the model.
         images: Real images to verify with.
         precision: A key of `quantization.PRECISIONS`.
-        batch_size: Number of images per call. It is fixed in the file, because accelerators need static shapes.
+        batch_size: Number of images per call. The number is fixed in the file, because accelerators need static shapes.
         input: `"float32"` for preprocessed images, or `"uint8"` for pixels in the model's image size, which the file
             normalizes.
         calibration: Real training images, required for precisions with integer activations.

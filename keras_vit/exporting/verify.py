@@ -30,9 +30,9 @@ class Comparison:
 
     Attributes:
         examples: Number of images.
-        max_difference: Largest absolute difference of a probability. Values are compared in standard deviations; scores
-            and features, relative to the largest of them. For masks, the largest fraction of pixels of an image that
-            differ.
+        max_difference: Largest absolute difference of a probability. Differences of values are in standard deviations;
+            differences of scores and features are relative to the largest number. For masks, the largest fraction of
+            pixels of an image that differ.
         mean_difference: Mean absolute difference, in the same unit.
         top1_agreement: Fraction of the images for which both predict the same class; for masks, fraction of the pixels.
             None without classes.

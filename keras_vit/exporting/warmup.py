@@ -2,7 +2,7 @@
 
 A record of the file is a `PredictionLog`. The package that defines it, `tensorflow-serving-api`, requires the
 `tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. So this module
-encodes the messages itself. All fields that it needs are strings or messages, which have the same encoding: a field
+encodes the messages itself. All required fields are strings or messages, which have the same encoding: a field
 number, a length, and the content.
 
 References:

@@ -21,7 +21,10 @@ SMALLEST = 1024  # weights; in a smaller kernel, the scales cost more than the i
 
 
 def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quantize weights to int8. Return them, and the scales of the channels on an axis, float32 `[channels]`."""
+    """Quantize weights to int8.
+
+    Return the integers, and the scales of the channels on an axis, float32 `[channels]`.
+    """
     axis %= weights.ndim
     others = tuple(index for index in range(weights.ndim) if index != axis)
     largest = np.abs(weights).max(axis=others)

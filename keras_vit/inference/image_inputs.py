@@ -40,8 +40,8 @@ def of_any(images: Any) -> list[NamedImage]:
     """Return images of any form as named images, in order.
 
     Args:
-        images: One or several paths of images, folders, glob patterns or lists of paths (see `_image_files.find`),
-            contents of image files, or arrays of pixels from 0 to 255, `[N, H, W, C]` or `[H, W, C]`.
+        images: Paths of images, folders, glob patterns or lists of paths (see `_image_files.find`); contents of image
+            files; or arrays of pixels from 0 to 255, `[N, H, W, C]` or `[H, W, C]`.
 
     Raises:
         FileNotFoundError: If no file exists.

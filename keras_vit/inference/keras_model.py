@@ -95,7 +95,7 @@ def open_model(
     checkpoint: str | int = "last",
     image_size: int | None = None,
 ) -> KerasPredictor:
-    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are those of `open_predictor`.
+    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are the same as for `open_predictor`.
 
     If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
@@ -134,7 +134,7 @@ def _sha256(path: str) -> str:
 def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
     """Return the encoder and the whole model if the model was trained without labels, else the model and None.
 
-    With an image size, return a copy of the encoder or model for this size, and None.
+    With an image size, the first result is a copy for this size, and the second result is None.
     """
     encoder = model.encoder() if isinstance(model, models.MaskedModel) else model
     if image_size:
@@ -175,9 +175,9 @@ def card_of_model(
     Args:
         model: The model, or the encoder if the run trained without labels.
         name: File of the model, for the error message.
-        preprocess: Preprocessing string. By default it is taken from the run. Without a run, images are resized, and
+        preprocess: Preprocessing string. The run's by default. Without a run, images are resized, and
             normalized like the images on which the weights were trained.
-        labels: Names of the classes. By default they are taken from the run or from the loaded model; otherwise the
+        labels: Names of the classes. By default, the names come from the run or from the loaded model; otherwise the
             names are numbers.
         run: The run of the model, if any.
     """
@@ -287,7 +287,7 @@ def output_activation(model: keras.Model) -> str | None:
 
 
 def check_class_names(class_names: Sequence[object] | None, num_classes: int) -> tuple[str, ...]:
-    """Return class names as strings, by default numbers. Raise an error if there is not one name per class."""
+    """Return class names as strings, by default numbers. Raise an error unless there is one name per class."""
     names = tuple(map(str, class_names or range(num_classes)))
     if len(names) != num_classes:
         raise ValueError(

@@ -1,8 +1,8 @@
 """Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
 
-It covers the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels equal
-those of `keras_vit.data` bit for bit, because each formula adds in the order of TensorFlow's kernel. TensorFlow does
-everything else.
+The module supports the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels
+equal those of `keras_vit.data` bit for bit, because each formula adds in the order of TensorFlow's kernel. TensorFlow
+does everything else.
 """
 
 from collections.abc import Callable, Sequence

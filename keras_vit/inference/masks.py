@@ -77,8 +77,8 @@ def from_runs(runs: np.ndarray, size: Sequence[int]) -> np.ndarray:
 def to_png(pixels: np.ndarray) -> bytes:
     """Encode a mask of class numbers, integers `[H, W]`, or an image, uint8 `[H, W, C]`, as a PNG file.
 
-    A mask with numbers up to 255 gets the colors of `palette`. With larger numbers it is gray and has 16 bits. An image
-    has 1, 3 or 4 channels.
+    A mask with numbers up to 255 gets the colors of `palette`. A mask with larger numbers is gray and has 16 bits. An
+    image has 1, 3 or 4 channels.
 
     Example:
     >>> from_png(to_png(np.array([[0, 1], [2, 255]]))).tolist()

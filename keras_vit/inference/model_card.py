@@ -29,8 +29,8 @@ class ModelCard:
     Attributes:
         class_names: One name for each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input of the model.
-        output: `"softmax"` or `"sigmoid"` for probabilities; `"values"` for numbers in the unit of the data; `"mask"`
-            for the class of each pixel; `"scores"` or `"features"` for the raw outputs of the model.
+        output: `"softmax"` or `"sigmoid"` for probabilities, `"values"` for numbers in the unit of the data, `"mask"`
+            for the class of each pixel, or `"scores"` or `"features"` for raw outputs.
         image_shape: Shape of a preprocessed image, `(H, W, C)`.
         input: Dtype of the input, `"float32"` or `"uint8"`.
         precision: Precision of the weights, such as `"float32"` or `"int8"`.
@@ -52,7 +52,7 @@ class ModelCard:
         model_sha256: SHA-256 of the model's file. For several files, SHA-256 of their names and SHA-256s.
         bytes: Size of the artifact.
         files: Size and SHA-256 of each file of the artifact.
-        run: Run directory of the model. It is not written to the file.
+        run: Run directory of the model, which is not written to the file.
 
     Example:
     >>> card = ModelCard(("cat", "dog"), "decode|resize(32)|value_range(-1, 1)", "softmax", (32, 32, 3))
@@ -100,7 +100,7 @@ class ModelCard:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the names and SHA-256s of the artifact's files; without an artifact, that of the model."""
+        """SHA-256 of the names and hashes of the artifact's files, or without an artifact the SHA-256 of the model."""
         listed = repr(sorted(self.files.items())).encode()
         return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
@@ -144,7 +144,7 @@ _OF_THE_RUN = ("arguments", "metrics", "data", "recipe", "versions")
 def write(artifact: str, card: ModelCard) -> ModelCard:
     """Write the card of an artifact, which is a SavedModel directory or a file.
 
-    Returns the written card: it contains the sizes and hashes of the files, and no folders of absolute paths.
+    Returns the written card, with the sizes and hashes of the files, and without folders of absolute paths.
     """
     files = {
         name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()
@@ -184,9 +184,8 @@ def path_of(path: str) -> str:
 
 
 def parts_of(path: str) -> dict[str, str]:
-    """Return the files of an artifact by their names in its card.
-
-    They include the warm-up requests of a SavedModel and the weights of an OpenVINO model, but not the card.
+    """Return the files of an artifact by their names in its card, with the warm-up requests of a SavedModel and the
+    weights of an OpenVINO model, but without the card.
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]

@@ -26,10 +26,10 @@ def open_predictor(
             a `.keras` file;
             a checkpoint that `keras_vit.model_from_checkpoint` reads, as a path or a name (`"hf:OWNER/NAME"`,
             `"ViT_B16:augreg"`);
-            an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version
-            directory of a SavedModel, or a directory of versions, whose largest version is opened.
-        preprocess: Preprocessing string. By default it is read from the run, artifact or checkpoint. It is required for
-            models whose normalization of images is unknown. Missing decoding and resizing are added.
+            an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version of
+                a SavedModel, or a directory of versions. The largest version is opened.
+        preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. Required
+            for models whose normalization of images is unknown. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
@@ -73,15 +73,15 @@ def stated_output(path: str) -> str | None:
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
-    """Open an artifact. Arguments and errors are those of `open_predictor`."""
+    """Open an artifact. Arguments and errors are the same as for `open_predictor`."""
     path = _storage.fetched(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")
     if found is None:
         raise ValueError(
-            "Expected a SavedModel (a directory with saved_model.pb, or numbered versions of one) or a file that ends "
-            f"in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
+            "Expected a SavedModel (a directory with saved_model.pb, or a directory of numbered versions) or a file "
+            f"that ends in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
     artifact, format = found  # noqa: A001  as Keras calls it
     with Progress(f"Opening {path}"):

@@ -68,8 +68,8 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def uncertainty(probabilities: np.ndarray, independent: bool) -> float:
     """Return the uncertainty of probabilities `[k]`, from 0 to 1.
 
-    It is 1 minus the margin between the two most probable classes. For independent classes it is the maximum of
-    `1 - |2p - 1|`, which belongs to the class whose probability is closest to 0.5.
+    The uncertainty is 1 minus the margin between the two most probable classes. For independent classes, the
+    uncertainty is the maximum of `1 - |2p - 1|`, which belongs to the class whose probability is closest to 0.5.
 
     Example:
     >>> float(uncertainty(np.array([0.5, 0.25, 0.25]), False)), float(uncertainty(np.array([0.0, 0.75]), True))

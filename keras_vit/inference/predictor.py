@@ -114,9 +114,9 @@ class Predictor:
         """Predict images.
 
         Args:
-            images: One of the following, or a list of them: paths of images or folders, glob patterns, `.txt` lists of
-                paths, contents of image files, PIL images, pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). Float arrays
-                `[B, H, W, C]` are preprocessed images.
+            images: Paths of images or folders, glob patterns, `.txt` lists of paths, contents of image files, PIL
+                images, or pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). A list of several such items is also accepted.
+                Float arrays `[B, H, W, C]` are preprocessed images.
 
         Returns:
             Probabilities, values in the unit of the data, scores or features, float32 `[B, k]`; or masks, integers
@@ -175,7 +175,7 @@ class Predictor:
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`. For two heads it is the mean of both inputs.
+        """Return the input of the classification head, float32 `[B, D]`. For two heads, return the mean of both inputs.
 
         `images` may have any form that `predict` accepts.
 

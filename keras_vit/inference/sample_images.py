@@ -85,7 +85,7 @@ def from_source(
         numbers = _checks.class_numbers(source.class_names, known)
         found = None if source.label_kind != "class" or (numbers[found] < 0).any() else numbers[found]
         if found is None:
-            logging.warning("The labels of %s are not used: its classes are not those of the model.", source.name)
+            logging.warning("The labels of %s are not used, because its classes differ from the model's.", source.name)
     return SampleImages(contents, found, names)
 
 
@@ -93,8 +93,8 @@ def of_any(images: Any) -> SampleImages:
     """Convert images of any form to encoded images.
 
     Args:
-        images: One or several file names, folders or patterns, contents of image files, or arrays of pixels from 0 to
-            255, `[N, H, W, C]` or `[H, W, C]`, of any dtype.
+        images: File names, folders or patterns; contents of image files; or arrays of pixels from 0 to 255,
+            `[N, H, W, C]` or `[H, W, C]`, of any dtype.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -169,7 +169,7 @@ def keep_readable(
 
 
 def within(images: SampleImages, max_pixels: int) -> SampleImages:
-    """Remove images of more than `max_pixels` (0: no limit), which the artifact refuses, and log each of them."""
+    """Remove and log images of more than `max_pixels` (0: no limit), which the artifact refuses."""
     if not max_pixels:
         return images
     try:
@@ -213,7 +213,8 @@ def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
 def source_of(card: ModelCard) -> str | None:
     """Return the source of a model's data set, which opens from the working directory; None if it is unknown.
 
-    It is unknown if the data had an absolute path and the card belongs to an artifact, which does not contain the path.
+    The source is unknown if the data had an absolute path and the card belongs to an artifact, because an artifact does
+    not contain the path.
 
     Raises:
         FileNotFoundError: If the model belongs to a run, and its data are not at any path that the run recorded.

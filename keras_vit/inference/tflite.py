@@ -77,8 +77,8 @@ def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
 def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
     """Return three sets of dtypes of a TFLite file's tensors.
 
-    They are the dtypes of constants and inputs, of the outputs of operators, and of the inputs of all operators except
-    DEQUANTIZE.
+    The sets contain the dtypes of constants and inputs, of the outputs of operators, and of the inputs of all operators
+    except DEQUANTIZE.
     """
     from tensorflow.lite.python import schema_py_generated as schema
 

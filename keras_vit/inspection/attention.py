@@ -198,7 +198,7 @@ def rollout_step(
     discard_ratio: float = 0.0,
     residual: bool = True,
 ) -> np.ndarray:
-    """Extend a rollout by one layer; the options are those of `attention_rollout`.
+    """Extend a rollout by one layer; the options are the same as for `attention_rollout`.
 
     `rollout` covers the previous layers, float64 `[B, N, N]`, or is None for the first layer. `weights` are the
     attention weights of the next layer, `[B, H, N, N]`.

@@ -1,4 +1,4 @@
-"""Headings of pages and figures. They contain no absolute paths, because pages and figures are shared."""
+"""Headings of pages and figures, without absolute paths, because pages and figures are shared."""
 
 import datetime
 import os

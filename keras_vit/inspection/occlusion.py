@@ -31,7 +31,8 @@ def occlusion_sensitivity(
         batch_size: Number of images per call.
 
     Returns:
-        float32 `[rows, columns]`: the drop of the score. It is negative if covering the part raises the score.
+        float32 `[rows, columns]`: the drop of the score. A negative number means that covering the part raises the
+        score.
 
     References:
         - [Visualizing and Understanding Convolutional Networks](https://arxiv.org/abs/1311.2901), section 4.2

@@ -25,7 +25,7 @@ _HELP = {
     "Predicted against true values": "Each dot is an image. Exact predictions lie on the diagonal.",
     "Training": "The training loss includes augmentation and label smoothing, so it can exceed the evaluation loss.",
     "Filters of the first layer": "Principal components of the filters that read the pixels; gray is zero.",
-    "Similarity of positions": "Each panel compares the position embedding of a patch with those of all patches.",
+    "Similarity of positions": "Each panel compares the position embedding of one patch with all position embeddings.",
     "Attention distance": "Each dot is an attention head: the mean distance from a patch to the patches it attends to.",
 }
 

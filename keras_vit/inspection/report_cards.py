@@ -32,7 +32,10 @@ def image_cards(
     class_names: Sequence[str],
     model: keras.Model | None,
 ) -> tuple[list[page.ImageCard], list[page.View]]:
-    """Return the images with predictions and maps, and the kinds of maps. Pass `model=None` if it has no attention."""
+    """Return the images with predictions and maps, and the kinds of maps.
+
+    Pass `model=None` for a model without attention.
+    """
     cards: list[page.ImageCard] = []
     views: list[page.View] = []
     for example in track(examples, "Maps of images"):

@@ -38,7 +38,7 @@ class SelfAttention(CompositeLayer):
     """Multi-head dot-product attention of a sequence to itself or to another sequence.
 
     Args:
-        num_heads: Number of attention heads `H`. It must divide the width unless `head_dim` is given.
+        num_heads: Number of attention heads `H`, which must divide the width unless `head_dim` is given.
         dropout_rate: Rate of the dropout of the attention weights.
         use_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
         relative_positions: Length `L` of the sequences for learned 1-D relative position embeddings, or None for no
@@ -47,8 +47,8 @@ class SelfAttention(CompositeLayer):
         chunk_size: Number of queries that are processed at a time, so that memory grows linearly with the number of
             tokens instead of quadratically. The output is the same up to rounding. The backward pass recomputes the
             attention weights. Cannot be combined with dropout of the attention weights or relative positions. With
-            None, up to 1,024 queries are processed at once, and longer sequences up to 256 queries at a time where
-            possible. Pass at least the number of queries to process all queries at once.
+            None, sequences of up to 1,024 queries are processed at once, and longer sequences in chunks of up to 256
+            queries where possible. Pass at least the number of queries to process all queries at once.
         head_dim: Width `K` of an attention head, or None for the width divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` for a projection of the concatenated attention heads with or without
             a bias, or `"none"` to return them unprojected.
@@ -66,8 +66,8 @@ class SelfAttention(CompositeLayer):
             None for no rotation.
 
     Raises:
-        ValueError: If `num_heads` does not divide the width and `head_dim` is None, if `chunk_size` is combined with
-            dropout of the attention weights or relative positions, or if the length of a sequence is not
+        ValueError: If `num_heads` does not divide the width and `head_dim` is None. If `chunk_size` is combined with
+            dropout of the attention weights or relative positions. If the length of a sequence is not
             `relative_positions`.
 
     References:

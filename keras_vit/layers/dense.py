@@ -23,7 +23,7 @@ _quantized_call = threading.RLock()
 
 
 class _LoraLayer(keras.layers.Layer):
-    """Mixin for LoRA whose `call` does not compute the updated kernel. It also saves base kernel and factors."""
+    """Mixin for LoRA whose `call` does not compute the updated kernel, and which also saves base kernel and factors."""
 
     lora_enabled: bool
     lora_rank: Any
@@ -131,9 +131,9 @@ class Dense(_LoraLayer, keras.layers.Dense):
     """`keras.layers.Dense` with LoRA that trains in less time and memory, and can be saved and trained further.
 
     Keras saves only the kernel with its update and sets both factors to zero on loading, so that they cannot be trained
-    any further. This layer also saves the base kernel and the factors. Its file can be loaded into a layer without
-    LoRA, which then receives the updated kernel. Loading a file without LoRA sets the kernel and leaves the factors
-    unchanged.
+    any further. This layer also saves the base kernel and the factors. The saved file can be loaded into a layer
+    without LoRA, which then receives the updated kernel. Loading a file without LoRA sets the kernel and leaves the
+    factors unchanged.
 
     Args:
         units: Number of outputs.

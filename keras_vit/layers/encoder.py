@@ -55,7 +55,7 @@ class EncoderBlock(CompositeLayer):
 
     Args:
         attention: Layer of the first branch, with the call arguments of `SelfAttention`.
-        mlp: Layer of the second branch, such as `MlpBlock`. Its input and output are `[B, N, D]`.
+        mlp: Layer of the second branch, such as `MlpBlock`, with input and output `[B, N, D]`.
         dropout_rate: Rate of the dropout after the attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
         layer_norm_epsilon: Epsilon of both norms.

@@ -58,8 +58,8 @@ def gelu_tanh(x: Any) -> Any:
 def moments(x: Any) -> tuple[Any, Any]:
     """Return the mean and variance `[..., 1]` over the last axis of `[..., D]`, in at least float32.
 
-    For 16-bit inputs the variance is `E[x^2] - E[x]^2`, which needs one pass over `x`. Its cancellation error is far
-    below the precision of such inputs.
+    For 16-bit inputs the variance is `E[x^2] - E[x]^2`, which needs one pass over `x`. The cancellation error of this
+    formula is far below the precision of 16-bit inputs.
     """
     wide = at_least_float32(x)
     mean = ops.mean(wide, axis=-1, keepdims=True)

@@ -39,7 +39,8 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
 def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = ops) -> Any:
     """Return the matrix `[new_size, old_size]` that resizes one axis.
 
-    For equal sizes it is the identity, except with `"dinov2"`. `xp` is `keras.ops`, or `numpy` for double precision.
+    For equal sizes, the matrix is the identity, except with `"dinov2"`. `xp` is `keras.ops`, or `numpy` for double
+    precision.
     """
 
     def real(value):

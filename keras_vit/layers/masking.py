@@ -29,7 +29,7 @@ class VisiblePatches(BaseLayer):
     Call arguments:
         x: Tensor `[B, prefix + N, D]`.
         order: Integers `[B, N]`, the indices of each image's patches in random order. The result contains the first
-            `num_visible` of them, in this order.
+            `num_visible` patches of this order.
 
     Example:
     >>> x = np.arange(4, dtype="float32").reshape(1, 4, 1)

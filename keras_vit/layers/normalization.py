@@ -73,7 +73,7 @@ class GroupNorm(_Normalization):
     """Group normalization of `[B, H, W, C]` over space and groups of channels.
 
     Args:
-        groups: Number of groups. It must divide the number of channels.
+        groups: Number of groups, which must divide the number of channels.
         epsilon: Number added to the variance: 1e-6 in the hybrids, 1e-5 in BiT.
         scale_initializer: Initializer of the scale. The last norm of a hybrid's residual unit uses zeros.
 

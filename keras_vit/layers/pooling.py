@@ -66,7 +66,7 @@ class MAPHead(CompositeLayer):
 
     Args:
         attention: Attention layer, such as `SelfAttention`.
-        mlp: Layer after the attention, such as `MlpBlock`. Its input and output are `[B, 1, D]`.
+        mlp: Layer after the attention, such as `MlpBlock`, with input and output `[B, 1, D]`.
         layer_norm_epsilon: Epsilon of the norm before the MLP.
         norm_type: Type of this norm, `"layer"` or `"rms"`.
 

@@ -55,7 +55,7 @@ class ConfiguredModel(keras.Model):
     def input_normalization(self) -> normalization.Normalization | None:
         """Mean and standard deviation with which the weights were trained: `(pixels - mean) / deviation`.
 
-        The pixels are in [0, 1]. Mean and standard deviation have one number per channel. The value is None if it is
+        The pixels are in [0, 1]. Mean and standard deviation have one number per channel. None if the normalization is
         unknown, as for a new model. Loading a checkpoint that contains the normalization sets it, and saving the model
         saves it. `keras_vit.preprocess_input(images, model)` applies it.
 
@@ -83,11 +83,9 @@ class ConfiguredModel(keras.Model):
 
     @property
     def preprocess(self) -> str | None:
-        """Preprocessing with which the weights are evaluated, from an image file to an image of the model's size.
-
-        It is a string for `keras_vit.data`, such as
-        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or None if
-        the checkpoint does not contain it. Saving the model saves it.
+        """Preprocessing string for the evaluation of the weights, from an image file to an image of the model's size,
+        such as `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or
+        None if the checkpoint does not contain it. Saving the model saves it.
         """
         values = normalization.operation(normalization.of_images(self), self.config.input_range)
         if self.resizing is None or values is None:
@@ -100,9 +98,9 @@ class ConfiguredModel(keras.Model):
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the classes in the order of the outputs, or None if they are unknown.
 
-        There must be one name for each class. Loading a checkpoint that contains class names sets them. They are stored
-        in the head, so that saved models, copies, clones and models that contain this model keep them. `save_weights`
-        does not write them.
+        There must be one name for each class. Loading a checkpoint that contains class names sets them. The names are
+        stored in the head, so that saved models, copies, clones and models that contain this model keep them.
+        `save_weights` does not write them.
         """
         return next((getattr(head, "class_names", None) for head in self._heads()), None)
 
@@ -121,9 +119,9 @@ class ConfiguredModel(keras.Model):
     def values(self) -> Values | None:
         """Names and standardization of the values that a regression model predicts, or None for other models.
 
-        The outputs of the model are standardized. `model.values.restore(outputs)` returns them in the unit of the data,
-        as do predictors and exported artifacts. Like `class_names`, the names and standardization are stored in the
-        head.
+        The outputs of the model are standardized. `model.values.restore(outputs)` converts outputs to the unit of the
+        data. Predictors and exported artifacts return converted values. Like `class_names`, the names and
+        standardization are stored in the head.
 
         Raises:
             ValueError: If the number of values differs from the number of outputs, or the model has `class_names` or a

@@ -75,7 +75,7 @@ class LinearSegmenter(Segmenter):
 
     Call arguments:
         tokens: Tokens of the encoder, which are ignored.
-        grid: Patches `[B, h, w, D]`, or with `blocks` a list of them. The result is `[B, h, w, classes]`.
+        grid: Patches `[B, h, w, D]`, or with `blocks` a list of such tensors. The result is `[B, h, w, classes]`.
         training: Whether to drop channels, and to normalize with the statistics of the batch.
 
     References:
@@ -119,7 +119,7 @@ class UpsampleSegmenter(Segmenter):
 
     Call arguments:
         tokens: Tokens of the encoder, which are ignored.
-        grid: Patches `[B, h, w, D]`, or with `blocks` a list of them. The result is
+        grid: Patches `[B, h, w, D]`, or with `blocks` a list of such tensors. The result is
             `[B, 2**stages h, 2**stages w, classes]`.
         training: Whether to drop channels.
 

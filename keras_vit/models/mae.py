@@ -121,8 +121,8 @@ class MaskedAutoencoder(MaskedModel):
 
     A functional `keras.Model` from `[images, order]` to the predicted pixels of all patches, `[B, N, pixels]`. The
     pixels of a patch are in the order (row, column, channel). `order` contains the indices of each image's patches in
-    random order, integers `[B, N]`. The encoder receives the first `config.num_visible` patches of `order`. Its layers
-    have the same names as in `VisionTransformer`.
+    random order, integers `[B, N]`. The encoder receives the first `config.num_visible` patches of `order`. The layers
+    of the encoder have the same names as in `VisionTransformer`.
 
     Args:
         See `keras_vit.models.MAEConfig`.

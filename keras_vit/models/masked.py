@@ -116,7 +116,7 @@ class MaskedModel(ConfiguredModel):
 
         Args:
             **arguments: Overrides of the encoder's arguments, such as `pooling`, `classes` with `include_top=True`,
-                `head` or `drop_path_rate`. They must not change the shape of a weight.
+                `head` or `drop_path_rate`. Overrides must not change the shape of a weight.
 
         Raises:
             ValueError: If the encoder's weights do not match the arguments.

@@ -41,8 +41,8 @@ def black_and_white(value: Normalization) -> tuple[float, float]:
 def of_images(model: Any) -> Normalization | None:
     """Return the normalization that a model's images must have, or None if it is unknown.
 
-    If the model has an `input_range`, the normalization maps pixels to this range. Otherwise it is the normalization
-    with which the weights were trained.
+    If the model has an `input_range`, the normalization maps pixels to this range. Otherwise, the result is the
+    normalization with which the weights were trained.
     """
     input_range = getattr(getattr(model, "config", None), "input_range", None)
     if input_range is None:

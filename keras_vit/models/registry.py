@@ -52,7 +52,7 @@ def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNe
 
     Args:
         variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
-        **arguments: Arguments of `VisionTransformer` or `BiTResNet`. They override the sizes of the variant.
+        **arguments: Arguments of `VisionTransformer` or `BiTResNet`, which override the sizes of the variant.
 
     Returns:
         A randomly initialized `VisionTransformer` or `BiTResNet`.

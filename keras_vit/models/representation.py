@@ -98,8 +98,8 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
             the model has no final norm.
 
     Returns:
-        A functional model from images to a dictionary of two lists with one tensor per block: `"maps"` contains the
-        patches `[B, h, w, D]`, and `"tokens"` contains the class token `[B, D]`. Without a class token, `"tokens"` is
+        A functional model from images to a dictionary of two lists with one tensor per block: the patches
+        `[B, h, w, D]` in `"maps"`, and the class token `[B, D]` in `"tokens"`. Without a class token, `"tokens"` is
         missing. Registers are never included.
 
     Raises:

@@ -23,7 +23,7 @@ class ViTVariant:
             feature map.
         hidden_size: Width `D` of the tokens.
         num_layers: Number of encoder blocks.
-        num_heads: Number of attention heads per block. It must divide `hidden_size` unless `head_dim` is given.
+        num_heads: Number of attention heads per block, which must divide `hidden_size` unless `head_dim` is given.
         mlp_dim: Width of the hidden layers of the MLPs.
         resnet_blocks: Number of units of each stage of a hybrid's ResNet, `()` for a ResNet that has only a root, or
             None for a model without a ResNet.

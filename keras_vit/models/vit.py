@@ -27,7 +27,7 @@ class VisionTransformer(ConfiguredModel):
     """Vision Transformer or hybrid of any size.
 
     A functional `keras.Model` from float images in [-1, 1], `[B, height, width, channels]`, to logits `[B, classes]`.
-    Its layers have the names of the reference: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ...,
+    The layers have the names of the reference: `embedding`, `cls`, `posembed_input`, `encoderblock_0` ...,
     `encoder_norm`, `pre_logits`, `head`.
 
     Args:
@@ -128,7 +128,10 @@ class Builder:
         return x
 
     def _patches(self, x):
-        """Return the patch embeddings for the encoder. Pre-training models override this method to corrupt them."""
+        """Return the patch embeddings for the encoder.
+
+        Pre-training models override this method to corrupt the embeddings.
+        """
         return x
 
     def _add_positions(self, name, num_registers):

@@ -47,8 +47,8 @@ class ViTOptions(Options):
         head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
-        attention_chunk_size: Number of queries that attention processes at a time. None selects it by the number of
-            tokens. See `keras_vit.layers.SelfAttention`.
+        attention_chunk_size: Number of queries that attention processes at a time. None selects a number by the length
+            of the sequence. See `keras_vit.layers.SelfAttention`.
         patch_norm: Whether the projection of the patches has a layer norm before and after it.
         head_dim: Width of an attention head, or None for `hidden_size / num_heads`.
         output_projection: Projection of the concatenated attention heads: with a bias (`"bias"`), without a bias
@@ -70,7 +70,7 @@ class ViTOptions(Options):
         rope_jitter: Maximum random factor of each coordinate of `"rope2d"` during training, or None.
         rope_rescale: Maximum random factor that both coordinates of `"rope2d"` share during training, or None. DINOv3
             uses 2.
-        head: Keras layer that replaces pooling and classification, or None. The model calls it as
+        head: Keras layer that replaces pooling and classification, or None. The model calls
             `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
             and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, it
             receives lists of the tokens and patches after each of these blocks. `classes` is ignored.

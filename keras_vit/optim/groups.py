@@ -47,7 +47,7 @@ def _input_axes(layer: keras.layers.Layer, kernel: keras.Variable) -> int:
 
 
 def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
-    """Return a factor on the learning rate of each weight. It decreases with the distance from the head.
+    """Return a factor on the learning rate of each weight. The factor decreases with the distance from the head.
 
     Args:
         model: The model.

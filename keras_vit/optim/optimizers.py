@@ -1,8 +1,8 @@
 """The optimizers of the reference implementations, as pure functions of one weight and its slots.
 
-`keras.optimizers` uses different formulas under the same names. Its SGD applies the learning rate inside the momentum,
-its Adam adds epsilon before the bias correction of the second moment, and it cannot store the momentum in bfloat16. The
-results differ if the learning rate changes, if gradients are small, or in long runs.
+`keras.optimizers` uses different formulas under the same names. Keras' SGD applies the learning rate inside the
+momentum, Keras' Adam adds epsilon before the bias correction of the second moment, and neither can store the momentum
+in bfloat16. The results differ if the learning rate changes, if gradients are small, or in long runs.
 """
 
 import math
@@ -20,7 +20,7 @@ _RMS = 0.2  # RMS of the entries of a direction of Muon, about the same as for A
 
 
 class Slot(NamedTuple):
-    """A tensor that an optimizer keeps for each weight. It has the weight's shape and is initialized with zeros."""
+    """A tensor that an optimizer keeps for each weight, with the weight's shape and initialized with zeros."""
 
     name: str
     dtype: str
@@ -116,8 +116,8 @@ class Muon(Momentum):
         momentum: Fraction of the old direction that is kept.
         nesterov: Whether to orthogonalize `g + momentum * m` instead of `m`.
         momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
-        input_axes: Number of leading axes of a weight that are inputs. They form the rows of the matrix, and the other
-            axes form its columns. None stands for all axes except the last, as in a dense or convolutional layer.
+        input_axes: Number of leading axes of a weight that are inputs. Input axes form the rows of the matrix, and the
+            other axes form its columns. None stands for all axes except the last, as in a dense or convolutional layer.
 
     References:
         - [Muon](https://kellerjordan.github.io/posts/muon/)
@@ -228,7 +228,7 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
         largest: Largest allowed norm. 0 disables clipping.
 
     Returns:
-        List of tensors. If `norm` is below `largest`, they are equal to the gradients bit by bit.
+        List of tensors. If `norm` is below `largest`, the result equals the gradients bit by bit.
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)

@@ -25,8 +25,8 @@ from keras_vit.optim.schedules import create_schedule
 def update_average(average: Any, weight: Any, momentum: float) -> Any:
     """Return `momentum * average + (1 - momentum) * weight`.
 
-    The average is evaluated and exported instead of the weights. It starts at the initial weights, without bias
-    correction.
+    The average is evaluated and exported instead of the weights. The average starts at the initial weights, without
+    bias correction.
 
     Args:
         average: Average before this step, in float32.

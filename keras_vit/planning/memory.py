@@ -64,7 +64,7 @@ def _advice(recipe: recipes.Recipe, bytes_of: Callable, free: float, devices: in
     for change in changes:
         if (needed := bytes_of(recipes.replace(recipe, change))) <= free:
             fields = " ".join(f"--config.{field}={value}" for field, value in change.items())
-            return f"What fits, with the same result: {fields} ({_gb(needed)})."
+            return f"These settings fit, with the same result: {fields} ({_gb(needed)})."
     return "Not even one image at a time fits: take a smaller model.image_size or model.variant."
 
 

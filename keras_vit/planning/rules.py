@@ -1,8 +1,8 @@
 """Rules that choose the settings for training on the user's images.
 
 `docs/how_to/own_images.md` explains the rules and the measurements on which they are based. A rule takes the facts and
-the recipe with the user's settings. It returns the fields that it sets, by dotted path, and its reason. `fitting.fit`
-applies the rules in order.
+the recipe with the user's settings. The rule returns the fields that it sets, by dotted path, and its reason.
+`fitting.fit` applies the rules in order.
 """
 
 import dataclasses
@@ -120,7 +120,7 @@ RULES: dict[str, Rule] = {"adapt": adaptation, "update": update, "batch": batch,
 
 
 def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
-    """Return possible image sizes, largest first. They are multiples of the patch size.
+    """Return possible image sizes, which are multiples of the patch size, largest first.
 
     The image size of `recipe` must be the size of its weights.
     """
@@ -162,7 +162,7 @@ def passes(images_seen: int, images: int) -> str:
 def of_steps(total: int, batch_size: int, test_images: int) -> Fields:
     """Return the fields that depend on the number of steps: warm-up, and the steps between evaluations.
 
-    There are at most ten evaluations. Together they process at most 0.4 times as many images as the training.
+    There are at most ten evaluations, which together process at most 40% of the number of images in the training.
     """
     every = -(-total // max(1, min(10, int(0.4 * total * batch_size / max(1, test_images)))))
     intervals = {"eval_every": every, "checkpoint_every": every}

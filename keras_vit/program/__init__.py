@@ -10,11 +10,11 @@ that `program.run(main)` calls. Exit codes:
     70   the loss became infinite or not a number: change the recipe
     74   a file could not be written: free some space, then start again
     75   stopped by SIGTERM or Ctrl-C, with everything saved, or another worker ended: start again to resume
-    130  stopped by Ctrl-C (by the second one, where the first one saves)
-    143  stopped by SIGTERM (by the second one, where the first one saves)
+    130  stopped by Ctrl-C (by the second Ctrl-C, if the first saves)
+    143  stopped by SIGTERM (by the second SIGTERM, if the first saves)
 
-A program ends within ten seconds after SIGTERM or Ctrl-C. If it has to finish some work first, it logs the work and the
-expected time. A second signal, at least two seconds after the first signal, ends it at once.
+A program ends within ten seconds after SIGTERM or Ctrl-C. A program that has to finish some work first logs the work
+and the expected time. A second signal, at least two seconds after the first signal, ends it at once.
 
 Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
 """

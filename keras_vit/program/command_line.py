@@ -74,7 +74,7 @@ def parse(argv: Sequence[str]) -> list[str]:
 
 
 def help_text(doc: str, full: bool = False) -> str:
-    """Return the help of the running program. With `full`, it also lists the flags of other packages."""
+    """Return the help of the running program. With `full`, the help also lists the flags of other packages."""
     own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show the output of TensorFlow and converters."
     return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
 

@@ -23,8 +23,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "Variant to train, such as ViT_S16, or a checkpoint to fine-tune, such as hf:facebook/dinov2-small, which sets "
-        "variant, weights, image size and normalization; by default the model of the recipe.",
+        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small; the "
+        "recipe's if not given. A checkpoint sets the variant, weights, image size and normalization.",
     )
     flags.DEFINE_string(
         "weights",

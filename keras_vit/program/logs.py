@@ -1,4 +1,4 @@
-"""Output of the programs: log lines of this package go to the terminal, those of other packages only to a log file."""
+"""Output of the programs. This package logs to the terminal; other packages log only to a file."""
 
 import contextlib
 import faulthandler

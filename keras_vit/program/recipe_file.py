@@ -21,9 +21,9 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     """Return the recipe of a recipe file's `get_config`, the remaining choices, and the file's function `fit`.
 
     `value` is a file or the name of a recipe, optionally followed by a colon and an argument: `"my_recipe.py:ViT_B16"`.
-    It may also be the `config.json` of a run, which contains all fields of the run. If `get_config` has a keyword-only
-    argument with the name of a choice, the choice is passed to it. `fit(recipe, change)` returns the final recipe;
-    without a `fit` in the file, this is `change(recipe)`.
+    `value` may also be the `config.json` of a run, which contains all fields of the run. If `get_config` has a
+    keyword-only argument with the name of a choice, the choice is passed to it. `fit(recipe, change)` returns the final
+    recipe; without a `fit` in the file, this is `change(recipe)`.
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 
@@ -81,7 +81,7 @@ def find(name: str) -> str:
 
 
 def directory() -> str:
-    """Return the directory of this package's recipes. It differs between an installed package and a checkout."""
+    """Return the directory of this package's recipes, which differs between an installed package and a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "configs")
     return installed if os.path.isdir(installed) else os.path.join(os.path.dirname(package), "train", "configs")

@@ -72,7 +72,7 @@ def check(recipe: Recipe) -> Recipe:
     if batch_size % micro_batches:
         raise ValueError(
             f"data.batch_size must be a multiple of optim.accumulation_steps={micro_batches}. Received: "
-            f"data.batch_size={batch_size}. The nearest that works is {nearest_multiple(batch_size, micro_batches)}."
+            f"data.batch_size={batch_size}. The nearest valid size is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
     adaptation.parse(recipe.adapt)

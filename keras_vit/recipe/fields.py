@@ -34,13 +34,14 @@ class Model:
         checkpoint: Initial weights: a name of `keras_vit.list_weights(variant)`, a model of the Hugging Face hub
             (`"hf:OWNER/NAME"`), or a file or directory that `keras_vit.load_checkpoint` reads. The model then has the
             architecture of the checkpoint, except for `arguments`. None trains from scratch.
-        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if it has as many
-            classes as the data, unless it has a class name of the data at another index.
+        head: Whether to `"keep"` or `"reset"` the head of `checkpoint`. `"auto"` keeps the head if the number of
+            classes is the same, and resets the head if a class name has another index.
         remat: `"blocks"` recomputes each encoder block in the backward pass, to save memory. `"none"` or None disables
             rematerialization.
         attention_chunk_size: Number of queries whose attention weights are computed at a time; see `SelfAttention`.
         arguments: All other arguments of `VisionTransformer` or `BiTResNet` by name, such as
-            `{"pooling": "gap", "layer_scale": 1e-4}`. They take precedence over the variant and the checkpoint.
+            `{"pooling": "gap", "layer_scale": 1e-4}`. These arguments take precedence over the variant and the
+            checkpoint.
 
     Example:
     >>> Model("ViT-S/16", image_size=224, arguments={"pooling": "gap"}).arguments
@@ -65,7 +66,7 @@ class Data:
         train_split: Training split, written as in TensorFlow Datasets (`"train[:98%]"`).
         eval_split: Evaluation split.
         pp_train: Preprocessing of training images, such as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
-        pp_eval: Preprocessing of images in evaluation. It is stored with the model.
+        pp_eval: Preprocessing of images in evaluation, which is stored with the model.
         batch_size: Number of examples per step, over all devices.
         eval_batch_size: Number of examples per evaluation batch, over all devices. None stands for `batch_size`.
         mixup: `alpha` of the Beta distribution of mixup. 0 disables it.
@@ -121,7 +122,7 @@ class Recipe:
         checkpoint_every: Number of steps between two checkpoints. 0 saves only at the end.
         keep_checkpoints: Number of newest checkpoints to keep, in addition to the best checkpoint.
         evaluators: Evaluators to run in addition to the accuracy on `data.eval_split`, such as `"knn"` or
-            `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`. They run every `every` steps, by default
+            `"fewshot(source='tfds:oxford_iiit_pet', every=25_000)"`. An evaluator runs every `every` steps, by default
             `eval_every`; see `keras_vit.evaluators.Suite`.
         model: The model.
         data: The images and their preprocessing.

@@ -39,7 +39,8 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
     """Return the recipe with the architecture of its checkpoint in `model.arguments`.
 
     Models on the hub are downloaded. If other weights are not on this machine, the recipe is not changed.
-    `architecture` contains the `variant` and `arguments` of an earlier call. With it, the checkpoint is not read again.
+    `architecture` contains the `variant` and `arguments` of an earlier call. With `architecture`, the checkpoint is not
+    read again.
     """
     model = recipe.model
     if architecture is not None:

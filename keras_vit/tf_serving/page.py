@@ -31,7 +31,7 @@ _COLUMNS = {"probabilities": ("top_k_classes", "top_k_scores"), "values": ("valu
 
 
 class Page:
-    """The page, and the responses to its requests. Its HTTP headers allow only its own script and style."""
+    """The page, and the responses to its requests. The HTTP headers of the page allow only its own script and style."""
 
     def __init__(self, model: ServedModel):
         self._model, self._explaining = model, threading.Lock()

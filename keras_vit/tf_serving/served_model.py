@@ -82,7 +82,10 @@ class ServedModel:
             logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
 
     def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Return the number of pixels to count for a request. Raises a `RequestError` if it has too many."""
+        """Return the number of pixels to count for a request.
+
+        Raises a `RequestError` for an image with too many pixels.
+        """
         images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
         pixels = 0
         for image in images:

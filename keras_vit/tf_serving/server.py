@@ -1,8 +1,8 @@
 """Development server: TF Serving's REST API and a page to try the model, on Starlette and uvicorn.
 
-It serves one version of one model, without batching or access control. A client's mistake cannot exhaust the machine's
-memory or block other clients: `Limits` bounds the number of connections, the size of each body and of all bodies
-together, the time in which a body arrives, and the number of values in it. `served_model` bounds the images in a
+The server has one version of one model, without batching or access control. A client's mistake cannot exhaust the
+machine's memory or block other clients: `Limits` bounds the number of connections, the size of each body and of all
+bodies together, the time in which a body arrives, and the number of values in it. `served_model` bounds the images in a
 request. The server is not secure against attackers.
 
 References:
@@ -40,7 +40,8 @@ class Limits:
 
     Attributes:
         body_bytes: Largest body of a request.
-        bodies_bytes: Total size of all bodies. A body of more than 1 MiB that exceeds it gets status 503.
+        bodies_bytes: Total size of all bodies. If a body of more than 1 MiB exceeds this total, its request gets status
+            503.
         body_seconds: Time in which a body must arrive.
         json_values: Values in a body, including lists and objects. Each takes more memory than its characters.
         connections: Concurrent connections. An additional connection closes the connection that has been idle for the
@@ -57,7 +58,7 @@ class Limits:
 
 
 class RestServer:
-    """REST server of one model. It listens as soon as it is constructed."""
+    """REST server of one model, which listens as soon as it is constructed."""
 
     def __init__(self, model: ServedModel, host: str = "localhost", port: int = 0, limits: Limits | None = None):
         try:

@@ -1,6 +1,6 @@
 """Interface between the training program and the Keras backend.
 
-`training/tf` and `training/jax` implement it; the rest of this package does not depend on the backend.
+`training/tf` and `training/jax` implement this interface; the rest of this package does not depend on the backend.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -64,7 +64,7 @@ class Backend(Protocol):
         """Return the function that runs training steps."""
 
     def compile_evaluation(self, state: Any) -> EvaluateBatch:
-        """Return the function that evaluates a batch. It uses the averaged weights if the recipe averages them."""
+        """Return the function that evaluates a batch, with the averaged weights if the recipe averages weights."""
 
     def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Return a function that maps images `[B, h, w, c]` to features `[B, D]` and logits.
@@ -79,7 +79,10 @@ class Backend(Protocol):
         """Return a context that writes a profile for TensorBoard."""
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over all processes. Every process must call it, and gets the same result."""
+        """Return the mean of a number over all processes.
+
+        Every process must call this method, and gets the same result.
+        """
 
     def wait(self) -> None:
         """Wait until every process has called this. Does nothing if each step synchronizes the processes anyway."""

@@ -8,7 +8,7 @@ class TrainingError(Exception):
 
 
 class CheckpointMismatch(TrainingError):
-    """The checkpoint does not fit the recipe. Pass the recipe that wrote it; a restart does not help."""
+    """The checkpoint does not fit the recipe. Pass the recipe of the checkpoint; a restart does not help."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Training and evaluation batches of a run. They depend only on the recipe and the step."""
+"""Training and evaluation batches of a run, which depend only on the recipe and the step."""
 
 import functools
 from collections.abc import Callable, Iterable

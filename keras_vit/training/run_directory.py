@@ -135,8 +135,8 @@ def write_config(
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
 
-    The record of existing weights is never lost. If it differs from the new record, it becomes an entry of `"history"`
-    that states the step at which it ends. Changes of devices and versions are logged.
+    The record of existing weights is never lost. An existing record that differs from the new record becomes an entry
+    of `"history"`, with the step at which it ends. Changes of devices and versions are logged.
 
     `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
     checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.
@@ -242,7 +242,10 @@ def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
 
 
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
-    """Build the model of a run with the weights of a checkpoint. Return the model, the step and the SHA-256."""
+    """Build the model of a run with the weights of a checkpoint.
+
+    Return the model, its step, and the SHA-256 of the checkpoint and `config.json`.
+    """
     # Imported here because these modules need TensorFlow, and the records do not.
     from keras_vit.training import checkpoints, pixel_range, state
 

@@ -56,8 +56,8 @@ def check(
         what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
             f"{what}. Before -> now: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
-            "give another --workdir for a new run, or give --change_recipe to continue from the last checkpoint with "
-            "the new recipe and data; the record of the earlier recipe is kept."
+            "or give another --workdir for a new run. --change_recipe continues from the last checkpoint with the new "
+            "recipe and data, and keeps the record of the earlier recipe."
         )
     for change in (*changed, *listed):
         logging.warning("Changed since the last start: %s", change)

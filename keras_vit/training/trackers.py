@@ -26,7 +26,7 @@ class TensorBoard:
     DIR/tensorboard/train/   metrics of training steps
     DIR/tensorboard/eval/    results of evaluations
 
-    Both use the same tags, so that TensorBoard draws them in one chart.
+    Training and evaluation use the same tags, so that TensorBoard draws both in one chart.
     """
 
     def __init__(self, directory: str):
@@ -102,7 +102,7 @@ TRACKERS: dict[str, Callable[[str], Any]] = {
 
 
 def require(package: str) -> Any:
-    """Return a tracker's package. If it is not installed, the ImportError names the extra that installs it."""
+    """Return a tracker's package. If the package is not installed, the ImportError names the extra to install."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -32,8 +32,8 @@ def fine_tune(
     Args:
         data: Folder with one folder of images per class, or any name that `keras_vit.data.open_source` opens.
         model: Checkpoint to start from, such as `"hf:facebook/dinov2-small"` or a path, or a variant, such as
-            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If it cannot be downloaded, a small model is trained from
-            scratch.
+            `"ViT_S16"`. The default is DINOv2's ViT-S/14. If the default checkpoint cannot be downloaded, a small model
+            is trained from scratch.
         output: Run directory; `runs/NAME` by default.
         weights: Initial weights of a variant, such as `"augreg-224"`; `"none"` trains from scratch.
         image_size: Height and width of the images in pixels.
@@ -50,7 +50,7 @@ def fine_tune(
     Raises:
         FileNotFoundError: If the data or the weights do not exist.
         ValueError: If the data have only one class or too few images, if an argument is invalid, or if the run
-            directory contains a run with another recipe or other data.
+            directory belongs to another recipe or other data.
         OSError: If the weights cannot be downloaded.
 
     Example:

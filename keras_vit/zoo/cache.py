@@ -1,7 +1,7 @@
 """Find files of weights in a mirror or in the cache, or download them from their owners.
 
-This module does not use `keras.utils.get_file`, which waits forever for a server that stalls. It also writes under the
-final name, so that another process may read an incomplete file.
+This module does not use `keras.utils.get_file`, which waits forever for a server that stalls. Keras also writes under
+the final name, so that another process may read an incomplete file.
 """
 
 import base64
@@ -34,12 +34,13 @@ _BLOCK_BYTES = 2**20
 def fetch(address: str) -> str:
     """Return the path of weights in the mirror or in the cache, after downloading them if necessary.
 
-    The mirror is the directory in the environment variable `KERAS_VIT_WEIGHTS_DIR`. It contains files by bucket and
-    path, such as `vit_models/augreg/NAME.npz`, and models of the Hugging Face hub as `hf/OWNER/NAME/`.
+    The mirror is the directory in the environment variable `KERAS_VIT_WEIGHTS_DIR`. The mirror contains files by bucket
+    and path, such as `vit_models/augreg/NAME.npz`, and models of the Hugging Face hub as `hf/OWNER/NAME/`.
 
-    A downloaded file enters the cache if it is complete and has the size and MD5 that the server states. Its SHA-256 is
-    written next to it (`NAME.npz.sha256`) and compared at each use; a damaged file is downloaded again. For models of
-    the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 that the hub states.
+    A downloaded file enters the cache if it is complete and has the size and MD5 that the server states. The SHA-256 of
+    the file is written next to it (`NAME.npz.sha256`) and compared at each use. A damaged file is downloaded again. For
+    models of the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 that the hub
+    states.
 
     Args:
         address: Bucket and path of a file below `https://storage.googleapis.com/`, or a model of the hub,

@@ -137,7 +137,7 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
 
 
 def find_here(address: str) -> str | None:
-    """Return the directory of a model, or its file, in the cache of `huggingface_hub`. None if it is not cached."""
+    """Return the directory of a model, or its file, in the cache of `huggingface_hub`, or None if it is not cached."""
     found = _NAME.fullmatch(address)
     try:
         from huggingface_hub import try_to_load_from_cache
@@ -150,6 +150,9 @@ def find_here(address: str) -> str | None:
 
 
 def stated_hashes(folder: str) -> dict[str, str]:
-    """Return the SHA-256 of each large file of a model. The hub's cache uses it as the name of the file's blob."""
+    """Return the SHA-256 of each large file of a model.
+
+    The hub's cache uses the hash as the name of the file's blob.
+    """
     blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
     return {file: blob for file, blob in blobs.items() if len(blob) == 64}

@@ -1,4 +1,4 @@
-"""The choice of what is trained: by name, in files, in `fit`, and merged."""
+"""The choice of trained weights: by name, in saved files, in `fit`, and after merging."""
 
 import keras
 import numpy as np
@@ -121,7 +121,7 @@ def test_mistakes(choice):
         keras_vit.adapt(tiny.model(), choice)
 
 
-def test_models_without_what_a_choice_needs():
+def test_models_without_the_layers_that_a_choice_needs():
     with pytest.raises(ValueError, match="head"):
         keras_vit.adapt(tiny.model(include_top=False), "head")
     with pytest.raises(ValueError, match="no such layers"):

@@ -1,4 +1,4 @@
-"""Adapter files of peft: golden ones, every naming scheme against merged bases, and what is refused."""
+"""Adapter files of peft: golden files, every naming scheme against merged base models, and rejected files."""
 
 import json
 import os
@@ -169,7 +169,7 @@ REFUSED_FIELDS = {
 
 
 @pytest.mark.parametrize("field", REFUSED_FIELDS)
-def test_what_is_not_known_is_refused_by_name(field, tmp_path):
+def test_unknown_arguments_are_rejected_by_name(field, tmp_path):
     tensors, config = golden_parts()
     if field == "modules_to_save":
         tensors["vit.layernorm.weight"] = np.ones(32, "float32")
@@ -279,7 +279,7 @@ def test_a_saved_model_keeps_the_adapter(tmp_path):
     assert [w.path for w in again.trainable_weights] == [w.path for w in model.trainable_weights]
 
 
-def test_a_run_has_its_adapter_beside_the_model(tmp_path, caplog):
+def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.load_adapter(model, LORA / "adapter")
     run_directory.save_model(model, str(tmp_path / "run"), base="hf:google/vit@main")

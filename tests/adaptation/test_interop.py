@@ -102,7 +102,7 @@ def outputs(torch, module, images):
 
 
 def check_both_ways(torch, build, base, config, folder, **written):
-    """Read the adapter of a module that `build` returns, and let peft open what is written again."""
+    """Read the adapter of a module that `build` returns, write it again, and open it with peft."""
     import peft
 
     theirs = adapted(build(), torch, **config)

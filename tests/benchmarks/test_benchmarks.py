@@ -197,7 +197,7 @@ def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatc
         programs.call("benchmarks.main", "--rounds=3")
     (record,) = records.read()
     assert [result["error"] for result in record["results"]] == [None, "no package index"]
-    assert "| steady | 2 s ± 0 % | 3 |" in notes.read_text()
+    assert "| steady | 2 s ± 0% | 3 |" in notes.read_text()
     assert "| Tiny row | 2 s | timm failed |" in guide.read_text()
 
 
@@ -231,7 +231,7 @@ def test_the_share_of_other_programs(monkeypatch):
     assert others.share == 4 / 16
 
 
-def test_child_processes_are_no_other_programs():
+def test_child_processes_are_not_other_programs():
     busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     before, own = host._busy_seconds(), host._own_seconds()
     subprocess.run([sys.executable, "-c", busy], check=True)
@@ -265,7 +265,7 @@ def test_tables_are_written_between_the_marks(tmp_path):
     assert "old" not in summary and "kept summary" in summary
     text = path.read_text()
     assert "old\n" not in text.replace("row of old", "") and text.count("kept ") == 2
-    assert "| keras_vit | 2 s ± 1 % | 8 |  | 3.00 GB (2.00 beyond libraries) |  |" in text  # of the newest record
+    assert "| keras_vit | 2 s ± 1% | 8 |  | 3.00 GB (2.00 beyond libraries) |  |" in text  # of the newest record
     assert "| keras_hub | 2.4 s | 6.67 | 1.20 | 5.00 GB |  |" in text
     assert "failed: out of memory" in text
     history = text.split("<!-- history -->")[1]
@@ -363,7 +363,7 @@ def test_records_come_back(tmp_path):
 
 
 def test_rows_state_their_share_of_the_machine(tmp_path):
-    """35.1 GFLOP per image (17.6 multiply-adds): 16 images in 2 s are 281 GFLOP/s, 70 % of 400."""
+    """35.1 GFLOP per image (17.6 multiply-adds): 16 images in 2 s are 281 GFLOP/s, 70% of 400."""
     rates = {
         "float32, 1 threads": 1e11,
         "bfloat16, 1 threads": 9e11,
@@ -373,7 +373,7 @@ def test_rows_state_their_share_of_the_machine(tmp_path):
     guide, path = documents(tmp_path)
     records.write_tables([a_record("inference-16-float32", seconds=2.0) | {"rates": rates}], guide, path)
     text = path.read_text()
-    assert "| 281 GFLOP/s, 70 % of the machine's products |" in text
+    assert "| 281 GFLOP/s, 70% of the machine's products |" in text
     assert "float32, 2 threads 400 GFLOP/s; memory, 2 threads 20 GB/s." in text
     training = rows.ROWS["training-bfloat16"]
     assert (
@@ -438,7 +438,7 @@ def test_regressions_are_found():
     before = Result("a", 1.0, 1.0, peak_bytes=1_000)
     assert compare_commits.regression(before, Result("b", 1.0, 1.04, peak_bytes=1_040), 0.05) == ""
     after = Result("b", 1.2, 1.2, peak_bytes=1_500)
-    assert compare_commits.regression(before, after, 0.05) == "20 % more time, 50 % more memory"
+    assert compare_commits.regression(before, after, 0.05) == "20% more time, 50% more memory"
     broken = Result("b", error="it failed")
     assert compare_commits.regression(before, broken, 0.05) == "fails: it failed"
     assert compare_commits.regression(broken, broken, 0.05) == ""

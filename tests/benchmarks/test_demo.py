@@ -46,8 +46,8 @@ def test_no_other_accuracy_is_quoted(page):
             assert {one.replace(" ", "") for one in quoted} <= known, sentence
 
 
-def test_it_measures_what_the_commands_do(program, monkeypatch, tmp_path):
-    """Both commands replaced by what they leave behind and print."""
+def test_it_measures_the_commands(program, monkeypatch, tmp_path):
+    """Stand-ins replace both commands and write the same files and output."""
     calls = []
 
     def run_program(backend, arguments):

@@ -16,7 +16,7 @@ def run(tmp_path_factory):
     return directory
 
 
-def test_the_table_holds_what_was_found(tmp_path):
+def test_the_table_contains_the_results(tmp_path):
     folder = tmp_path / "work" / "vit-s-16"
     folder.mkdir(parents=True)
     found = {"examples": 32, "max_difference": 1.5e-6, "mean_difference": 0.0, "top1_agreement": 1.0}

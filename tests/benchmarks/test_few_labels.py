@@ -1,4 +1,4 @@
-"""The experiment with few labels: which images are labeled, which settings are tried, and what is reported."""
+"""The experiment with few labels: the labeled images, the compared settings and the report."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def test_labeled_images(few_labels):
 
 @pytest.fixture
 def workdir(few_labels, tmp_path, monkeypatch):
-    """Random images, and programs that leave behind what they would have measured."""
+    """Random images, and stand-ins for the programs, which write fixed results."""
     rng = np.random.default_rng(0)
     arrays = {f"x_{split}": rng.integers(0, 256, (200, 28, 28)).astype("uint8") for split in ("train", "test")}
     np.savez(tmp_path / "all.npz", **arrays, y_train=np.arange(200) % 10, y_test=np.arange(200) % 10)
@@ -63,10 +63,10 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
     directory, calls = workdir
     assert few_labels.main([]) == 0
     tables = capsys.readouterr().out.split("\n\n")  # one after each share and start of each seed
-    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10 %" not in tables[2]
+    assert len(tables) == 2 * 6 + 1 and "mae" not in tables[0] and "10%" not in tables[2]
     for table, seeds in ((tables[5], "0"), (tables[11], "0, 1")):
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "%" in line]
-        assert [row[0] for row in rows] == ["1 %"] * 3 + ["10 %"] * 3
+        assert [row[0] for row in rows] == ["1%"] * 3 + ["10%"] * 3
         assert [row[1] for row in rows] == ["scratch", "mae", "masked patch"] * 2
         assert all(row[2:5] == ["0.001", "3,000", seeds] for row in rows)  # the best of the grid
         assert [row[5][:5] for row in rows] == ["61.00", "71.00", "71.00"] * 2
@@ -85,7 +85,7 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
     assert len(calls) == before
 
 
-def test_the_document_says_what_was_measured(few_labels, workdir, monkeypatch, tmp_path):
+def test_the_document_contains_the_measurements(few_labels, workdir, monkeypatch, tmp_path):
     """The table names its seeds and the machine."""
     document = tmp_path / "results.md"
     document.write_text("<!-- few labels -->\nNot measured yet.\n<!-- /few labels -->\n")

@@ -59,7 +59,7 @@ def test_the_rows_are_those_that_the_readme_describes():
     )
 
 
-def test_the_table_tells_what_failed():
+def test_the_table_lists_failures():
     failed = {"row": "resume", "error": "exit code 1: ValueError: other bits"}
     measured = {"row": "training", "batch_size": 256, "images_per_second": 2345.6, "utilization": 0.35, "seconds": 1.0}
     text = report.markdown([failed, measured])

@@ -35,7 +35,7 @@ def study(tmp_path):
 
 
 def finish(path, accuracy):
-    """Leave what a run leaves that reached an accuracy."""
+    """Write the files of a finished run with an accuracy."""
     path = pathlib.Path(path)
     path.mkdir(parents=True, exist_ok=True)
     line = {"step": 1, **dict.fromkeys((TEST, VALIDATION, subset_size.FEW_SHOT), accuracy), "eval_loss": 1.0}
@@ -254,7 +254,7 @@ def test_claims_on_the_size_of_the_pretraining_set(study):
 
 
 @pytest.mark.slow
-def test_document_says_what_is_missing(study, tmp_path):
+def test_document_lists_missing_runs(study, tmp_path):
     path = document.write(study, paper.PANELS, str(tmp_path / "docs"))
     text = pathlib.Path(path).read_text()
     assert text.count("**Not run yet:** 0 of") == len(paper.PANELS)
@@ -277,7 +277,7 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     document.write(study, {name: paper.PANELS[name] for name in ("pooling", "positions")}, str(folder))
     text = (folder / "paper.md").read_text()
     assert "**Reproduces at this size: 2 of 2 statements hold.**" in text
-    assert "| mean pooling | 80.05 ± 0.07 % | 70.05 ± 0.07 % |" in text
+    assert "| mean pooling | 80.05 ± 0.07% | 70.05 ± 0.07% |" in text
     assert "**Not complete:** 4 of 16 runs are finished" in text
     for scheme, color in (("light", "#1f2328"), ("dark", "#e6edf3")):
         file = folder / "figures" / f"paper_pooling_{scheme}.svg"
@@ -288,7 +288,7 @@ def test_document_of_finished_and_of_incomplete_panels(study, tmp_path):
     document.write(study, {"positions": paper.PANELS["positions"]}, str(folder))
     text = (folder / "paper.md").read_text()
     assert "Not complete" not in text and text.count("2 of 2 statements hold") == 2
-    assert "| none | 60.05 ± 0.07 % | 61.38 |" in text
+    assert "| none | 60.05 ± 0.07% | 61.38 |" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The page about a trained network has the tables of its results; what its programs compute, on small numbers."""
+"""The page about a trained network contains its results; the programs compute correctly on small inputs."""
 
 import json
 

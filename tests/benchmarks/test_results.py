@@ -18,7 +18,7 @@ def test_mean_and_sample_standard_deviation_in_percent():
     assert tables.percent([]) == "-"
 
 
-def test_tables_replace_what_was_there(tmp_path):
+def test_tables_replace_the_previous_content(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("before\n<!-- models -->\nold\n<!-- /models -->\nafter\n")
     tables.write_between(path, "models", _io.markdown_table(["model", "accuracy:"], [["a", "1"]]))
@@ -45,7 +45,7 @@ def test_the_models_have_recipes():
 
 
 def test_results_are_read_from_the_runs(monkeypatch, capsys, tmp_path):
-    """All programs replaced by what they leave behind: two seeds of one model, later the transfer."""
+    """Stand-ins replace all programs and write their results: two seeds of one model, later the transfer."""
     results_program = programs.load("benchmarks.results")
     accuracies = {"bit_0": 0.9, "bit_1": 0.92, "finetune_0": 0.8, "scratch_0": 0.7, "scratch_low_rate_0": 0.6}
 

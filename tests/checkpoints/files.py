@@ -55,7 +55,7 @@ def golden_case(name):
 
 
 def arguments_of(name):
-    """Returns what a golden file of PyTorch and its configuration do not hold."""
+    """Return arguments that a golden PyTorch file and its configuration do not contain."""
     if (GOLDEN / f"{name}_config.json").exists():
         return {}
     meta = json.loads(str(np.load(GOLDEN / f"{name}_io.npz")["__meta__"]))

@@ -13,7 +13,7 @@ from tests.checkpoints import files
 
 @pytest.mark.parametrize("method", resize.METHODS)
 @pytest.mark.parametrize("sizes", [((4, 4), (6, 5)), ((7, 7), (12, 3)), ((37, 37), (16, 24)), ((1, 3), (2, 7))])
-def test_the_layer_computes_what_a_load_computes(method, sizes):
+def test_the_layer_resizes_like_loading(method, sizes):
     old, new = sizes
     table = np.random.default_rng(0).normal(size=(1, old[0] * old[1], 8)).astype("float32")
     expected = resize.resize_table(table, old, new, method=method).reshape(1, *new, 8)

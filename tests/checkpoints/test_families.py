@@ -1,4 +1,4 @@
-"""A project is one object: with it alone, its files are recognized, read, matched and written."""
+"""A family is one object: recognition, reading, matching and writing need only this object."""
 
 import numpy as np
 import pytest

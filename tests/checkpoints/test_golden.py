@@ -1,4 +1,4 @@
-"""Golden files of five projects: the models built from them give their outputs, and are written back unchanged."""
+"""Golden files of five projects: models built from a file reproduce its outputs, and are written back unchanged."""
 
 import os
 

@@ -139,7 +139,7 @@ def test_a_grid_that_does_not_fit_is_refused(tmp_path):
         model_from_checkpoint(path, grid=(3, 4))
 
 
-def test_big_vision_reads_one_entry_more_than_a_square_as_the_class_token_s(tmp_path):
+def test_one_entry_more_than_a_square_is_the_class_token_in_big_vision(tmp_path):
     tensors = dict(np.load(write(make((3, 3)), tmp_path, "google")))
     tensors["pos_embedding"] = tensors.pop("Transformer/posembed_input/pos_embedding")
     model = model_from_checkpoint(files.write_npz(tmp_path / "x.npz", tensors))

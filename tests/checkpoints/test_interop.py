@@ -113,7 +113,7 @@ HF_MODELS = {
 
 @pytest.mark.parametrize("naming", ["published", "later"])
 @pytest.mark.parametrize("case", HF_MODELS)
-def test_transformers_opens_what_is_written(case, naming, transformers, torch, tmp_path):
+def test_transformers_opens_written_files(case, naming, transformers, torch, tmp_path):
     class_name, arguments = HF_MODELS[case]
     model = small_vit(**arguments)
     save_checkpoint(model, tmp_path / "model", format="huggingface", naming=naming)
@@ -124,7 +124,7 @@ def test_transformers_opens_what_is_written(case, naming, transformers, torch, t
 
 
 @pytest.mark.parametrize("case", HF_MODELS)
-def test_what_transformers_writes_is_read(case, transformers, torch, tmp_path):
+def test_files_of_transformers_are_read(case, transformers, torch, tmp_path):
     class_name, arguments = HF_MODELS[case]
     torch.manual_seed(0)
     deit = class_name.startswith("DeiT")
@@ -168,7 +168,7 @@ TIMM_MODELS = {
 
 
 @pytest.mark.parametrize("case", TIMM_MODELS)
-def test_timm_opens_what_is_written(case, timm, torch, tmp_path):
+def test_timm_opens_written_files(case, timm, torch, tmp_path):
     model = small_vit(**TIMM_MODELS[case])
     save_checkpoint(model, tmp_path / "model", format="timm")
     module = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
@@ -186,7 +186,7 @@ VIT_PYTORCH = {
 
 
 @pytest.mark.parametrize("case", VIT_PYTORCH)
-def test_vit_pytorch_opens_what_is_written(case, vit_pytorch, torch, tmp_path):
+def test_vit_pytorch_opens_written_files(case, vit_pytorch, torch, tmp_path):
     from safetensors.torch import load_file
 
     details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}

@@ -1,4 +1,4 @@
-"""`.keras` files that are made to harm, on every path that opens them; and those that are not."""
+"""Malicious and valid `.keras` files, on every path that opens them."""
 
 import json
 import pathlib
@@ -212,7 +212,7 @@ CRAFTED = {
 
 @pytest.fixture
 def no_code(tmp_path, monkeypatch):
-    """A directory in which a file appears if code of a crafted file runs, and a check of the memory that is taken."""
+    """A directory in which a file appears if code of a crafted file runs, and a check of the memory usage."""
     evil = f"open({str(tmp_path / 'MARKER')!r}, 'w')\nclass Evil: pass\ndef system(command): pass\n"
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil" / "evil.py").write_text(evil)
@@ -239,7 +239,7 @@ def probed_once(monkeypatch):
 
 
 def ways(path, decoder):
-    """Every way to open a file: alone, as the model of a run, and as a checkpoint."""
+    """Every way to open a file: by itself, as the model of a run, and as a checkpoint."""
     run = path.parent / "run"
     run.mkdir()
     shutil.copy(RUN / "config.json", run)
@@ -293,7 +293,7 @@ def test_members_stay_in_the_archive(valid, no_code):
 
 
 @pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
-def test_safe_mode_holds_where_a_process_lifted_it(layer, valid, tmp_path):
+def test_safe_mode_applies_in_a_process_that_disabled_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"
     rewrite(valid / "dense.keras", path, **CRAFTED[layer][1])
     errors = []

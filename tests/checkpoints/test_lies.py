@@ -1,4 +1,4 @@
-"""Files whose description and tensors disagree, and headers made to hang or to fill the memory: refused at once."""
+"""Inconsistent files, and headers that would cause a hang or fill the memory, are rejected immediately."""
 
 import functools
 import io
@@ -157,7 +157,7 @@ def own_npz(tmp_path, drop="", note=None, **changes):
     return path
 
 
-def test_files_that_lost_what_their_note_names(tmp_path):
+def test_files_without_tensors_that_their_metadata_names(tmp_path):
     refused(own_npz(tmp_path, drop="encoderblock_1/"), "num_layers=2")
     refused(own_npz(tmp_path, drop="^head/"), "include_top=True")
     refused(own_npz(tmp_path, drop="^cls"), "class_token=True")
@@ -382,7 +382,7 @@ def to_plain_meta(name):
 @pytest.mark.parametrize(
     "kind", ["cls_token", "pos_embed|periods", "bias_mask", r"ls\d", "attn.proj.bias", "qkv.bias$"]
 )
-def test_what_each_model_of_meta_has(name, kind, tmp_path):
+def test_facts_about_meta_models(name, kind, tmp_path):
     tensors = {key: value for key, value in to_plain_meta(name).items() if not re.search(kind, key)}
     if len(tensors) < len(to_plain_meta(name)):
         refused(files.write_directory(tmp_path / "meta", tensors), "meta", num_heads=2)
@@ -399,7 +399,7 @@ def test_what_each_model_of_meta_has(name, kind, tmp_path):
         *itertools.product(["bv_tok", "bv_map"], ["pos_embedding"]),
     ],
 )
-def test_what_each_model_of_google_has(source, name, tmp_path):
+def test_facts_about_google_models(source, name, tmp_path):
     tensors = {key: value for key, value in files.tensors_of(source).items() if not key.endswith(name)}
     path = files.write_npz(tmp_path / "x.npz", tensors)
     with pytest.raises(CheckpointError):
@@ -462,7 +462,7 @@ def test_arguments_of_timm_that_its_tensors_contradict(argument, value, timm_pat
     refused(timm_path, "layer_scale|norm_after_pooling|position_embedding", config=config)
 
 
-def test_what_unusual_models_of_timm_lack_is_stated_by_the_caller(tmp_path):
+def test_the_caller_states_missing_facts_of_unusual_timm_models(tmp_path):
     tensors = {key: value for key, value in files.tensors_of("timm_vit").items() if not key.endswith("qkv.bias")}
     path = files.write_directory(tmp_path / "x", tensors)  # without a configuration
     refused(path, "qkv_bias", num_heads=4)

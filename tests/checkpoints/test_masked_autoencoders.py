@@ -1,4 +1,4 @@
-"""Masked autoencoders: read under both projects' names, whole or the encoder alone, and written back."""
+"""Masked autoencoders: read with the names of both projects, with or without the decoder, and written back."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_written_as_it_was_read(opened, tmp_path):
     np.testing.assert_array_equal(outputs(again), outputs(model))
 
 
-def test_the_encoder_alone(opened):
+def test_only_the_encoder(opened):
     path, _, model = opened
     name = "hf_mae" if "hf_mae" in path else "mae"
     known = {key: value for key, value in arguments_of(name).items() if key != "decoder_num_heads"}
@@ -173,7 +173,7 @@ def test_arguments_of_the_models():
         model.encoder(image_size=48)
 
 
-def test_decoders_have_sixteen_heads_unless_the_file_says_otherwise(tmp_path):
+def test_decoders_have_sixteen_heads_by_default(tmp_path):
     """As those of all published files, whose tensors do not show it."""
     model = models.MaskedAutoencoder(**SIZES, decoder_hidden_size=32, decoder_num_layers=1, decoder_num_heads=4)
     checkpoints.save_checkpoint(model, tmp_path / "noted.safetensors", format="mae")

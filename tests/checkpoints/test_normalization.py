@@ -1,4 +1,4 @@
-"""The normalization of its input is a property of a checkpoint, and the model carries it."""
+"""The normalization of the input is a property of a checkpoint, which the model stores."""
 
 import json
 
@@ -100,7 +100,7 @@ def test_every_format_keeps_it(format, tmp_path):
         assert (tuple(written["mean"]), tuple(written["std"])) == IMAGENET
 
 
-def test_what_is_not_known_stays_unknown(tmp_path):
+def test_unknown_normalizations_stay_unknown(tmp_path):
     path = save_checkpoint(small(), tmp_path / "model.npz")
     assert model_from_checkpoint(path).input_normalization is None
     with pytest.warns(UserWarning, match="input_normalization"):
@@ -146,7 +146,7 @@ def test_copies_of_the_model_carry_it():
     assert pretrained.encoder().input_normalization == IMAGENET
 
 
-def test_preprocess_input_computes_what_the_processors_compute():
+def test_preprocess_input_matches_the_processors():
     images = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     model = small()
     model.input_normalization = IMAGENET

@@ -89,13 +89,13 @@ def test_each_project_has_its_own_method(name, own):
     np.testing.assert_array_equal(*tables)
 
 
-def test_the_report_says_from_and_to():
+def test_the_report_names_both_sizes():
     model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=(48, 32), classes=7)
     report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
     assert any(re.search(r"resized from 4x4 to 6x4 \(method='reference'\)", note) for note in report.notes)
 
 
-def test_one_channel_answers_grey_images_as_three_equal_ones():
+def test_one_channel_equals_three_equal_channels_for_gray_images():
     _, images, _ = files.golden_case("vit_token_legacy")
     colour = files.golden_model("vit_token_legacy")
     grey = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=1, adapt_channels=True)
@@ -138,7 +138,7 @@ def test_patch_kernels_answer_resized_patches_alike():
 
 
 @pytest.mark.parametrize("sizes", [((12, 9), (5, 4)), ((14, 14), (9, 11)), ((6, 7), (12, 10)), ((24, 24), (7, 7))])
-def test_antialiased_resize_is_pillow_s(sizes):
+def test_antialiased_resize_matches_pillow(sizes):
     """Pillow's bicubic filter is that of PyTorch with antialiasing, which has taken it over."""
     old, new = sizes
     table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 3)).astype("float32")

@@ -1,4 +1,4 @@
-"""Names of tensors and of weights, and what a tensor may hold, by hand."""
+"""Names of tensors and weights, and the content of tensors, with expected values by hand."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_numbers_begin_where_the_project_begins():
 
 
 @pytest.mark.parametrize("name", ["block0/unit01/w", "block1/unit00/w", "block01/unit01/w", "block1/unit1/w", "heads"])
-def test_other_numbers_are_no_names_of_the_project(name):
+def test_other_numbers_are_not_names_of_the_project(name):
     """block0 would be the stage before the first one."""
     assert rules.bind_stored(RULES, [name]) == ([], [name])
 

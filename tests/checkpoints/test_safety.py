@@ -1,4 +1,4 @@
-"""Files that are damaged or made to harm: refused with a clear error, in bounded memory, the model untouched."""
+"""Damaged and malicious files are rejected with a clear error, in bounded memory, and do not change the model."""
 
 import io
 import json
@@ -187,7 +187,7 @@ def test_giant_safetensors_header(tmp_path):
     refused(path, "no checkpoint|complete")
 
 
-def test_configurations_do_not_size_what_the_weights_do_not_have(tmp_path):
+def test_configurations_do_not_size_missing_weights(tmp_path):
     model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=7)
     model.save(tmp_path / "model.keras")
 

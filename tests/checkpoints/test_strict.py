@@ -1,4 +1,4 @@
-"""Strictness: what does not fit is an error that says what to do, and leaves the model as it was."""
+"""Strict loading: a mismatch raises an error that names the remedy, and leaves the model unchanged."""
 
 import keras
 import numpy as np
@@ -156,7 +156,7 @@ def test_heads_of_a_timm_file_are_not_guessed():
         ("timm", {"resnet_blocks": (), "patch_size": 2}, "resnet_numerics"),
     ],
 )
-def test_formats_refuse_what_their_readers_cannot_rebuild(format, arguments, reason, tmp_path):
+def test_formats_reject_models_that_their_readers_cannot_rebuild(format, arguments, reason, tmp_path):
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.VisionTransformer(**{**SIZES, **arguments})
     with pytest.raises(ValueError, match=reason):
@@ -286,7 +286,7 @@ def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
 
 @pytest.mark.parametrize("project", ["timm", "huggingface"])
 @pytest.mark.parametrize(("width", "heads"), [(128, 2), (192, 3), (384, 6)])
-def test_heads_are_64_wide_where_nothing_says_otherwise(project, width, heads, tmp_path):
+def test_heads_are_64_wide_by_default(project, width, heads, tmp_path):
     """As in every model of "An Image is Worth 16x16 Words", table 1, and in DeiT's ViT-Ti and ViT-S."""
     model = keras_vit.VisionTransformer(8, width, 1, 1, 16, image_size=16, classes=2, activation="gelu")
     save_checkpoint(model, tmp_path / "written", format=project)

@@ -95,7 +95,7 @@ def test_files_of_others_give_their_outputs_and_are_written_for_them(name, tmp_p
         ("hf_siglip", "gelu_tanh", 1e-6),
     ],
 )
-def test_what_a_configuration_leaves_out(name, activation, epsilon, tmp_path):
+def test_defaults_of_missing_configuration_fields(name, activation, epsilon, tmp_path):
     config = {key: value for key, value in config_of(name).items() if key not in ("hidden_act", "layer_norm_eps")}
     found = files.config_of(directory(tmp_path, name, config))
     assert (found.activation, found.layer_norm_epsilon) == (activation, epsilon)

@@ -25,7 +25,7 @@ def check(path, name, **arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/", "img/", "params/img/"])
-def test_prefixes_and_what_lies_beside_them(prefix, tmp_path):
+def test_prefixes_and_other_tensors(prefix, tmp_path):
     tensors = {prefix + name: value for name, value in files.tensors_of("vit_token_legacy").items()}
     if prefix:
         tensors |= {"opt/state/step": np.int64(7), "txt/head/kernel": np.ones((3, 3)), "t": np.float32(1)}

@@ -1,4 +1,4 @@
-"""vit-pytorch's `ViT` and `SimpleViT` of several versions: read, written back, and refused where they must be."""
+"""vit-pytorch's `ViT` and `SimpleViT` of several versions: read, written back, and rejected if ambiguous."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def case(name):
 
 
 def overrides(arguments):
-    """Return what a file does not say, as a user would who knows how the model was built."""
+    """Return the arguments that a file does not contain, as a user would pass them."""
     result = {name: arguments[name] for name in ("image_size", "patch_size", "channels") if name in arguments}
     result["num_heads"] = arguments["heads"]
     if arguments.get("pool") == "mean":

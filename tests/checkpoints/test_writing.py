@@ -1,4 +1,4 @@
-"""Writing: one step for a reader, and nothing left behind by failures."""
+"""Writing: readers see the old or the new checkpoint, and failures leave no files."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_
     assert not any(name.startswith(".writing-") for name in os.listdir(tmp_path))
 
 
-def test_what_other_programs_read_beside_the_weights(tmp_path):
+def test_files_that_other_programs_read_next_to_the_weights(tmp_path):
     """Our reader does without these."""
     names = ("ape", "bee", "cat")
     model = tiny.model(num_layers=1, image_size=(16, 24), classes=3, activation="gelu")

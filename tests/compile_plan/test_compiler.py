@@ -1,4 +1,4 @@
-"""What the planner takes from JAX without being promised it, and the count of a program's operations and traffic."""
+"""Undocumented JAX interfaces that the planner uses, and the count of a program's operations and memory traffic."""
 
 import importlib
 import inspect
@@ -167,7 +167,7 @@ def test_bytes_that_a_device_sends():
     assert hlo.parse(gathers).sent_across == gradient // 4 * 3
 
 
-def test_a_text_without_an_entry_is_no_program():
+def test_a_text_without_an_entry_is_not_a_program():
     with pytest.raises(ValueError, match="entry"):
         hlo.parse("HloModule nothing")
 

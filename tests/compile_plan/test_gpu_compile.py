@@ -1,4 +1,4 @@
-"""Training steps for NVIDIA GPUs, compiled by XLA on a machine without one."""
+"""Training steps for NVIDIA GPUs, compiled by XLA on a machine without a GPU."""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Planning for accelerators: their names, the roofline, the search, remedies. What compiles is in test_compile_*.py."""
+"""Planning for accelerators: their names, the roofline, the search, remedies.
+
+The tests that compile are in test_gpu_compile.py and test_tpu_compile.py.
+"""
 
 import dataclasses
 import json
@@ -223,7 +226,7 @@ def planned(monkeypatch):
     return recipe
 
 
-def test_the_program_says_what_to_change(planned, capsys):
+def test_the_program_names_the_remedy(planned, capsys):
     assert programs.call("tools.compile_plan.__main__", "--target=v5e-8") == 0
     text = capsys.readouterr().out
     for expected in (

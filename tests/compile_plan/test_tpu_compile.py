@@ -92,7 +92,7 @@ def test_evaluation_with_averages():
 
 
 @pytest.mark.slow
-def test_the_compiler_says_what_does_not_fit():
+def test_the_compiler_error_names_the_shortage():
     recipe = tpu_cases.recipe(STRUCTURES["ViT"], "float32", "plain")
     planner = step_plan.of_recipe(recipe, tpu_cases.CLASSES, TpuCompiler(targets.parse("v5e-1")))
     assert 15 * 2**30 < planner.capacity < 16 * 2**30

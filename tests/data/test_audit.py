@@ -21,7 +21,7 @@ def test_duplicates_and_sheets():
     assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, gray stays gray
 
 
-def test_images_of_one_color_and_other_shapes_are_no_duplicates(tmp_path):
+def test_images_of_one_color_and_other_shapes_are_not_duplicates(tmp_path):
     for class_name, shape in (("a", (2, 8)), ("b", (4, 4)), ("c", (8, 2))):
         (tmp_path / class_name).mkdir()
         for name in "01":

@@ -22,7 +22,7 @@ def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
     assert preprocess.complete(pp, shape) == expected
 
 
-def test_completed_preprocessing_leaves_images_of_the_right_size_alone():
+def test_completed_preprocessing_does_not_change_images_of_the_right_size():
     source = data.open_source("digits", "test")
     complete = preprocess.complete("value_range(-1, 1)", (8, 8, 1))
     prepare = preprocess.single_image(complete)

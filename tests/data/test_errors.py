@@ -1,4 +1,4 @@
-"""Errors of input pipelines: one type, the file's name, and no process that cannot end."""
+"""Errors of input pipelines: one type, with the file's name, and the process always ends."""
 
 import pytest
 import tensorflow as tf
@@ -39,7 +39,7 @@ def test_one_type_of_error_names_the_file(source, make):
 
 
 @pytest.mark.slow
-def test_what_follows_a_failure_is_the_same_failure(source):
+def test_calls_after_a_failure_fail_in_the_same_way(source):
     iterator = iter(data.train_batches(source, TRAIN, 8))
     origins = set()
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Fingerprints: equal for equal data wherever they are, and a difference is named."""
+"""Fingerprints: equal for equal data at any path, and differences are named."""
 
 import json
 import shutil

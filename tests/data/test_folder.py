@@ -188,7 +188,7 @@ def test_a_class_called_train_with_folders_is_not_taken_for_the_split(other, tmp
         assert data.open_source(f"folder:{tmp_path}").class_names == ("bus", "car", "railway")
 
 
-def test_folders_beside_the_splits(tmp_path):
+def test_folders_next_to_the_splits(tmp_path):
     """Of a data set such as SVHN, and of one with annotations."""
     for split in ("train", "test", "extra"):
         pictures.folder(tmp_path / split, count=3)

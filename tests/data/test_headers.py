@@ -1,4 +1,4 @@
-"""Sizes of images from their headers, and files that would claim more memory than they say."""
+"""Sizes of images from their headers, and files whose decoding would need more memory than the header states."""
 
 import struct
 
@@ -44,7 +44,7 @@ def test_pixels_of_a_webp_with_transparency():
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("pp", ["decode(max_pixels={})", "decode_jpeg_and_inception_crop(8, max_pixels={})"])
-def test_the_limit_holds_for_every_format(name, pp):
+def test_the_limit_applies_to_every_format(name, pp):
     content = {"image": tf.constant(FILES[name])}
     preprocess.host_function(pp.format(2000))(content)
     with pytest.raises(tf.errors.InvalidArgumentError, match="more than 1,999 pixels"):
@@ -69,11 +69,11 @@ def test_the_count_is_traced_once_for_all_pipelines():
 
 
 @pytest.mark.parametrize("content", [b"", b"plain text", b"GIF89a", b"BM", b"\x89PNG", b"RIFF....WEBP", b"\xff\x0a"])
-def test_what_is_no_image_has_hardly_any_pixels(content):
+def test_files_that_are_not_images_have_few_pixels(content):
     assert pixels(content) <= 64
 
 
-def test_a_webp_that_lies_about_its_canvas_is_refused():
+def test_a_webp_with_a_wrong_canvas_is_rejected():
     content = bytearray(pictures.encode(np.zeros((400, 600, 4), np.uint8), "WEBP", quality=50))
     assert content[12:16] == b"VP8X"
     content[24:30] = b"\0" * 6  # a canvas of one pixel

@@ -1,4 +1,4 @@
-"""Pictures as users have them, compared with what the Python Imaging Library makes of them."""
+"""Decoding of real-world image files, compared with Pillow."""
 
 import functools
 import io
@@ -318,7 +318,7 @@ def test_decompression_bombs_are_refused_by_their_header(header, pp):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"\xff\xd8\xff", b"\x89PNG", b"hello", b"GIF89a", b"BM"])
-def test_what_is_no_picture_is_an_error_and_no_crash(content):
+def test_files_that_are_not_images_raise_an_error(content):
     for pp in ("decode", "decode(channels=1)", "decode_jpeg_and_inception_crop(8)"):
         with pytest.raises(tf.errors.InvalidArgumentError):
             preprocess.host_function(pp)({"image": tf.constant(content)})

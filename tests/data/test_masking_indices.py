@@ -7,7 +7,7 @@ from keras_vit.data import masking_indices
 
 
 def test_shares_of_corrupted_patches():
-    """BERT's: 80 % become the mask token, 10 % another patch, 10 % stay. Of two patches, another is the other one."""
+    """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
     sources, corrupted = masking_indices.corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)
     sources, corrupted = np.array(sources), np.array(corrupted)
     assert corrupted.sum(axis=1).tolist() == [1] * 4000

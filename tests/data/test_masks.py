@@ -44,7 +44,7 @@ def check(pp, image=COLORS[MASK]):
         yield mask
 
 
-def test_the_measure_finds_what_is_not_aligned():
+def test_the_measure_detects_misalignment():
     assert agreement(COLORS[MASK], MASK) == 1
     for other in (MASK[:, ::-1], MASK[::-1], np.roll(MASK, 8, 0)):
         assert agreement(COLORS[MASK], other) < 0.6
@@ -81,7 +81,7 @@ def test_shapes_and_empty_pixels():
         preprocess.host_function("flip_lr")({"image": image, "mask": mask.T})
 
 
-def test_scaled_crop_fills_up_what_is_smaller():
+def test_scaled_crop_enlarges_smaller_images():
     image = np.full((20, 40, 1), 9, np.uint8)
     function = preprocess.host_function("scaled_crop((12, 8), 0.5, 2.0)")
     heights = []

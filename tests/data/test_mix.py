@@ -61,7 +61,7 @@ def test_cutmix(compiled, alphas):
         shares.append(share)
         # The labels tell the area that is really left.
         np.testing.assert_allclose(mixed_labels, share * labels + (1 - share) * np.roll(labels, 1, axis=0), atol=1e-6)
-    # A box of 40 %, rounded to pixels, and less where it was cut: by up to half of its height and of its width.
+    # A box of 40%, rounded to pixels, and less where it was cut: by up to half of its height and of its width.
     assert min(shares) >= 0.6 - 0.1 and max(shares) <= 0.9 + 0.05
     assert abs(min(shares) - 0.6) < 0.1  # of eight boxes, one is hardly cut
     assert len(set(shares)) > 1
@@ -140,7 +140,7 @@ def test_the_box_of_cutmix():
     np.testing.assert_allclose(labels, [[0.75, 0.25], [0.25, 0.75]], rtol=1e-6)
 
 
-def test_a_box_at_the_border_is_cut_and_labels_follow_what_is_left():
+def test_a_box_at_the_border_is_cut_and_labels_follow_its_area():
     images = np.stack([np.zeros((8, 8, 1), "float32"), np.ones((8, 8, 1), "float32")])
     mixed, labels = mix.blend(images, np.eye(2, dtype="float32"), np.full(2, -0.75, "float32"), (0.0, 0.99), cutmix=1.0)
     rows, columns = np.nonzero(np.array(mixed)[0, :, :, 0])

@@ -86,7 +86,7 @@ def test_inception_crop_statistics(image):
     for crop in crops:  # a window of the image
         np.testing.assert_array_equal(crop[:, 0, 0], np.arange(crop[0, 0, 0], crop[0, 0, 0] + len(crop)))
     areas = np.array([height * width for height, width, _ in (crop.shape for crop in crops)]) / 200**2
-    # 5 to 100 %: 200 draws of a uniform area come within 3 % of both ends but for a chance of 0.2 %.
+    # 5 to 100%: 200 draws of a uniform area come within 3% of both ends but for a chance of 0.2%.
     assert 0.049 <= areas.min() < 0.08 and 0.9 < areas.max() <= 1
     ratios = np.array([width / height for height, width, _ in (crop.shape for crop in crops)])
     assert 0.73 < ratios.min() < 0.8 and 1.25 < ratios.max() < 1.36  # of whole pixels
@@ -107,7 +107,7 @@ def test_decoding_only_the_crop_is_decoding_and_cropping():
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "WEBP"])
-def test_crop_of_files_that_are_no_jpeg(format):
+def test_crop_of_files_that_are_not_jpeg(format):
     encoded = pictures.encode(pictures.smooth(), format)
     # The place in the string is a part of the seed, so the operation has to stand at the same place.
     expected = run("decode|inception_crop(16)", encoded)
@@ -172,7 +172,7 @@ def test_random_erasing(image):
         rows, columns = np.flatnonzero(erased.any(1)), np.flatnonzero(erased.any(0))
         assert erased[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()  # one full rectangle
         shares.append(erased.mean())
-    # From 2 % to a third, of whole pixels, and less where a long rectangle is cut.
+    # From 2% to a third, of whole pixels, and less where a long rectangle is cut.
     assert 0.015 < min(shares) < 0.06 and 0.25 < max(shares) < 0.345
     noise = run("random_erasing(1.0, value='noise')", np.full((50, 50, 3), 9, np.uint8))
     assert len(np.unique(noise)) > 30

@@ -286,7 +286,7 @@ def test_idx_cut_off_while_compressed(idx_folder):
         data.open_source(f"idx:{idx_folder}")
 
 
-def test_idx_that_unpacks_to_more_than_its_header_tells(idx_folder):
+def test_idx_that_unpacks_to_more_than_its_header_states(idx_folder):
     """The unpacked size at the end of the file, which it is modulo 2**32, may lie."""
     path = idx_folder / "train-images-idx3-ubyte.gz"
     images, _ = arrays()
@@ -470,7 +470,7 @@ def test_manifest_errors(tmp_path, name, text, words):
         assert word in str(error.value)
 
 
-def test_manifest_with_a_label_that_is_no_class(tmp_path):
+def test_manifest_with_a_label_that_is_not_a_class(tmp_path):
     (tmp_path / "a.csv").write_text("path,label\na.jpg,cat\nb.jpg,cow\n")
     with pytest.raises(ValueError, match="line 3.*'cow'"):
         data.open_source(f"manifest:{tmp_path}/a.csv", "all", class_names=["cat", "dog"])

@@ -75,7 +75,7 @@ def test_agrees_with_tensorflow_datasets():
         ("", ["must look like"]),
     ],
 )
-def test_errors_say_what_is_wrong(split, words):
+def test_errors_name_the_cause(split, words):
     with pytest.raises(ValueError) as error:
         splits.parse(split, SIZES)
     for word in words:

@@ -201,7 +201,7 @@ def test_several_labels_survive(tmp_path):
     assert sorted(e["label"].numpy().tolist() for e in written.examples()) == [[0, 0], [1, 0], [1, 1]]
 
 
-def test_an_interrupted_call_goes_on(tmp_path):
+def test_an_interrupted_call_resumes(tmp_path):
     source = data.open_source("digits", "test[:30]")
     whole = writer.write_tfrecords(source, str(tmp_path / "whole"), "test", 3)
 
@@ -270,7 +270,7 @@ def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
     assert not again.reasons  # complete files are kept
 
 
-def test_a_folder_holds_one_data_set(tmp_path):
+def test_a_folder_contains_one_data_set(tmp_path):
     writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "test", 3)
     for split, files, seed in (("test[:29]", 3, 0), ("test[1:31]", 3, 0), ("test[:30]", 2, 0), ("test[:30]", 3, 1)):
         with pytest.raises(ValueError, match="split 'test' of other data"):

@@ -220,7 +220,7 @@ def test_statistics_need_no_image(listed, tmp_path):
     assert data.values_of(data.open_source(listed, "all", values="height")).mean == (1.0,)
 
 
-def test_statistics_of_what_has_none(listed, tmp_path):
+def test_statistics_of_data_without_values(listed, tmp_path):
     with pytest.raises(ValueError, match="must be values.*'class'"):
         data.values_of(data.open_source("digits"))
     (tmp_path / "b.csv").write_text("path,age,size\na,1,0.1\nb,2,0.1\nc,3,0.1\n")

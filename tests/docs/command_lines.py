@@ -215,7 +215,7 @@ def texts(path: pathlib.Path) -> list[str]:
 
 
 def strings(source: str) -> list[str]:
-    """Return the strings of Python code, with VALUE in the place of what an f-string inserts."""
+    """Return the strings of Python code, with VALUE for each expression of an f-string."""
     nodes = list(ast.walk(ast.parse(source)))
     parts = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     found = [node.value for node in nodes if isinstance(node, ast.Constant) and node not in parts]

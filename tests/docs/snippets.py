@@ -1,4 +1,4 @@
-"""Run all Python blocks of a page in order, in a directory with what they open, as a script of the user's.
+"""Run all Python blocks of a page in order as one script, in a directory with the files that the page opens.
 
     python -m tests.docs.snippets docs/models.md DIRECTORY
 

@@ -1,4 +1,4 @@
-"""Every command that people read names a program that exists, flags that it has, and values that they accept."""
+"""Every documented command has an existing program, existing flags, and valid values."""
 
 import re
 

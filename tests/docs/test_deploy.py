@@ -1,4 +1,4 @@
-"""The files of `deploy/`, as far as they can be tried without the server, and the programs of the page about phones."""
+"""The files of `deploy/` as far as possible without the server, and the programs of the page about phones."""
 
 import contextlib
 import functools
@@ -101,7 +101,7 @@ def test_the_configurations_of_batches_and_metrics():
     assert host in services and f"--rest_api_port={port}" in dict(instructions())["CMD"]
 
 
-def test_the_image_has_what_its_command_names():
+def test_the_image_contains_the_paths_of_its_command():
     copied = dict(shlex.split(rest)[-2:] for name, rest in instructions() if name == "COPY")
     assert set(copied) == {"served/photos", "deploy/config"}
     command = json.loads(dict(instructions())["CMD"])
@@ -115,7 +115,7 @@ def test_the_image_has_what_its_command_names():
     assert f'base_path: "{copied["served/photos"]}"' in read(CONFIG / "models.config")
 
 
-def test_the_training_image_is_installed_from_what_the_wheel_is_built_from():
+def test_the_training_image_is_built_from_the_files_of_the_wheel():
     found = instructions(DEPLOY / "train")
     copied = [word for name, rest in found if name == "COPY" for word in shlex.split(rest)[:-1]]
     assert sorted(copied) == sorted(test_packaging.COPIED)
@@ -147,7 +147,7 @@ def test_kubernetes():
     assert annotations["prometheus.io/path"] in read(CONFIG / "monitoring.config")
 
 
-def test_compose_mounts_what_is_there():
+def test_compose_mounts_existing_paths():
     services = documents("compose.yaml")[0]["services"]
     for service in services.values():
         for volume in service["volumes"]:
@@ -192,7 +192,7 @@ def test_the_health_check():
 
 
 @pytest.mark.slow
-def test_the_program_for_phones_answers_as_predict(tmp_path, monkeypatch, capsys):
+def test_the_program_for_phones_predicts_like_predict(tmp_path, monkeypatch, capsys):
     """Pillow rounds resized pixels to whole numbers. Noise would have other probabilities with antialiasing."""
     pytest.importorskip("ai_edge_litert")
     path = str(tmp_path / "photos.tflite")

@@ -1,4 +1,4 @@
-"""The figures and tables of the documentation are those that `docs/figures.py` makes of its measurements."""
+"""The figures and tables of the documentation match the measurements of `docs/figures.py`."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""The Python of the documentation runs without a warning, in a process of its own, as users run it."""
+"""The Python code of the documentation runs without a warning in a separate process."""
 
 import re
 

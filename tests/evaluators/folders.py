@@ -33,7 +33,7 @@ def write_images(directory, count=6, damaged=("test",)):
 
 
 def write_run(directory, images, on_bad_image="error"):
-    """Write what a training run on the images leaves, with random weights."""
+    """Write the files of a training run on the images, with random weights."""
     model = models.VisionTransformer(
         patch_size=4, hidden_size=8, num_layers=1, num_heads=2, mlp_dim=16, image_size=8, classes=len(CLASSES)
     )

@@ -33,7 +33,7 @@ def test_averages_over_classes_are_those_of_scikit_learn():
 
 
 def test_one_class_for_all_images_is_not_better_than_itself():
-    """Nine of ten images in a class: 90 % without having learned anything."""
+    """Nine of ten images in a class: 90% without having learned anything."""
     found = measured([0] * 90 + [1] * 10, [0] * 100, 2)
     assert (found["accuracy"], found["largest_class"], found["chance"]) == (0.9, 0.9, 0.5)
     assert (found["balanced_accuracy"], found["macro_f1"]) == pytest.approx((0.5, (2 * 90 / 190 + 0) / 2))
@@ -42,7 +42,7 @@ def test_one_class_for_all_images_is_not_better_than_itself():
 
 @pytest.mark.parametrize(("correct", "word"), [(200, "Not better"), (216, "Not significantly"), (217, None)])
 def test_the_remark_follows_the_exact_binomial_test(correct, word):
-    """400 images, half of them in the largest class: 217 is the first number with a probability of at most 5 %."""
+    """400 images, half of them in the largest class: 217 is the first number with a probability of at most 5%."""
     p = stats.binomtest(correct, 400, 0.5, alternative="greater").pvalue
     assert (p > 0.05) == (word is not None)
     confusion = np.array([[correct // 2, 200 - correct // 2], [200 - (correct - correct // 2), correct - correct // 2]])

@@ -108,7 +108,7 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
     assert result["k20"] == right / len(test[1])
 
 
-def test_knn_refuses_what_cannot_be():
+def test_knn_rejects_impossible_arguments():
     with pytest.raises(ValueError, match=r"No number of neighbors lies in \[1, 3\]"):
         knn.Knn(neighbors=(10,)).evaluate(blobs(3), blobs(3), 4)
     with pytest.raises(ValueError, match="`temperature` must be a finite number above 0"):

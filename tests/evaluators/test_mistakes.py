@@ -71,7 +71,7 @@ def test_wrong_suites_are_refused(texts, message):
 
 
 @pytest.mark.parametrize("content", ["no json", "{}", "[1]", '[["cat"]]', "[[-1]]"])
-def test_files_that_are_no_labels_of_real_are_refused(content, tmp_path):
+def test_files_that_are_not_labels_of_real_are_rejected(content, tmp_path):
     (tmp_path / "real.json").write_text(content)
     with pytest.raises(ValueError, match=r"real\.json"):
         evaluators.Suite([f"real(source='x', labels={str(tmp_path / 'real.json')!r})"])

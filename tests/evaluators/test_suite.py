@@ -120,7 +120,7 @@ def test_vtab_means_are_of_whole_groups_only():
         vtab.means({"mnist": 1.0})
 
 
-def test_vtab_lists_what_is_missing():
+def test_vtab_lists_missing_data():
     data = Data(train800=None, val200=None, train800val200=None)
     data.content |= {"train800": data.content["train"], "val200": data.content["test"]}
 

@@ -1,4 +1,4 @@
-"""Evaluators on a network in training: features, moving averages, replicas, and what is due when."""
+"""Evaluators during training: features, moving averages, replicas and the schedule."""
 
 import types
 
@@ -32,7 +32,7 @@ def images(count=4):
     return np.random.default_rng(1).normal(size=(count, 8, 8, 3)).astype(np.float32)
 
 
-def test_features_are_what_the_head_turns_into_scores():
+def test_head_turns_features_into_scores():
     state = make_state()
     features, scores = forward_of(state)(images())
     kernel, bias = (variable.numpy() for variable in state.model.get_layer("head").variables)
@@ -110,7 +110,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
         ),
     ],
 )
-def test_what_does_not_fit_the_model_ends_before_the_training(evaluator, class_names, message):
+def test_mismatches_with_the_model_end_before_the_training(evaluator, class_names, message):
     recipe = recipes.Recipe(
         data=recipes.Data(source="digits", pp_eval="grayscale_to_rgb|value_range"), evaluators=(evaluator,)
     )

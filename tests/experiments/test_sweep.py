@@ -1,4 +1,4 @@
-"""Sweeps: which runs start, what is kept, and the table. The training program is replaced, but for one test."""
+"""Sweeps: started runs, kept results and the table. All tests except one replace the training program."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Artifacts that were changed after the export, with a card that was computed again, and artifacts of a card alone."""
+"""Artifacts that were changed after the export, with a recomputed card, and artifacts with only a card."""
 
 import contextlib
 import os

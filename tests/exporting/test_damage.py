@@ -1,4 +1,4 @@
-"""Damaged and hostile images: the process survives, and every answer is a result or a defined error."""
+"""Damaged and malicious images: the process survives, and every response is a result or a defined error."""
 
 import io
 import struct
@@ -126,7 +126,7 @@ def test_bombs_of_every_format_are_refused():
     assert check_answers(contents).all()
 
 
-def test_other_bytes_are_no_pictures():
+def test_other_bytes_are_not_images():
     rng = np.random.default_rng(1)
     contents = [
         tiny.encode(np.zeros((8, 8, 3), np.uint8), "GIF"),

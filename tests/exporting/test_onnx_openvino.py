@@ -39,7 +39,7 @@ def export(model, kind, folder, output="softmax", **options):
 
 
 @pytest.mark.slow
-def test_files_card_and_answers(kind, tmp_path):
+def test_files_card_and_predictions(kind, tmp_path):
     model = small(dtype="mixed_bfloat16", dropout_rate=0.1)
     comparison = export(model, kind, tmp_path)
     expected = {"onnx": ["model.onnx"], "openvino": ["model.bin", "model.xml"]}[kind]
@@ -145,7 +145,7 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_openvino_reports_to_nobody_and_leaves_log_lines_alone(tmp_path):
+def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
     """Its package for reports is not even imported, as it would be with a plain import."""
     pytest.importorskip("openvino_telemetry")
     code = (
@@ -161,7 +161,7 @@ def test_openvino_reports_to_nobody_and_leaves_log_lines_alone(tmp_path):
     assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
 
 
-def test_files_beside_the_draft(tmp_path):
+def test_files_next_to_the_draft(tmp_path):
     """Without any converter: what is written appears whole or not at all."""
     path = str(tmp_path / "deep" / "a.xml")
     card = tiny.card()

@@ -123,7 +123,7 @@ def test_decoded_and_prepared_images(exported):
 
 
 @pytest.mark.slow
-def test_features_are_what_the_head_reads(exported):
+def test_features_are_the_input_of_the_head(exported):
     model, artifact, _, _ = exported
     contents = tiny.images(3).contents
     answer = artifact.run("features", {"image_bytes": [contents[0], b"bad", *contents[1:]]})
@@ -219,7 +219,7 @@ def test_sigmoid_and_mixed_precision(tmp_path):
 
 
 @pytest.mark.parametrize("height, width", [(2**31 - 1, 2**31 - 1), (2**32 - 1, 2**32 - 1), (0, 5), (50_000, 50_000)])
-def test_a_header_that_lies_is_refused(height, width):
+def test_a_wrong_header_is_rejected(height, width):
     honest = tiny.encode(tiny.arrays(1)[0], "PNG")
     lying = honest[:16] + width.to_bytes(4, "big") + height.to_bytes(4, "big") + honest[24:]
     with pytest.raises(tf.errors.InvalidArgumentError, match="pixels|Expected"):

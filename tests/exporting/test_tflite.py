@@ -248,7 +248,7 @@ def test_integer_convolutions(network, precision, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_the_interpreter_cannot_run_is_not_written(tmp_path, monkeypatch):
+def test_files_that_the_interpreter_cannot_run_are_not_written(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("Node number 3 (PADV2) failed to prepare")
 
@@ -284,7 +284,7 @@ def test_smaller_files(tmp_path):
     [("float32", 1e-5), ("float16", 1e-3), ("dynamic_int8", 0.05)],
 )
 @pytest.mark.slow
-def test_features_beside_the_answers(precision, error, tmp_path):
+def test_features_next_to_the_predictions(precision, error, tmp_path):
     model = small()
     export(model, tmp_path / "with.tflite", precision=precision, batch_size=4, features=True)
     both = open_artifact(str(tmp_path / "with.tflite"))

@@ -27,7 +27,7 @@ def card(**details):
 
 
 def in_deviations(found, model, arrays):
-    """The largest difference of answers from the model's, in standard deviations."""
+    """The largest difference of predictions from the model's, in standard deviations."""
     raw = np.float64(model.predict(arrays / np.float32(127.5) - 1, verbose=0))
     return np.abs((np.float64(found) - VALUES.mean) / VALUES.deviation - raw).max()
 

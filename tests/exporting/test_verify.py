@@ -8,7 +8,7 @@ from tests import tiny
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
 
-def test_equal_answers():
+def test_equal_predictions():
     comparison = verify.compare(REFERENCE, REFERENCE, np.array([0, 0, 2, 0]))
     assert comparison == verify.Comparison(4, 0.0, 0.0, 1.0, 0.75, 0.75)
     assert verify.failures(comparison, verify.Tolerance(0.0, 1.0, 0.0)) == []
@@ -26,7 +26,7 @@ def test_differences_by_hand():
     assert comparison.accuracy == 0.5
 
 
-def test_without_labels_there_is_no_accuracy():
+def test_no_accuracy_without_labels():
     comparison = verify.compare(REFERENCE, REFERENCE)
     assert comparison.accuracy is None
     assert "accuracy" not in comparison.summary()
@@ -39,7 +39,7 @@ def test_multi_label_accuracy():
 
 
 def test_the_answer_of_a_single_probability_is_yes_or_no():
-    """An 8-bit file may differ by much, but not answer otherwise."""
+    """The outputs of an 8-bit file may differ by much, but the predicted class must not."""
     reference = np.array([[0.9], [0.6], [0.2], [0.4]])
     candidate = np.array([[0.6], [0.9], [0.4], [0.6]])  # the last one crosses one half
     comparison = verify.compare(reference, candidate)

@@ -1,4 +1,4 @@
-"""Masks of classes: the answer, sizes, colors, files and run lengths."""
+"""Masks of classes: predictions, sizes, colors, files and run lengths."""
 
 import io
 
@@ -22,7 +22,7 @@ def test_resizing_is_tensorflows(size):
     np.testing.assert_array_equal(masks.resized(MASK, size), expected)
 
 
-def test_answers_by_hand():
+def test_predictions_by_hand():
     """Halfway between the centers of two patches their logits are equal, and the classes change."""
     raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
     answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(2, 6)))
@@ -30,7 +30,7 @@ def test_answers_by_hand():
     np.testing.assert_array_equal(answer, [[[0, 0, 0, 1, 1, 1]] * 2])
 
 
-def test_answers_are_the_largest_of_the_enlarged_logits():
+def test_predictions_are_the_largest_of_the_enlarged_logits():
     raw = np.random.default_rng(0).normal(size=(2, 3, 4, 300)).astype(np.float32)
     expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
     answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(9, 8)))

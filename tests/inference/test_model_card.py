@@ -1,4 +1,4 @@
-"""The card beside an artifact: of this artifact alone, complete, and refused where it does not match."""
+"""The card next to an artifact is complete, describes only this artifact, and is rejected if it does not match."""
 
 import dataclasses
 import importlib.util

@@ -157,7 +157,7 @@ def test_preprocess_is_that_of_the_weights(normalization, values, tmp_path):
     np.testing.assert_allclose(predictor.preprocess([tiny.encode(image, "png")])[0], expected, atol=1e-6)
 
 
-def test_what_cannot_be_opened(tmp_path):
+def test_files_that_cannot_be_opened(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         inference.open_predictor(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{}")

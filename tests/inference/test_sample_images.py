@@ -1,4 +1,4 @@
-"""Real images for an artifact: those of a data set or files, of which some cannot be read."""
+"""Real images for an artifact, from a data set or from files, some of them unreadable."""
 
 import dataclasses
 
@@ -83,4 +83,4 @@ def test_labels_are_numbers_of_the_models_classes(folder, caplog):
         assert [label for _, label in by_name] == expected
     caplog.clear()
     found = sample_images.for_model(dataclasses.replace(card(folder, "skip"), class_names=("cat", "eel")), 50)
-    assert found.labels is None and "classes are not those of the model" in caplog.text
+    assert found.labels is None and "classes differ from the model's" in caplog.text

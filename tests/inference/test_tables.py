@@ -1,4 +1,4 @@
-"""Tables of predictions: their columns, what an interruption leaves, and what is refused."""
+"""Tables of predictions: columns, interrupted tables and rejected tables."""
 
 import csv
 import dataclasses

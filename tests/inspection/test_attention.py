@@ -43,7 +43,7 @@ def test_every_variant(name):
     assert maps.output_grid(rollout).shape == (3, *small.GRID)
 
 
-def test_what_the_output_reads():
+def test_tokens_that_the_output_reads():
     token, gap, deit, registers = (small.maps(name) for name in ("token", "gap", "deit", "registers"))
     weights = token["encoderblock_1"]
     np.testing.assert_array_equal(token.grids()["encoderblock_1"], weights[:, :, 0, 1:].reshape(3, 2, 4, 3))

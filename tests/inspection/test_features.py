@@ -107,7 +107,7 @@ def test_models_of_two_sizes():
 
 
 class TestOcclusion:
-    def test_finds_what_counts(self):
+    def test_finds_the_relevant_patches(self):
         def predict(images):
             return np.stack([images[:, 2:4, 6:8].mean(axis=(1, 2, 3)), images[:, 0, 0, 0]], axis=1)
 
@@ -121,7 +121,7 @@ class TestOcclusion:
         found = inspection.occlusion_sensitivity(predict, image, class_index=1, grid=(4, 6), batch_size=5)
         np.testing.assert_array_equal(found, expected)
 
-    def test_grid_is_no_finer_than_the_image(self):
+    def test_grid_is_not_finer_than_the_image(self):
         found = inspection.occlusion_sensitivity(lambda x: x.reshape(len(x), -1), np.ones((2, 3, 1)), 0, grid=8)
         np.testing.assert_array_equal(found, [[1, 0, 0], [0, 0, 0]])
 

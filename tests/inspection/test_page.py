@@ -52,7 +52,7 @@ def render(**changes):
     content = page.Page(
         title="A model",
         subtitle="22 November 2026",
-        tiles=[("97.8 %", "accuracy, test split"), ("5", "classes")],
+        tiles=[("97.8%", "accuracy, test split"), ("5", "classes")],
         notes=["A note."],
         images=[image(0), image(1, truth="dog"), image(2, (8, 8), truth=None)],
         views=VIEWS,
@@ -79,7 +79,7 @@ def text_of(html):
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_holds_everything_and_needs_nothing():
+def test_contains_everything_and_needs_nothing():
     html = render()
     assert "default-src 'none'" in html
     markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
@@ -88,7 +88,7 @@ def test_holds_everything_and_needs_nothing():
     assert not re.search(r"https?://(?!www\.w3\.org/|matplotlib\.org|purl\.org)", html)
     for text in (
         "A model",
-        "97.8 % accuracy, test split",
+        "97.8% accuracy, test split",
         "A note.",
         "How far.",
         "decode|resize(8)",
@@ -259,7 +259,7 @@ class TestInABrowser:
         assert opened.evaluate(LAYER) == "third"
         assert opened.problems == []
 
-    def test_help_is_behind_a_question_mark(self, opened):
+    def test_a_question_mark_opens_the_help(self, opened):
         shown = "document.querySelector('.help p').checkVisibility()"
         assert opened.evaluate(shown) is False
         opened.click(".help summary")
@@ -308,7 +308,7 @@ class TestInABrowser:
         assert "http://images.example/1.png" in opened.requests
 
     def test_numbers_stay_on_one_line_on_a_phone(self, opened, tmp_path):
-        tiles = [("97.8 %", "accuracy"), ("1,844,440,064", "parameters"), ("21,556,227", "parameters")]
+        tiles = [("97.8%", "accuracy"), ("1,844,440,064", "parameters"), ("21,556,227", "parameters")]
         (tmp_path / "tiles.html").write_text(render(tiles=tiles), encoding="utf-8")
         opened.look("light", 390)
         opened.open((tmp_path / "tiles.html").as_uri(), "true")

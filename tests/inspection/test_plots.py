@@ -105,7 +105,7 @@ def test_the_settings_of_others_stay():
 
 
 def captions(names):
-    """What a task writes above images whose predictions are wrong."""
+    """Captions of a task for images with wrong predictions."""
     return [f"{name} · 50%\n(is {name})" for name in names]
 
 

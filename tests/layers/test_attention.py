@@ -44,7 +44,7 @@ def arrays(tokens, dtype="float32"):
 
 
 def values_and_gradients(function, query, key, value, upstream):
-    """Return what a function computes, and its derivatives for a derivative of its output."""
+    """Return the output of a function, and its derivatives for a derivative of the output."""
 
     def compute(*inputs):
         value_of = lambda inputs: ops.sum(ops.cast(function(*inputs) * upstream, "float32"))  # noqa: E731
@@ -89,7 +89,7 @@ def test_dropout_of_the_weights(tokens):
     assert np.abs(got[0] - without[0]).max() > 1e-3
 
 
-def test_the_librarys_attention_is_chosen_for_what_it_computes(monkeypatch):
+def test_the_librarys_attention_is_chosen_for_supported_cases(monkeypatch):
     monkeypatch.setattr(fused_attention, "has_cudnn", lambda: True)
     half, single = arrays(8, "bfloat16")[0], arrays(8)[0]
     assert fused_attention.applies(half) == (keras.backend.backend() == "jax")

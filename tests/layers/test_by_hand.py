@@ -138,7 +138,7 @@ def test_mask_tokens_begin_as_in_mae(name):
     layer.build((None, 5, 20_000), (None, 5))
     token = np.asarray(layer.mask_token)
     assert token.shape == (1, 1, 20_000)
-    # The error of the deviation of 20,000 numbers is 0.5 %.
+    # The error of the deviation of 20,000 numbers is 0.5%.
     assert token.std() == pytest.approx(0.02, rel=0.03) and abs(token.mean()) < 1e-3
 
 

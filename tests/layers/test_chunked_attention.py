@@ -131,7 +131,7 @@ def test_images_of_any_size():
     np.testing.assert_allclose(np.array(model(images)), np.array(whole(images)), rtol=1e-4, atol=1e-5)
 
 
-def test_what_does_not_go_together():
+def test_incompatible_arguments():
     for arguments in ({"dropout_rate": 0.1}, {"relative_positions": 5}):
         with pytest.raises(ValueError, match="chunk_size=4"):
             layers.SelfAttention(2, chunk_size=4, **arguments)

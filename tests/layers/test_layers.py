@@ -55,7 +55,7 @@ def test_tokens_stand_where_they_should():
     np.testing.assert_array_equal(np.delete(z, [1, 2], axis=1), array(y))
 
 
-def test_layer_norm_is_the_textbook_s():
+def test_layer_norm_matches_the_formula():
     layer = layers.LayerNorm()
     x = normal(3, 5, 16) * 3 + 7
     layer.build(x.shape)
@@ -77,7 +77,7 @@ def test_norms_take_float32_statistics_under_bfloat16():
 
 
 @pytest.mark.parametrize("groups", [1, 4, 32])
-def test_group_norm_is_the_textbook_s(groups):
+def test_group_norm_matches_the_formula(groups):
     layer = layers.GroupNorm(groups, epsilon=1e-5)
     x = normal(2, 5, 3, 64) * 2 + 1
     layer.build(x.shape)
@@ -308,7 +308,7 @@ def test_residual_units_start_as_their_shortcut():
     np.testing.assert_array_equal(array(unit(x)), np.maximum(x, 0))
 
 
-def test_bit_pool_padding_matters_at_the_border_alone():
+def test_bit_pool_padding_matters_only_at_the_border():
     x = normal(1, 32, 32, 3)
     infinity, zeros = layers.BiTRoot(64), layers.BiTRoot(64, pool_padding="zeros")
     infinity.build(x.shape), zeros.build(x.shape)

@@ -94,7 +94,7 @@ def test_under_mixed_precision_the_sum_is_not_rounded():
     assert layer(np.ones((1, 5, 6))).dtype == "bfloat16"
 
 
-def test_what_cannot_have_lora():
+def test_models_without_layers_for_lora():
     layer = EinsumDense("abc,acd->abd", (None, 4))
     with pytest.raises(ValueError, match="built=False"):
         layer.enable_lora(2)

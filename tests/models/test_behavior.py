@@ -115,7 +115,7 @@ def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
 
 
-def test_initial_values_are_the_reference_s():
+def test_initial_values_match_the_reference():
     model = VisionTransformer(
         patch_size=8, hidden_size=256, num_layers=1, num_heads=4, mlp_dim=512, image_size=64, classes=10,
         representation_size=128, resnet_blocks=(1,), head_bias=-10.0, channels=3,
@@ -132,7 +132,7 @@ def test_initial_values_are_the_reference_s():
     limit = np.sqrt(6 / (256 + 256))  # xavier uniform of the flattened [D, H*K] matrix
     for path in (f"{attention}/{part}/kernel" for part in ("query", "key", "value", "out")):
         assert 0.98 * limit < bound(path) <= limit
-        # 65,536 values: the sample's standard deviation is within 1 % of limit / sqrt(3) with overwhelming probability.
+        # 65,536 values: the sample's standard deviation is within 1% of limit / sqrt(3) with overwhelming probability.
         assert spread(path) == pytest.approx(limit / np.sqrt(3), rel=0.01)
     limit = np.sqrt(6 / (256 + 512))
     assert 0.98 * limit < bound("encoderblock_0/MlpBlock_0/Dense_0/kernel") <= limit
@@ -228,14 +228,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", list(WRONG))
-def test_wrong_arguments_say_what_is_wrong(case):
+def test_wrong_arguments_are_named(case):
     arguments, message = WRONG[case]
     with pytest.raises(ValueError, match=message):
         VisionTransformer(**{"num_layers": 1, **arguments})
 
 
 @pytest.mark.parametrize("name", ["token", "bit"])
-def test_wrong_images_say_what_is_expected(name):
+def test_wrong_images_get_the_expected_shape(name):
     model = variants.make(name)
     with pytest.raises(ValueError, match=r"takes images of shape \(None, 16, 8, 3\).*Received: \(2, 16, 8, 4\)"):
         model(np.zeros((2, 16, 8, 4), "float32"))

@@ -76,7 +76,7 @@ def test_same_values_and_gradients(name, arguments):
 @pytest.mark.parametrize(
     "name", selection.cases(["token", "deit", "hybrid", "any_size"], ["hybrid", "any_size"], selection.EXHAUSTIVE)
 )
-def test_same_answers(name):
+def test_same_predictions(name):
     model, whole = variants.shared(name), variants.make_whole(name)
     images = variants.images(model)
     # Matrix products of other shapes round otherwise.

@@ -38,7 +38,7 @@ NAMES = ["dinov3", "any_size_rope", "rms", "no_final_norm"]
         ({"pooling": "token+gap", "pool_prefix_tokens": True}, "pool_prefix_tokens"),
     ],
 )
-def test_what_excludes_what(arguments, named):
+def test_mutually_exclusive_arguments(arguments, named):
     with pytest.raises(ValueError, match=named):
         ViTConfig(**arguments)
 

@@ -68,8 +68,8 @@ def test_quantized_models_are_saved_and_loaded(mode, name, tmp_path):
         model.quantize(mode)
     quantized = [layer.name for layer in model._flatten_layers() if layer.quantization_mode == mode]
     assert len(quantized) == {"token": 7, "map": 13, "bit": 1}[name]
-    # Relative to the largest output, through one block: about 1 % with 8 bits, and 6 % with 4 bits or 4 of a float8.
-    # The head of BiT sums 512 features that mostly cancel: rounding its kernel to 4 bits, in NumPy, gives 25 %.
+    # Relative to the largest output, through one block: about 1% with 8 bits, and 6% with 4 bits or 4 of a float8.
+    # The head of BiT sums 512 features that mostly cancel: rounding its kernel to 4 bits, in NumPy, gives 25%.
     error = np.abs(run(model, images) - exact).max() / np.abs(exact).max()
     assert 0 < error < (0.03 if mode == "int8" else 0.5 if (mode, name) == ("int4", "bit") else 0.15)
     loaded = saved_and_loaded(model, tmp_path)

@@ -66,7 +66,7 @@ def test_activations_are_those_that_tensorflow_keeps(name):
 
 
 @pytest.mark.slow
-def test_activations_that_tensorflow_keeps_beside_those_that_are_counted():
+def test_activations_that_tensorflow_saves_in_addition():
     # The masks of stochastic depth.
     ratio = kept_by_tensorflow(small("dropout")) / counted("dropout")
     assert ratio == pytest.approx(1, abs=0.001)

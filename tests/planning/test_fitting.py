@@ -1,4 +1,4 @@
-"""The rules for own images: what they choose, that the user's settings win, and what the log says."""
+"""The rules for own images: the choices, the precedence of the user's settings, and the log."""
 
 import dataclasses
 import logging
@@ -236,7 +236,7 @@ def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, c
 
 
 def test_rules_follow_the_settings_of_the_user(machine, photos):
-    """The rate is that of what is trained, the parts those of the batch, and the steps those of the images."""
+    """The trained weights determine the rate, the batch its parts, and the images the steps."""
     of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
     assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
     assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50)")

@@ -69,7 +69,7 @@ def machine(monkeypatch):
 
 def advised(warning):
     """The changes that a warning names, as a list of (field, value)."""
-    return re.findall(r"--config\.([\w.]+)=(\w+)", warning.partition("What fits, with the same result: ")[2])
+    return re.findall(r"--config\.([\w.]+)=(\w+)", warning.partition("These settings fit, with the same result: ")[2])
 
 
 def test_nothing_is_said_where_a_step_fits(machine):

@@ -39,7 +39,7 @@ def call(name: str, *arguments: object, **options: object) -> int | None:
 
 
 def run(name: str, *arguments: object) -> tuple[int, str]:
-    """Runs the program to its end, as `python -m` does; returns its exit code and what it printed and logged.
+    """Run the program to its end, as `python -m` does, and return its exit code, output and log.
 
     Signals, threads that live on and the devices of a process need a process of their own.
     """

@@ -1,4 +1,4 @@
-"""A run on the digits and what is exported from it, made once for the tests of all programs. Not to be changed."""
+"""A run on the digits and its artifacts, created once for the tests of all programs, which must not change them."""
 
 import types
 

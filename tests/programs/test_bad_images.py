@@ -62,7 +62,7 @@ def test_evaluate_names_the_image_without_evaluators(strict):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), (KNN,)])
-def test_the_recipe_says_that_it_is_left_out(arguments, lenient, capsys):
+def test_the_recipe_states_that_it_is_left_out(arguments, lenient, capsys):
     assert programs.call("train.evaluate", f"--model={lenient}", "--json", *arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert "k1" in found["knn"] if arguments else found["examples"] == 11

@@ -54,7 +54,7 @@ def test_the_model_is_opened_as_the_flags_say():
     assert not set(given) & set(program.worker_command("a.tflite", False))  # an artifact knows both
 
 
-def test_benchmark_says_what_it_could_not_measure(monkeypatch, caplog):
+def test_benchmark_lists_missing_measurements(monkeypatch, caplog):
     program = load("export.benchmark")
     monkeypatch.setattr(program, "worker_command", lambda *_: [sys.executable, "-c", "raise SystemExit(2)"])
     with caplog.at_level("ERROR", logger="absl"), flagsaver.flagsaver(artifacts=["broken.tflite"]):

@@ -1,4 +1,4 @@
-"""`train.evaluate --evaluators` on a run and on what is exported from it."""
+"""`train.evaluate --evaluators` on a run and on its artifacts."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ EVALUATORS = (
 
 
 def evaluate(capsys, *arguments):
-    """The exit status and what was written."""
+    """The exit code and the written files."""
     capsys.readouterr()
     code = call("train.evaluate", *arguments)
     return code, capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_tables(run, capsys):
 
 
 @pytest.mark.slow
-def test_what_a_file_cannot_give_is_listed(of_the_run, tflite_file, capsys):
+def test_measurements_that_a_file_does_not_support_are_listed(of_the_run, tflite_file, capsys):
     arguments = (f"--model={tflite_file}", *EVALUATORS[:2])
     code, text = evaluate(capsys, *arguments, "--json")
     results = json.loads(text)

@@ -56,7 +56,7 @@ def launch(*arguments):
     [
         (["digitz", "--on=slurm"], ["no recipe of that name", "digits"]),
         (["s3://bucket/mine.py", "--on=slurm"], ["--config", "config.json", "s3://bucket/mine.py"]),
-        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest that works"]),
+        (["digits", "--on=slurm", "--nodes=3"], ["data.batch_size", "3 replicas", "nearest valid size"]),
         (["digits", "--on=jobset", "--accelerator=v9-8"], ["--accelerator", "v5litepod-N", "v9-8"]),
         (["digits", "--on=tpu-vm"], ["--accelerator", "v5litepod-N"]),
         (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--backend=tensorflow"], ["JAX", "--backend=tensorflow"]),
@@ -106,7 +106,7 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [tmp_path / "digits.yaml"]
 
 
-def test_what_is_submitted(tmp_path, monkeypatch):
+def test_submitted_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("sbatch").write_text('#!/bin/sh\necho "$@" > submitted; exit 3\n')
     pathlib.Path("sbatch").chmod(0o755)
@@ -191,7 +191,7 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
         ("[ $SLURM_PROCID = 0 ] || exit 75", 75, 3),
     ],
 )
-def test_only_what_a_restart_helps_is_queued_again(program, code, starts, tmp_path, monkeypatch):
+def test_only_failures_that_a_restart_helps_are_queued_again(program, code, starts, tmp_path, monkeypatch):
     """At most twice, the limit in the script."""
     script = slurm_script(tmp_path, f"echo started; {program}", 1, monkeypatch)
     assert fake_slurm.sbatch(script, NODES)[0] == code
@@ -208,7 +208,7 @@ def wait_for(path, job):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("backend", "tasks"), itertools.product(["tensorflow", "jax"], [1, 2]))
 def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path, monkeypatch):
-    """SIGTERM to all tasks, as two minutes before the time limit: the job goes on where it stopped."""
+    """After a SIGTERM to all tasks, as before the time limit, the requeued job resumes where it stopped."""
     environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
     environment = {**environment, "PYTHONPATH": str(ROOT)}
     arguments = worlds.arguments(

@@ -40,7 +40,7 @@ class Worker:
 
 @pytest.fixture
 def supervise(monkeypatch, tmp_path, capsys):
-    """Run the supervisor on scripts, one dictionary per start; return its code, its output, and what was started."""
+    """Run the supervisor on scripts, one dictionary per start; return its exit code, output and started workers."""
     monkeypatch.setattr(local, "PATIENCE", 0.02)
     monkeypatch.setattr(local, "SAVING", 0.05)
     monkeypatch.setattr(local, "_LOOK", 0.01)

@@ -1,4 +1,4 @@
-"""The training program as users run it: what it leaves behind, how it ends, and what a kill costs."""
+"""The training program as users run it: its files, its exit codes, and resuming after a kill."""
 
 import importlib.util
 import json
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """An uninterrupted run of the tiny recipe in a process of its own, and what it printed."""
+    """An uninterrupted run of the tiny recipe in a separate process, and its output."""
     directory = tmp_path_factory.mktemp("whole")
     return directory, worlds.train_alone(directory)
 
 
-def test_what_a_run_leaves_behind(whole):
+def test_files_of_a_run(whole):
     directory, output = whole
     names = {path.name for path in directory.iterdir()}
     drawn = {"report.png"} if importlib.util.find_spec("matplotlib") else set()
@@ -170,7 +170,7 @@ def test_virtual_devices_with_accumulation_follow_one_device(tmp_path, tmp_path_
         worlds.assert_same_metrics(tmp_path / name, one)
 
 
-def test_accumulation_goes_on_where_memory_is_short(tmp_path):
+def test_accumulation_is_enabled_if_memory_is_short(tmp_path):
     """TensorFlow takes 256 MB for the memory of a CPU and, near that, sums in temporary variables. See `TrainStep`."""
     pp, model = (
         "resize(192)|value_range(-1, 1)",
@@ -214,7 +214,7 @@ def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
     ("flags", "said"),
     [
         (["--config.optim.learning_rat=1"], "no field optim.learning_rat. Did you mean 'optim.learning_rate'"),
-        (["--config.optim.accumulation_steps=3"], "The nearest that works is 15"),
+        (["--config.optim.accumulation_steps=3"], "The nearest valid size is 15"),
         (["--config.model.image_size=16"], "must give images of model.image_size=16 by 16. It gives 8 by 8"),
     ],
 )

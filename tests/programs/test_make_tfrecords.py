@@ -1,4 +1,4 @@
-"""`train.make_tfrecords`, called as a user calls it, but for the start of a process."""
+"""`train.make_tfrecords` with a user's command lines, in the process of the test."""
 
 import shutil
 

@@ -138,7 +138,7 @@ def test_features_of_patches(model, images, tmp_path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """What a run on shapes with masks leaves, with random weights."""
+    """The files of a run on shapes with masks, with random weights."""
     folder = tmp_path_factory.mktemp("shapes")
     assert call("train.sample_data", "--set=shapes", "--count=6", f"--output={folder / 'data'}") == 0
     source = f"folder:{folder / 'data' / 'images'}#masks={folder / 'data' / 'masks'}"

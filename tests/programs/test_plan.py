@@ -30,7 +30,7 @@ def recipe(monkeypatch):
     return recipe
 
 
-def test_plan_prints_what_one_wants_to_know(recipe, capsys):
+def test_plan_prints_the_estimates(recipe, capsys):
     assert programs.call("train.plan", "--utilization=0.4", "--devices=8") == 0
     text = capsys.readouterr().out
     for expected in (
@@ -77,7 +77,7 @@ def test_plan_of_unknown_data_asks_for_their_size(recipe):
 
 @pytest.fixture
 def no_data(monkeypatch):
-    """A machine with the data of the package alone."""
+    """A machine with only the data of the package."""
 
     def missing(read):
         @functools.wraps(read)  # with its options
@@ -103,7 +103,7 @@ def test_every_recipe_is_planned_without_its_data(name, arguments, no_data, caps
 
 
 @pytest.mark.parametrize(("name", "arguments"), OF_YOUR_OWN)
-def test_a_recipe_for_data_of_your_own_names_what_is_missing(name, arguments, no_data):
+def test_a_recipe_for_own_data_names_missing_settings(name, arguments, no_data):
     wanted = arguments.rpartition("tfds:")[2].partition(",")[0].partition("#")[0]
     with pytest.raises((OSError, ValueError), match=f"'{wanted}'"):
         programs.call("train.plan", f"--config={toy.CONFIGS / name}.py:{arguments}")

@@ -83,7 +83,7 @@ def test_predict_needs_classes(digits, tmp_path):
         call("train.predict", *arguments, *images)
 
 
-def test_predict_reports_bad_images_and_answers_the_others(run, digits, tmp_path, capsys):
+def test_predict_reports_bad_images_and_predicts_the_others(run, digits, tmp_path, capsys):
     good = tiny.digit_files(tmp_path, digits.source, 1)[0]
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"not a picture")

@@ -49,7 +49,7 @@ def test_an_artifact_cannot_be_exported_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_card_tells_where_the_artifact_comes_from(saved_model):
+def test_the_card_names_the_origin_of_the_artifact(saved_model):
     card = open_artifact(str(saved_model)).card
     assert card.class_names == tuple(str(i) for i in range(10))
     assert card.metrics["eval_accuracy"] == 0.5

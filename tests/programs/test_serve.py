@@ -1,4 +1,4 @@
-"""`export.serve`: its port, and how it ends."""
+"""`export.serve`: its port and its end."""
 
 import concurrent.futures
 import contextlib
@@ -30,7 +30,7 @@ def running(base):
 
 
 def test_name_of_a_model(tmp_path):
-    """The extension of a file is no part of its name; a point in the name of a directory is."""
+    """The name of a model excludes the extension of a file, but includes a point in the name of a directory."""
     (tmp_path / "pets.v2").mkdir()
     (tmp_path / "pets.keras").write_bytes(b"")
     name_of = load("export.serve").name_of
@@ -83,7 +83,7 @@ def process(base, *arguments, code=None):
 
 
 @pytest.mark.slow
-def test_sigterm_finishes_what_is_under_way(base, images):
+def test_sigterm_finishes_running_requests(base, images):
     with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]

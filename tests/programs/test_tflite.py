@@ -1,4 +1,4 @@
-"""`export.main` to TFLite on a finished run and on files that are not part of one."""
+"""`export.main` to TFLite on a finished run, and on files that are not part of a run."""
 
 import json
 

@@ -62,7 +62,7 @@ def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "arguments"), [("train.predict", [__file__]), ("export.main", ["--output=a"]), ("train.evaluate", [])]
 )
-def test_what_a_user_can_mend_is_one_line(name, arguments):
+def test_errors_that_a_user_can_correct_are_one_line(name, arguments):
     code, output = run(name, "--model=/nowhere", *arguments)
     assert code == 2
     assert "There is no checkpoint or model at '/nowhere'" in output

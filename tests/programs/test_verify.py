@@ -1,4 +1,4 @@
-"""`export.verify`: artifacts that agree with their model and that do not."""
+"""`export.verify`: artifacts that agree with their model, and artifacts that differ."""
 
 import hashlib
 import json

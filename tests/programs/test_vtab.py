@@ -11,7 +11,7 @@ from keras_vit.training import errors
 from tests import programs
 
 
-def test_vtab_averages_whole_groups_and_lists_what_is_missing(monkeypatch, capsys, tmp_path):
+def test_vtab_averages_whole_groups_and_lists_missing_tasks(monkeypatch, capsys, tmp_path):
     vtab_program = programs.load("train.vtab")
     tasks = vtab_program.vtab.GROUPS["specialized"]
 
@@ -73,7 +73,7 @@ def test_a_finished_run_of_other_weights_is_not_used(monkeypatch, tmp_path):
         vtab_program.fine_tune("svhn")
 
 
-def test_vtab_goes_on_after_a_run_that_failed(monkeypatch, capsys, tmp_path):
+def test_vtab_continues_after_a_failed_run(monkeypatch, capsys, tmp_path):
     """Also with the options of the data, which are passed to the source and to the run."""
     vtab_program = programs.load("train.vtab")
     opened = []

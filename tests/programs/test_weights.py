@@ -1,4 +1,4 @@
-"""`keras-vit weights`: what is published, where it is, and whether it is whole."""
+"""`keras-vit weights`: published weights, their paths, and their verification."""
 
 import json
 import pathlib

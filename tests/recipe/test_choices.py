@@ -128,7 +128,7 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
 
 
 def test_a_recipe_fits_itself(tmp_path):
-    """Its function gets the recipe and what the flags change; its result is the recipe."""
+    """`fit` gets the recipe and the changes of the flags, and returns the recipe."""
     text = "import dataclasses\nfrom keras_vit import recipe as r\n\ndef get_config():\n    return r.Recipe()\n\n"
     text += "def fit(recipe, change):\n    return change(dataclasses.replace(recipe, seed=5, total_steps=6))\n"
     (tmp_path / "mine.py").write_text(text)

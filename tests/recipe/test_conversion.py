@@ -1,4 +1,4 @@
-"""Recipes: strict in names, types and ranges, and the same after a round trip through JSON."""
+"""Recipes are strict in names, types and ranges, and unchanged after a round trip through JSON."""
 
 import json
 
@@ -49,11 +49,11 @@ def test_missing_fields_keep_their_defaults():
         ({"total_steps": 0}, "total_steps must be at least 1. Received: total_steps=0"),
         (
             {"data": {"batch_size": 33}, "optim": {"accumulation_steps": 4}},
-            "data.batch_size must be a multiple of optim.accumulation_steps=4.*nearest that works is 32",
+            "data.batch_size must be a multiple of optim.accumulation_steps=4.*nearest valid size is 32",
         ),
     ],
 )
-def test_what_is_wrong_is_said(values, message):
+def test_mistakes_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.from_dict(values)
 
@@ -111,7 +111,7 @@ def test_a_task_is_parsed_where_it_enters():
         ("distillation('a', temperature=2)", "distillation(teacher='a', temperature=2.0)"),
     ],
 )
-def test_json_holds_the_canonical_text_of_a_task(text, canonical):
+def test_json_contains_the_canonical_text_of_a_task(text, canonical):
     recipe = recipes.Recipe(task=text)
     assert json.loads(json.dumps(recipes.to_dict(recipe)))["task"] == canonical
     assert recipes.from_dict({"task": canonical}).task == recipe.task
@@ -124,7 +124,7 @@ def test_arguments_of_the_recipe_come_before_those_of_its_record():
 
 
 def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
-    """What a file was trained with says nothing of how it is fine-tuned; what its weights are for, does."""
+    """Fine-tuning takes over the architecture of a checkpoint, but not the regularization of its training."""
     noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
     tiny.model(**noise, layer_scale=0.1).save(tmp_path / "trained.keras")
     model = recipes.Model("ViT-Ti/16", checkpoint=str(tmp_path / "trained.keras"), image_size=tiny.SIZE)

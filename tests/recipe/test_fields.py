@@ -1,4 +1,4 @@
-"""Every field of a recipe is read by the training program: an unread one would only look like a setting."""
+"""The training program reads every field of a recipe: an unread field would only look like a setting."""
 
 import dataclasses
 import sys

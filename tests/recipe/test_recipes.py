@@ -1,4 +1,4 @@
-"""Recipes: what they tell, what they choose, and that each runs with its evaluators."""
+"""Recipes: their descriptions, their choices, and a short run of each recipe with its evaluators."""
 
 import ast
 import json
@@ -41,7 +41,7 @@ def test_every_recipe_is_tested():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_docstring_tells_what_one_must_know(name):
+def test_docstring_has_the_required_parts(name):
     text = ast.get_docstring(ast.parse((toy.CONFIGS / f"{name}.py").read_text()))
     assert f"keras-vit train --config={name}" in text
     for what in ("Cost", "Smaller machines"):

@@ -1,4 +1,4 @@
-"""Recipes and overrides on the command line: what is taken, and one line about what is wrong."""
+"""Recipes and overrides on the command line: accepted values, and one line for each mistake."""
 
 import pathlib
 

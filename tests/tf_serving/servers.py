@@ -1,4 +1,4 @@
-"""Servers in this process, and what clients do to them."""
+"""Servers in this process, and requests to them."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ def loaded(base):
 
 @contextlib.contextmanager
 def serving(base, **limits):
-    """The model of a directory behind a server: (model, URL)."""
+    """A server for the model in a directory: (model, URL)."""
     model = loaded(base)
     with serving_model(model, **limits) as url:
         yield model, url
@@ -32,7 +32,7 @@ def serving(base, **limits):
 
 @contextlib.contextmanager
 def serving_model(model, **limits):
-    """A `ServedModel` behind a server: its URL."""
+    """A server for a `ServedModel`: its URL."""
     rest_server = server.RestServer(model, limits=server.Limits(**limits))
     thread = threading.Thread(target=rest_server.run)
     thread.start()
@@ -50,7 +50,7 @@ def get(url):
 
 
 def post(url, body, path="/v1/models/pets:predict"):
-    """Status and parsed answer of a request."""
+    """Status and parsed response of a request."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     try:
         connection.request("POST", path, body, {"Content-Type": "application/json"})

@@ -120,7 +120,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"
     [(), (b"HTTP/1.1 200 OK\r\n", *[b"X"] * 1000), (HEAD + b"\r\n", *[b" "] * 1000)],
     ids=["silence", "a head", "a body"],
 )
-def test_the_timeout_holds_for_the_whole_response(parts):
+def test_the_timeout_applies_to_the_whole_response(parts):
     """Each byte started the timeout anew."""
     pause = 0.05 if parts else 0.01
     with (

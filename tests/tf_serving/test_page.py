@@ -64,7 +64,7 @@ def get(url):
 class TestPredictions:
     @pytest.mark.slow
     def test_of_an_artifact_and_of_a_model(self, served):
-        """Both show what the client gets."""
+        """Both show the client's result."""
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
             found = Page(model).predict(bytearray(picture()))
             with servers.serving_model(model) as url:
@@ -303,7 +303,7 @@ class TestInABrowser:
             falls = np.maximum(np.ravel(one["falls"]), 0)
             np.testing.assert_allclose(opened.evaluate(darkness), 255 * 0.85 * (1 - falls / falls.max()), atol=1.01)
 
-    def test_a_file_that_is_no_image(self, opened):
+    def test_a_file_that_is_not_an_image(self, opened):
         give(opened, "drop", b"text", "text/plain")
         opened.wait("document.getElementById('status').className === 'wrong'")
         assert opened.evaluate("document.getElementById('result').hidden")

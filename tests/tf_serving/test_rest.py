@@ -1,4 +1,4 @@
-"""The JSON of requests and answers, as the interface's documentation shows it."""
+"""The JSON of requests and responses, as documented for the REST API."""
 
 import base64
 

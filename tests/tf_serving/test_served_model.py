@@ -1,4 +1,4 @@
-"""What the development server serves: SavedModels, and predictors of any other format."""
+"""Models of the development server: SavedModels, and predictors of any other format."""
 
 import dataclasses
 

@@ -47,7 +47,7 @@ def expected(served_artifact, images):
     return served_artifact.run("serving_default", {"image_bytes": images})
 
 
-def test_client_gets_the_artifacts_answers(running, images, expected):
+def test_client_gets_the_artifacts_predictions(running, images, expected):
     with client.Client(running, "pets") as asking:
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
@@ -107,7 +107,7 @@ def test_rest_errors(running, images, path, body, status, message):
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "x"])
-def test_a_content_length_that_is_no_length(running, images, length):
+def test_an_invalid_content_length(running, images, length):
     with socket.create_connection(servers.address_of(running), timeout=30) as connection:
         connection.sendall(
             f"POST /v1/models/pets:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
@@ -116,7 +116,7 @@ def test_a_content_length_that_is_no_length(running, images, length):
     assert servers.is_answering(running, images)
 
 
-def test_any_error_is_answered_and_the_server_goes_on(base, images, monkeypatch):
+def test_any_error_gets_a_response_and_the_server_continues(base, images, monkeypatch):
     with servers.serving(base) as (_, url):
         for error, status in (
             (KeyError("x"), 500),
@@ -163,7 +163,7 @@ def test_json_of_many_values_is_refused_before_it_takes_memory(base, images, val
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
 def test_pixels_that_are_not_finite_are_refused(running, value):
-    """1e308 is valid JSON and infinity in float32. The answer was a plain 500, which was not logged."""
+    """1e308 is valid JSON and infinity in float32. The response was a plain 500, which was not logged."""
     body = {"signature_name": "serve_tensor", "inputs": np.full((1, 16, 16, 3), value).tolist()}
     code, answer = servers.post(running, json.dumps(body).encode())
     assert code == 400
@@ -180,8 +180,8 @@ def test_a_model_that_returns_nan_is_named(base, images, monkeypatch):
         assert servers.is_answering(url, images)
 
 
-def test_answers_are_sent_at_once(base):
-    """Without TCP_NODELAY, each answer on a kept-alive connection waited 40 ms for an ACK of the client."""
+def test_responses_are_sent_immediately(base):
+    """Without TCP_NODELAY, each response on a kept-alive connection waited 40 ms for an ACK of the client."""
     listening = server.RestServer(servers.loaded(base))
     with listening._socket, socket.create_connection(("localhost", listening.port)):
         accepted, _ = listening._socket.accept()

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or reported, the newest few and the best, and never in the way of an older one."""
+"""Checkpoints: complete or reported, the newest few and the best, and always an older checkpoint to fall back to."""
 
 import os
 import resource
@@ -179,8 +179,8 @@ def test_disk_full(tmp_path):
     assert restored(tmp_path) == 10
 
 
-def test_what_is_intact_when_the_best_one_cannot_be_written(tmp_path):
-    """It said that there was no older checkpoint, while the one of this step was there."""
+def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):
+    """The message stated that there was no older checkpoint, although the checkpoint of this step existed."""
     store = saved(tmp_path, [])
     (tmp_path / "best").write_text("")  # no directory can be made there
     with pytest.raises(StorageError, match=r"best.*The checkpoint of step 10 is intact"):

@@ -1,4 +1,4 @@
-"""The checkpoint of a run that is opened: the final model, the best one, or one of a step."""
+"""The opened checkpoint of a run: the final model, the best checkpoint, or the checkpoint of a step."""
 
 import hashlib
 import json
@@ -78,7 +78,7 @@ def test_an_unfinished_run_has_checkpoints(run, tmp_path):
         load_run(directory)
 
 
-def test_what_cannot_be_chosen(run, tmp_path):
+def test_invalid_choices(run, tmp_path):
     for unknown in ("3", 3, "bets"):
         with pytest.raises(ValueError, match=rf"'last', .*best \(2\), 4.*Received: checkpoint='{unknown}'"):
             load_run(run, checkpoint=unknown)

@@ -53,7 +53,7 @@ def test_weights_are_powers_of_the_counts_and_one_on_average(balance):
     assert weights[2] == 0.0  # a class without images
 
 
-def test_what_cannot_be_balanced_is_refused():
+def test_data_that_cannot_be_balanced_are_rejected():
     with pytest.raises(ValueError, match="class_balance needs images of one class"):
         task(1.0, "classes", np.eye(3)[LABELS])
     for fields in ({"task": "mae"}, {"loss": "sigmoid"}, {"task": "regression"}):

@@ -1,4 +1,4 @@
-"""The data of a run: recognized wherever they are, refused where they have changed."""
+"""The data of a run: recognized at any path, rejected if they have changed."""
 
 import dataclasses
 import json

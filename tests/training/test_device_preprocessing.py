@@ -1,4 +1,4 @@
-"""What the devices make of a batch before the model sees it, by hand."""
+"""Preprocessing of a batch on the devices, with expected values by hand."""
 
 import numpy as np
 import tensorflow as tf

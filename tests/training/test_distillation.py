@@ -147,7 +147,7 @@ def record(folder, **changes):
 
 
 def check_teacher(recipe, class_names):
-    """What the task of a recipe checks as it is created for data with some classes."""
+    """Checks of a recipe's task for data with some classes."""
     tasks.create(
         recipe, types.SimpleNamespace(label_kind="class", class_names=class_names, num_outputs=len(class_names))
     )
@@ -161,7 +161,7 @@ def test_a_teacher_of_other_classes(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"output": "sigmoid"}, {"recipe": {"task": "mae"}}])
-def test_a_teacher_that_is_no_classifier(changes, tmp_path):
+def test_a_teacher_that_is_not_a_classifier(changes, tmp_path):
     with pytest.raises(ValueError, match="must be a classifier"):
         check_teacher(record(tmp_path, **changes), ["a", "b"])
 

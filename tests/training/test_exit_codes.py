@@ -1,4 +1,4 @@
-"""How programs end: the exit code and the line that belong to an error, whatever threads are alive."""
+"""The exit code and the message of each error, whatever threads are alive."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def start(body):
 
 
 def hear_ctrl_c():
-    """Undo what a shell does to jobs in the background, and what they hand on: they ignore Ctrl-C."""
+    """Undo the setting of background jobs in a shell, which ignore Ctrl-C, as do their child processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

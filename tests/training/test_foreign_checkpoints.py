@@ -1,4 +1,4 @@
-"""Fine-tuning from a checkpoint of another project: the file alone decides the architecture."""
+"""Fine-tuning from a checkpoint of another project: the file determines the architecture."""
 
 import json
 import logging
@@ -111,7 +111,7 @@ def get_config():
 
 @pytest.mark.slow
 def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
-    """`--config.model.checkpoint=FILE` alone is enough; the run's record has what was taken from it."""
+    """Only `--config.model.checkpoint=FILE` is needed; the run records the arguments from the file."""
     (tmp_path / "mine.py").write_text(RECIPE)
 
     def train(total_steps):

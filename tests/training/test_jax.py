@@ -1,4 +1,4 @@
-"""Training on the JAX backend, in processes of its own."""
+"""Training on the JAX backend, in separate processes."""
 
 import json
 import signal
@@ -67,7 +67,7 @@ def test_a_kill_costs_nothing(whole, tmp_path):
     assert worlds.metrics(whole) == worlds.metrics(tmp_path)
 
 
-def test_tensorflow_goes_on_from_a_checkpoint_of_jax(whole):
+def test_tensorflow_resumes_from_a_checkpoint_of_jax(whole):
     config = json.loads((whole / "config.json").read_text())
     assert config["versions"]["keras_backend"] == "jax"
     recipe = recipes.from_dict(config["recipe"])

@@ -1,4 +1,4 @@
-"""The training step of ViT-L/16 on JAX, as the TPU's compiler makes it for 256 chips that are not there."""
+"""The training step of ViT-L/16 on JAX, compiled by the TPU compiler for 256 chips without a TPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The loop on a toy problem: what happens between steps must not change what is learned."""
+"""The loop on a toy problem: events between steps must not change the learned weights."""
 
 import dataclasses
 import json
@@ -171,7 +171,7 @@ def test_metrics_of_later_steps_are_removed(tmp_path):
     ]
 
 
-def test_a_line_has_the_means_of_its_steps_alone(whole):
+def test_a_line_has_the_means_of_only_its_steps(whole):
     history = np.array(whole.history)  # [steps, (loss, accuracy, norm, rate)]
     assert history.shape == (10, 4)
     for line in lines(whole.directory):

@@ -1,4 +1,4 @@
-"""A trained model knows the normalization of its input: that of the recipe's preprocessing."""
+"""A trained model stores the normalization of its input, from the recipe's preprocessing."""
 
 import json
 import logging

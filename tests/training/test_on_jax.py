@@ -404,7 +404,7 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
     assert lines(tmp_path) == lines(whole.directory)
 
 
-def test_another_number_of_devices_continues(whole, tmp_path):
+def test_another_number_of_devices_resumes(whole, tmp_path):
     """Two devices end in step 7; one and four go on from the checkpoint of step 6 to the result of `whole`."""
     (tmp_path / "two").mkdir()
     with pytest.raises(Diverged):
@@ -421,7 +421,7 @@ def test_another_number_of_devices_continues(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
-    """A state on eight devices with divided weights, saved by each host in parts."""
+    """A state on eight devices with sharded weights, of which each host saves its parts."""
     world = World(tmp_path_factory.mktemp("sharded"), RUN, devices(8, fsdp=True), sharded=True)
     for weight in (*world.state.trained, *world.state.moving):
         weight.assign(weight.value + 1)
@@ -535,7 +535,7 @@ def test_names_of_the_other_backend():
 
 
 def test_a_batch_that_cannot_be_divided():
-    with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest that works is 16"):
+    with pytest.raises(ValueError, match="among 8 replicas and 2 micro-batches.*nearest valid size is 16"):
         distribute.check_batch_size("data.batch_size", 12, devices(8).count, 2)
 
 
@@ -577,7 +577,7 @@ def test_local_devices_of_a_cluster_job(monkeypatch, environment, local, tf_conf
 
 
 @pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
-def test_a_program_for_devices_exchanges_what_it_should(fsdp):
+def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
     """No array is made of a model that would not fit in memory; the compiled text holds the communication."""
     run = recipe(precision="mixed_bfloat16", optim={"ema": 0.9})
     batch = {"image": tf.TensorSpec([None, SIZE, SIZE, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
@@ -604,7 +604,7 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
 
 
 def test_programs_open_a_run_on_jax(tmp_path, capsys):
-    """Evaluation, prediction, inspection and the benchmark ran under TensorFlow alone."""
+    """Evaluation, prediction, inspection and the benchmark once ran only under TensorFlow."""
     tiny.write_digits_run(tmp_path / "run")
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)

@@ -142,7 +142,7 @@ def test_loss_is_the_mean_over_the_corrupted_patches(golden):
     np.testing.assert_array_equal(right, data["logits"].argmax(-1) == data["target_mean_colour"])
 
 
-def test_the_task_counts_the_corrupted_patches_alone():
+def test_the_task_counts_only_the_corrupted_patches():
     task = tasks.create(recipe("masked_patch(target='pixels')"))
     images = np.random.default_rng(0).uniform(0, 255, size=(2, 8, 8, 3)).astype("float32")
     targets = np.asarray(task.targets(ops.convert_to_tensor(images)))
@@ -190,7 +190,7 @@ def test_orders_are_permutations_of_the_seed_and_the_step():
 
 
 def test_statistics_of_the_corruption():
-    """50 % are corrupted, in every image; of these 80, 10 and 10 %, within 4 standard deviations of 51,200 draws."""
+    """50% are corrupted, in every image; of these 80, 10 and 10%, within 4 standard deviations of 51,200 draws."""
     sources, corrupted = (value.numpy() for value in masking_indices.corruptions(0, tf.constant(7), 6400, 16, 8))
     np.testing.assert_array_equal(corrupted.sum(axis=1), 8)
     own = np.arange(16)[None]

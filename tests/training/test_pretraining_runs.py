@@ -1,4 +1,4 @@
-"""Runs without labels, and linear probes behind them: resumed bit for bit, shown, evaluated and fine-tuned."""
+"""Pre-training runs and their linear probes: resumed bit for bit, visualized, evaluated and fine-tuned."""
 
 import json
 import pathlib
@@ -114,7 +114,7 @@ def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
 
 
 def test_rates_of_fine_tuning_are_those_of_the_reference():
-    """The table that the reference computes for a model with the norm behind the pooling."""
+    """The reference's table for a model with the norm after the pooling."""
     meta = golden_data.load("mae_io")["meta"]
     name = next(name for name in meta if name.startswith("finetune_groups_layer_decay_"))
     expected, factor = meta[name], float(name.rpartition("_")[2])

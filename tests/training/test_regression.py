@@ -62,7 +62,7 @@ def test_no_such_loss():
 
 
 @pytest.mark.parametrize("field", ["label_smoothing", "data.mixup", "data.cutmix"])
-def test_what_mixes_classes_is_refused(field):
+def test_settings_that_mix_classes_are_rejected(field):
     with pytest.raises(ValueError, match=f"{field} mixes labels of classes.*'regression'.*{field}=0.1"):
         recipes.check(recipes.replace(recipes.Recipe(), {"task": "regression", field: 0.1}))
 

@@ -1,4 +1,4 @@
-"""Run directories: what opens, what is refused, and that the record of a run is never lost."""
+"""Run directories: opened, rejected, and never without the record of a run."""
 
 import dataclasses
 import errno
@@ -153,7 +153,7 @@ def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, fiel
         recipe(accumulation_steps=2),
     ],
 )
-def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
+def test_fields_that_do_not_affect_the_weights_may_change(trained, changed):
     run_fields.check(trained, changed, DATA)
     before = run_directory.read_config(trained)["recipe"]
     run_directory.write_config(trained, changed, DATA, step=5)
@@ -162,7 +162,7 @@ def test_fields_that_do_not_decide_what_is_learned_may_change(trained, changed):
     assert recipes.from_dict(after["recipe"]) == changed
 
 
-def test_the_same_recipe_leaves_the_record_alone(trained):
+def test_the_same_recipe_does_not_change_the_record(trained):
     path = pathlib.Path(trained) / "config.json"
     before = path.read_bytes()
     run_fields.check(trained, recipe(), DATA)
@@ -173,7 +173,7 @@ def test_the_same_recipe_leaves_the_record_alone(trained):
 def test_another_spelling_of_the_task_is_the_same_recipe(trained):
     path = pathlib.Path(trained) / "config.json"
     path.write_text(path.read_text().replace('"classification"', '"classification()"'))
-    test_the_same_recipe_leaves_the_record_alone(trained)
+    test_the_same_recipe_does_not_change_the_record(trained)
 
 
 def test_a_directory_without_weights_takes_any_recipe(tmp_path):
@@ -335,7 +335,7 @@ def test_damaged_lines_of_metrics_are_skipped(tmp_path):
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_fields_that_do_not_decide_what_is_learned():
+def test_fields_that_do_not_affect_the_weights():
     """Only these may differ in a run that is resumed; whatever else a recipe gets decides until someone shows it."""
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
     how_long = {"stop_after"}

@@ -59,7 +59,7 @@ def test_loss_and_accuracy_by_hand():
 
 
 def intersect_and_union(predicted, mask, classes):
-    """The counting of mmsegmentation: histograms of what is right, predicted and true, of pixels that count."""
+    """Counting as in mmsegmentation: histograms of the right, predicted and true classes of counted pixels."""
     kept = mask < classes
     predicted, mask = predicted[kept], mask[kept]
     right, of_predicted, of_true = (

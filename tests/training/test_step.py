@@ -1,4 +1,4 @@
-"""The training step: gradients whatever the division, randomness from the step alone, compiled by XLA."""
+"""The training step: gradients independent of the sharding, randomness only from the step, compiled by XLA."""
 
 import keras
 import numpy as np
@@ -178,7 +178,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
         selection.EXHAUSTIVE,
     ),
 )
-def test_what_an_update_needs_is_not_read_before_the_gradients_are_there(optimizer, mirrored, monkeypatch):
+def test_optimizer_slots_are_read_after_the_gradients(optimizer, mirrored, monkeypatch):
     """An executor starts whatever can start: slots scaled before the forward pass would be kept until the update."""
     monkeypatch.setattr(step_module, "LARGE", 16 * 32)  # such as both kernels of an MLP
     strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if mirrored else tf.distribute.get_strategy()

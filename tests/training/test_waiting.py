@@ -1,4 +1,4 @@
-"""Workers that wait for others, or let them wait, report it."""
+"""Workers that wait for other workers, or make other workers wait, report it."""
 
 import contextlib
 import json

@@ -59,7 +59,7 @@ def start(workdir, *flags, environment=None, **fields):
 
 
 def train(workdir, *flags, expect=0, **fields):
-    """Runs the program in this process, without its figure, and returns what it printed.
+    """Run the program in this process, without its figure, and return its output.
 
     That takes half the time of a process of its own.
     """
@@ -71,7 +71,7 @@ def train(workdir, *flags, expect=0, **fields):
 
 
 def train_alone(workdir, *flags, expect=0, **fields):
-    """Runs the program in a process of its own, for other devices or another backend; returns what it printed."""
+    """Run the program in a separate process, for other devices or another backend, and return its output."""
     process = start(workdir, *flags, **fields)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == expect, f"exit code {process.returncode} instead of {expect}:\n{output[-4000:]}"

@@ -1,4 +1,4 @@
-"""The steps that fit into a time, from steps that are measured with a clock of the test's own."""
+"""The number of steps for a time limit, with a simulated clock."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""`keras_vit.fine_tune` does what the program does: the same recipe, the same run, resumed in the same way."""
+"""`keras_vit.fine_tune` equals the program: the same recipe, the same run, resumed in the same way."""
 
 import json
 import logging

@@ -100,7 +100,7 @@ def test_a_gated_model(model):
 
 
 @pytest.mark.parametrize("text,part", [("hf:no/model", "no model 'no/model'"), ("hf:a/b@v9", "no revision 'v9'")])
-def test_what_is_not_on_the_hub(text, part, model):
+def test_models_that_are_not_on_the_hub(text, part, model):
     with pytest.raises(FileNotFoundError, match=part):
         zoo.resolve(text)
 

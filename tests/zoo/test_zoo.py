@@ -1,4 +1,4 @@
-"""Published weights: where they are looked for, what is said when they are missing, and the classes of their heads."""
+"""Published weights: the search for files, the messages for missing files, and the classes of the heads."""
 
 import base64
 import contextlib
@@ -146,7 +146,7 @@ def test_mirrors(tmp_path, monkeypatch):
 
 
 class Response(io.BytesIO):
-    """An answer of the server, cut after `end` bytes."""
+    """A response of the server, cut after `end` bytes."""
 
     def __init__(self, content, end=None, kind="application/octet-stream", length=None, hashes=()):
         super().__init__(content[:end])
@@ -158,7 +158,7 @@ class Response(io.BytesIO):
 
 
 def serve(monkeypatch, *answers):
-    """Lets the server answer one after the other; returns the list of addresses that are asked for."""
+    """Let the server send one response after the other, and return the list of requested addresses."""
     calls, answers = [], list(answers)
 
     def urlopen(url, timeout):
@@ -254,7 +254,7 @@ def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again(tmp_path, monk
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000, "\u00b2", "1, 1"])
-def test_a_content_length_that_is_no_number(length, monkeypatch):
+def test_a_content_length_that_is_not_a_number(length, monkeypatch):
     serve(monkeypatch, Response(WHOLE, length=length))
     with pytest.raises(OSError, match="Content-Length"):
         zoo.resolve(*reversed(NAMES))

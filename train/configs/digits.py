@@ -4,7 +4,7 @@
     keras-vit train folder:images --config=digits --workdir=runs/images
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929. The sizes and settings are our own.
-Published: nothing for this model. Its measured accuracy is in `benchmarks/demo.json` and docs/results.md.
+Published: nothing for this model. The measured accuracy is in `benchmarks/demo.json` and docs/results.md.
 Cost: a few minutes of CPU time; 2.3e12 operations by `keras-vit plan`.
 Smaller machines: `--config.total_steps=600`, a third of the steps.
 """

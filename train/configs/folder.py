@@ -6,8 +6,8 @@
     keras-vit train folder:/images --weights=none
     keras-vit train --config=folder:/images,ViT_S16 --workdir=runs/images
 
-`/images` contains one folder per class, such as `/images/rose/1.jpg`. It can also contain `train/` and `test/` or
-`val/` with such folders. Without these splits, a fifth of the images is used for testing.
+`/images` contains one folder per class, such as `/images/rose/1.jpg`. `/images` can also contain `train/` and `test/`
+or `val/` with such folders. Without these splits, a fifth of the images is used for testing.
 
 The default model is DINOv2's ViT-S/14; `--model` sets another model. If the weights cannot be downloaded, a small
 hybrid is trained from scratch, as with `--weights=none`.

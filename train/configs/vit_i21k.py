@@ -10,9 +10,9 @@ light2 for B/32 and B/16, medium2 for L/16.
 Published, top-1 after fine-tuning on ImageNet-1k at 384 pixels: Ti/16 78.22%, S/32 79.58%, S/16 83.73%, B/32 83.59%,
 B/16 85.49%, L/16 85.59%. Not run here.
 Cost: 280 TPUv3-core-days for B/16 by `keras-vit plan`.
-Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`. TensorFlow Datasets does not publish it:
-prepare it under this name, or use your own files with `--config.data.source=tfrecord:...`.
-Smaller machines: this recipe has no small version. Fine-tune the published checkpoints with `finetune` or `folder`.
+Data: ImageNet-21k (fall 2011, 14.2 million images) as `tfds:imagenet21k`. TensorFlow Datasets does not publish
+ImageNet-21k: prepare the data under this name, or use your own files with `--config.data.source=tfrecord:...`. Smaller
+machines: this recipe has no small version. Fine-tune the published checkpoints with `finetune` or `folder`.
 """
 
 from keras_vit import models, recipe

@@ -32,11 +32,11 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
 
     Worker 0 is the chief. The terminal shows its output, and the warnings and errors of the other workers. If a worker
     dies or stops with exit code 75, the other workers end as well; then all workers start again and resume from the
-    last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all of them at once.
+    last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all processes at once.
 
     Args:
         arguments: Arguments of `keras-vit train`.
-        processes: Number of workers. The NVIDIA GPUs of the machine are divided among them.
+        processes: Number of workers, which share the NVIDIA GPUs of the machine.
         backend: Keras backend, `"tensorflow"` or `"jax"`.
         logs: Directory of the logs `worker-0.log`, `worker-1.log` and so on. Each start appends to them.
         restarts: Maximum number of successive restarts without a newer checkpoint.

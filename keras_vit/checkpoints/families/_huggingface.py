@@ -144,7 +144,7 @@ SIGLIP = ModelType(
 
 
 def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
-    """Return the rules of a layout. Its `prefix` is the prefix of the body, such as `vit.`."""
+    """Return the rules of a layout, whose `prefix` is the prefix of the body, such as `vit.`."""
     body, outer, head = layout.prefix, layout.outer, "classifier"
     result = _torch.model_rules(model_type.styles[layout.style], body)
     if model_type is VIT:

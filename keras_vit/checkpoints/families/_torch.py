@@ -89,7 +89,7 @@ def block_rules(names: Names, stored: str, block: str) -> list[Rule]:
 
 
 def gated_rules(names: Names, stored: str, block: str) -> list[Rule]:
-    """Return the rules of a gated MLP. They must precede the rules of a plain MLP, which may match the same names."""
+    """Return the rules of a gated MLP, which must precede the rules of a plain MLP that match the same names."""
     parts = [f"{block}/SwiGLU_0/{part}" for part in ("gate", "up", "down")]
     result = []
     for leaf, kernel, transform in (("weight", "kernel", DENSE), ("bias", "bias", SAME)):
@@ -171,7 +171,7 @@ def bind(
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
 ) -> Checkpoint:
-    """Bind the tensors of a file, and return the checkpoint with the arguments that the tensors show.
+    """Bind the tensors of a file, and return the checkpoint with the arguments inferred from the tensors.
 
     Args:
         source: The open file.
@@ -179,7 +179,7 @@ def bind(
         rules: Rules of the layout.
         hints: Facts about the file that the caller knows.
         projection: Stored name of the patch embedding's kernel.
-        stated: Name and value of the configuration's number of heads. None to infer the number.
+        stated: Argument name and number of attention heads from the configuration, or None to infer the number.
         ignored: Names of tensors to skip.
         kind: Kind of the model.
     """
@@ -274,7 +274,7 @@ def note_missing_config(path: str) -> None:
 
 
 def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
-    """Return mean and deviation as a normalization, or None if one of them is missing."""
+    """Return mean and deviation as a normalization, or None if either is missing."""
     if mean is None or deviation is None:
         return None
     try:

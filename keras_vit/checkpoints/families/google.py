@@ -204,8 +204,8 @@ def _stack_depth(source: TensorSource, shapes: Mapping[str, Shape]) -> int:
 def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hints: Hints) -> str:
     """Return `"prefix"` if the class token has an entry in the position table, else `"none"`.
 
-    A known grid decides, else the name of the table. There is one exception, for tables named `pos_embedding`: with one
-    entry more than a square grid, big_vision takes the first entry for the class token, and so does this function.
+    A known grid decides, else the name of the table. If a table named `pos_embedding` has one entry more than a square
+    grid, the first entry belongs to the class token, as in big_vision.
     """
     table, kernel = shapes.get(layout.position, ()), shapes.get("embedding/kernel", ())
     if "cls" not in shapes or len(table) != 3 or len(kernel) != 4 or 0 in kernel:

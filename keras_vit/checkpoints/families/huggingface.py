@@ -97,7 +97,7 @@ def bind(
     ignored: Set[str] = frozenset(),
     kind: str = "vit",
 ) -> Checkpoint:
-    """Bind the tensors of a file, and return the checkpoint with the arguments that tensors and configuration show."""
+    """Bind the tensors of a file. Return the checkpoint with arguments inferred from tensors and configuration."""
     path, key, defaults = source.path, "num_attention_heads", model_type.defaults
     if not config:
         _torch.note_missing_config(path)
@@ -123,7 +123,7 @@ def bind(
         names = [labels.get(str(index)) for index in range(found["classes"])]
         if len(labels) != len(names) or not all(isinstance(name, (str, int)) for name in names):
             raise CheckpointError(
-                f"{path}: id2label in config.json must name the {len(names)} classes of the head, from 0. Received: "
+                f"{path}: id2label in config.json must name the {len(names)} classes of the head. Received: "
                 f"{len(labels)} classes, {str(labels)[:60]}. Correct or remove it."
             )
         checkpoint.class_names = tuple(map(str, names))

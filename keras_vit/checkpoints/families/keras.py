@@ -55,7 +55,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         if checkpoint.arguments.get("mlp") == "swiglu":
             checkpoint.arguments["activation"] = "silu"
         else:
-            checkpoint.assumed["activation"] = "a file of weights does not show it; the model has this value"
+            checkpoint.assumed["activation"] = "not stored in a file of weights; the model has this value"
     if checkpoint.arguments.get("head") is not None:
         checkpoint.allow_any_head()
     if decoder or ignored:

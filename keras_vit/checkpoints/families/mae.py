@@ -41,7 +41,7 @@ def rules(layout: Layout) -> list[Rule]:
 
 
 def _huggingface_rules(layout: Layout) -> list[Rule]:
-    """Return the rules of Hugging Face's layout. Its `position` is the name of the decoder's blocks."""
+    """Return the rules of Hugging Face's layout, whose `position` is the name of the decoder's blocks."""
     encoder = _huggingface.rules(Layout("huggingface", layout.style, prefix=layout.prefix), VIT)
     decoder = layout.prefix.removesuffix(_ENCODER) + _DECODER
     blocks = _torch.block_rules(VIT.styles[layout.style], f"{decoder}{layout.position}.{{i}}", _BLOCK)

@@ -118,7 +118,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _style(source: TensorSource, body: str) -> str:
-    """Return the style of the names. It also depends on the shapes of the MLP."""
+    """Return the style of the names, which also depends on the shapes of the MLP."""
     names = source.tensors
     if any(name.startswith(f"{body}{STEM}.stem.") for name in names):
         return "stages"

@@ -1,7 +1,7 @@
 """vit-pytorch's `ViT` and `SimpleViT`: a `state_dict` in a `.safetensors` file.
 
-The tensors show neither the number of heads nor the shape of a patch. They must come from the caller, from the metadata
-of `save_checkpoint`, or from a `config.json` with the constructor's arguments.
+The number of heads and the shape of a patch cannot be inferred from the tensors. Both facts must come from the caller,
+from the metadata of `save_checkpoint`, or from a `config.json` with the constructor's arguments.
 
 References:
     - [vit-pytorch](https://github.com/lucidrains/vit-pytorch), `vit.py` and `simple_vit.py`

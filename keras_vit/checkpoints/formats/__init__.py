@@ -89,7 +89,7 @@ def _open_file(path: str) -> TensorSource:
         raise CheckpointError(f"{path} is an empty archive. Fetch it again.")
     raise CheckpointError(
         f"{path} is not a supported checkpoint (.npz, .safetensors, .keras, .weights.h5). Its first bytes are "
-        f"{head[:8]!r}. If it was downloaded, it may be an error page or a Git LFS pointer."
+        f"{head[:8]!r}. A downloaded file may be an error page or a Git LFS pointer."
     )
 
 

@@ -1,10 +1,10 @@
 """`.safetensors` checkpoints, including sharded checkpoints.
 
-The `safetensors` package reads them. It checks sizes and offsets, but it accepts headers of 100 MB and duplicate names,
-so this module checks headers first. The package also maps files into memory. Before each read, this module therefore
-refuses a file whose size has changed.
+The `safetensors` package reads the files. The package checks sizes and offsets, but accepts headers of 100 MB and
+duplicate names, so this module checks headers first. The package also maps files into memory. Before each read, this
+module therefore refuses a file whose size has changed.
 
-For writing, the package would need all tensors in memory. This module writes them one at a time instead.
+For writing, the package would need all tensors in memory. This module instead writes one tensor at a time.
 """
 
 import json

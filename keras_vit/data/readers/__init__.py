@@ -95,7 +95,10 @@ def read_alike(first: str, second: str) -> bool:
 
 
 def exists(spec: str) -> bool:
-    """Return whether the file or folder of a source exists, or its pattern matches a file. True if it is not local."""
+    """Return whether the file or folder of a source exists, or its pattern matches a file.
+
+    True if the source is not local.
+    """
     kind, location, _ = _parts(spec)
     path = _absolute_path(location)
     paths = [path, *shards.expanded(path)]

@@ -109,7 +109,7 @@ def _warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: n
     if len(missing):
         logging.warning(
             "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
-            "A slice takes them in the order of the file.",
+            "A slice takes images in the order of the file.",
             name,
             split,
             len(missing),

@@ -21,7 +21,7 @@ def read(
     classes: mask_folders.Classes = None,
     label_offset: int = 0,
 ) -> DataSet:
-    """Return the images of a folder with one subfolder per class, or with `train`, `val` and `test` of that form.
+    """Return the images of a folder with one subfolder per class, or with such folders in `train`, `val` and `test`.
 
     If there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
     With `masks`, a folder with a mask for each image, there are no class folders. `classes` are the classes of the

@@ -60,7 +60,7 @@ def _read(name: str, location: str, prefix: str, class_names: Sequence[str] | No
 
 
 def _array(path: str, dimensions: int, labels: int | None = None) -> np.ndarray:
-    """Read an array. Its shape must match the size of the file and the number of labels."""
+    """Read an array, whose shape must match the size of the file and the number of labels."""
     size = tf.io.gfile.stat(path).length
     try:
         with tf.io.gfile.GFile(path, "rb") as raw:

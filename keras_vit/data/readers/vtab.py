@@ -107,9 +107,8 @@ def tfds_splits(task: Task, counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def read(location: str, data_dir: str | None = None, manual_dir: str | None = None, download: bool = False) -> DataSet:
-    """Return a task, such as `"clevr_count"`.
-
-    Its splits are "train800", "val200", "train800val200", "trainval" and "test".
+    """Return a task, such as `"clevr_count"`, with the splits "train800", "val200", "train800val200", "trainval" and
+    "test".
     """
     task = TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
     name = f"vtab:{location}"

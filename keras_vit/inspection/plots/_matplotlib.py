@@ -30,7 +30,7 @@ _STYLE = {
 
 
 def require_matplotlib() -> Any:
-    """Return the module `matplotlib.figure`. Unlike `pyplot`, it has no global state.
+    """Return the module `matplotlib.figure`. Unlike `pyplot`, a `Figure` has no global state.
 
     Raises:
         ImportError: If matplotlib is not installed. The message contains the command to install it.

@@ -56,8 +56,8 @@ class Distillation(Classification):
 def divergence(logits: Any, targets: Any, temperature: float = 1.0) -> Any:
     """Return the Kullback-Leibler divergence between the probabilities of `targets` and of `logits`.
 
-    Both arguments are logits `[..., classes]`. The result is float32 `[...]`, in nats, and is multiplied by the square
-    of the temperature.
+    `targets` and `logits` are logits `[..., classes]`. The result is float32 `[...]`, in nats, and is multiplied by the
+    square of the temperature.
     """
     shares = ops.softmax(ops.cast(targets, "float32") / temperature, axis=-1)
     entropy = optim.cross_entropy(ops.cast(targets, "float32") / temperature, shares)

@@ -76,5 +76,5 @@ class MAE(Task):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]
 
     def _mean(self, of_patch, removed):
-        """Return the mean over the removed patches, `[b]`. Their number is the same for all images."""
+        """Return the mean over the removed patches, `[b]`, whose number is the same for all images."""
         return ops.sum(of_patch * removed, axis=1) / self.config.num_hidden

@@ -95,5 +95,5 @@ class MaskedPatch(Task):
         return colors[:, :, rows][:, :, :, columns]
 
     def _mean(self, of_patch, corrupted):
-        """Return the mean over the corrupted patches, `[b]`. Their number is the same for all images."""
+        """Return the mean over the corrupted patches, `[b]`, whose number is the same for all images."""
         return ops.sum(of_patch * corrupted, axis=1) / self.config.num_hidden

@@ -12,7 +12,10 @@ from keras_vit.training.state import BaseState
 
 
 class TrainState(BaseState):
-    """See `BaseState`. Create it in the scope of the strategy. `zeros` creates the initial slots and averages."""
+    """See `BaseState`.
+
+    Create the state in the scope of the strategy. `zeros` creates the initial slots and averages.
+    """
 
     def __init__(
         self,

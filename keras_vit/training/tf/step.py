@@ -20,7 +20,7 @@ class TrainStep:
     """Training step: a function of (batch, step) that runs in each replica and updates the variables of the state.
 
     The step uses the gradient of the mean loss over the global batch, independently of the number of replicas and
-    micro-batches: each replica divides the loss of its examples by the size of the global batch, and the gradients are
+    micro-batches. Each replica divides the loss of its examples by the size of the global batch. The gradients are
     summed over the replicas before they are clipped. `inputs` maps (batch, step, replica) to the values of the task;
     see `device_preprocessing`.
     """
@@ -128,7 +128,7 @@ class TrainStep:
 
 
 def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
-    """Return a function that runs a number of steps in every replica, in one compiled loop."""
+    """Return a function that runs several steps on every replica in one compiled loop."""
     # Autograph converts the loop below. Converting the step would take longer than tracing it.
     one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
