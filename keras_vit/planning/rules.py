@@ -109,7 +109,7 @@ def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     if few and recipe.adapt == "head":
         return {"data.pp_train": f"decode|resize({size})|flip_lr|{values}"}, "few images for the head, so whole ones"
     crop = f"decode|inception_crop({size}{', 50' if few else ''})|flip_lr"  # percent of the area of an image
-    if recipe.model.checkpoint is not None or facts.labels == "mask":
+    if few or recipe.model.checkpoint is not None or facts.labels == "mask":
         reason = "few images, so crops of half of the area or more" if few else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason
     mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.labels == "class" else {}

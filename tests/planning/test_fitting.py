@@ -68,17 +68,18 @@ def test_a_batch_divides_among_the_devices():
     assert chosen("batch", labels="mask")["data.batch_size"] == 16
 
 
-def test_only_images_learned_from_scratch_are_mixed():
+def test_only_many_images_learned_from_scratch_are_mixed():
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 50)|flip_lr|value_range(-1, 1)"}
     head = recipes.replace(PRETRAINED, {"adapt": "head"})
     assert chosen("augmentation", recipe=head) == {"data.pp_train": "decode|resize(224)|flip_lr|value_range(-1, 1)"}
     assert "inception_crop(224)" in chosen("augmentation", recipe=head, images=20_000)["data.pp_train"]
     assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
-    assert chosen("augmentation", recipe=scratch)["data.mixup"] > 0 and "randaug" in str(
-        chosen("augmentation", recipe=scratch)
-    )
-    assert set(chosen("augmentation", recipe=scratch, labels="values")) == {"data.pp_train"}  # mixing is for classes
+    assert chosen("augmentation", recipe=scratch, images=19_999) == chosen("augmentation")
+    many = chosen("augmentation", recipe=scratch, images=20_000)
+    assert many["data.mixup"] > 0 and many["label_smoothing"] > 0 and "|randaug(" in many["data.pp_train"]
+    many = chosen("augmentation", recipe=scratch, images=20_000, labels="values")
+    assert set(many) == {"data.pp_train"}  # mixing is for classes
 
 
 @pytest.mark.parametrize(
