@@ -39,8 +39,8 @@ def summary(seconds: dict[str, float]) -> str:
     total = sum(seconds.values())
     others = {name: taken for name, taken in seconds.items() if not any(part in name for part in PRODUCTS)}
     longest = sorted(others.items(), key=lambda item: -item[1])[:LISTED]
-    listed = ", ".join(f"{name} {100 * taken / total:.1f} %" for name, taken in longest)
-    return f"{100 * sum(others.values()) / total:.0f} % outside products: {listed}"
+    listed = ", ".join(f"{name} {100 * taken / total:.1f}%" for name, taken in longest)
+    return f"{100 * sum(others.values()) / total:.0f}% outside products: {listed}"
 
 
 def seconds_by_operation(folder: str) -> dict[str, float]:

@@ -137,7 +137,7 @@ def test_a_profile_counts_each_operation_once(tmp_path, monkeypatch):
     (tmp_path / "run" / "host.xplane.pb").write_bytes(space.SerializeToString())
     seconds = step_profile.seconds_by_operation(str(tmp_path))
     assert seconds == {"MatMul": 4, "Mul": 2, "XLA": 3}
-    assert step_profile.summary(seconds) == "56 % outside products: XLA 33.3 %, Mul 22.2 %"
+    assert step_profile.summary(seconds) == "56% outside products: XLA 33.3%, Mul 22.2%"
 
 
 def test_versions_are_pinned():
