@@ -56,12 +56,7 @@ class Row:
         return dataclasses.replace(self, work={**self.work, "folder": str(folder)})
 
     def systems(self, python_of: Callable[[str], str], root: Path = interleaved.ROOT) -> list[interleaved.System]:
-        """Return the systems to run.
-
-        Args:
-            python_of: Function from the name of an environment to its interpreter.
-            root: Checkout of this package to measure.
-        """
+        """Return the systems to run, with the interpreter of each environment, and this package's checkout `root`."""
         variants = {self.system: {"system": self.system}} if self.system else {}
         systems = []
         for name, changes in {**variants, **self.variants}.items():
@@ -83,10 +78,7 @@ class Row:
         return interleaved.worker("machine", script, python=python_of("timm"), work=fields, root=None)
 
     def operations(self, system: str) -> float | None:
-        """Return the operations of a step according to the planner, or None if they are unknown.
-
-        The number is the same for all systems of a row, even if a system skips or repeats some operations.
-        """
+        """Return the operations of a step, by the planner, for all systems of a row; None if they are unknown."""
         work = {**self.work, **self.variants.get(system, {})}
         times = {"inference": 2, "training": 6}.get(work.get("task", "inference"))
         if self.worker not in ("models.py", "one_image.py", "saved_model.py", "tflite.py") or times is None:

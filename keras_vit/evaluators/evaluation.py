@@ -86,19 +86,13 @@ class Context:
     def open_fitting(
         self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
     ) -> Split:
-        """Open a split.
-
-        Raises:
-            ValueError: If the images do not fit the predictor, the kind of the labels is not in `label_kinds`, or
-                `outputs` is not empty and lacks the output of the predictor.
-        """
+        """Open a split whose images, kind of labels and outputs fit the predictor. Otherwise raise a ValueError."""
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
             model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
             raise ValueError(
                 f"Expected labels of the kind {' or '.join(map(repr, label_kinds))}{model}. Received: {source!r} with "
-                f"labels of the kind {opened.label_kind!r}, and a model whose output is {self.output!r}. Choose an "
-                "evaluator for this model and these data."
+                f"labels of the kind {opened.label_kind!r}, and the output {self.output!r}. Choose another evaluator."
             )
         expected = self.image_shape
         if opened.image_shape is None:
