@@ -41,7 +41,7 @@ def sections(classes: Classes | None) -> str:
         return html.card("Recall per class", accuracy_help, _accuracies(classes), "wide")
     if len(classes.names) <= _MAX_MATRIX:
         title, content = "Confusion matrix", _matrix(classes, classes.confusion)
-        help_text = "Each row is a true class and each column a predicted class. Mistakes are off the diagonal."
+        help_text = "Each row is a true class and each column a predicted class. Entries off the diagonal are mistakes."
         help_text += " Numbers are percentages of the pixels of a row." if classes.of_pixels else ""
     else:
         title, content = "Most frequent confusions", _pairs(classes, classes.confusion)

@@ -2,7 +2,7 @@
 
 one_device     one accelerator, or the CPU
 data_parallel  shards the batch, and copies everything else to each device
-fsdp           shards the batch, and every large weight with its optimizer slots and average
+fsdp           shards the batch, and every large weight with its optimizer slots and average, over one or several axes
 auto           data_parallel on several devices, otherwise one_device
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-AXIS = "devices"  # name of the only axis of the mesh
 MIN_PART = 1024  # elements; TPUs pad to tiles of 8 x 128, so that smaller parts would not save memory
 
 
@@ -35,9 +34,12 @@ class Devices:
 
     def __init__(self, devices: Sequence[Any] | None = None, fsdp: bool = False, min_part: int = MIN_PART):
         self.fsdp, self.min_part = fsdp, min_part
-        self.mesh = Mesh(np.asarray(jax.devices() if devices is None else devices), (AXIS,))
+        all_devices = np.asarray(jax.devices() if devices is None else devices)
+        factors = _prime_factors(all_devices.size)
+        self.axes = tuple(f"devices_{number}" for number in range(len(factors)))
+        self.mesh = Mesh(all_devices.reshape(factors), self.axes)
         self.whole = NamedSharding(self.mesh, PartitionSpec())
-        self.rows = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        self.rows = NamedSharding(self.mesh, PartitionSpec(self.axes))
         self.count, self.kind = self.mesh.size, self.mesh.devices.flat[0].platform
         self.processes = len({device.process_index for device in self.mesh.devices.flat})
 
@@ -47,13 +49,21 @@ class Devices:
         return jax.process_index() == 0
 
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of a weight of this shape. `fsdp` shards the longest axis that divides evenly."""
-        count = self.mesh.size
-        if self.fsdp and count > 1 and np.prod(shape, dtype=np.int64) >= self.min_part * count:
-            for axis in sorted(range(len(shape)), key=lambda axis: -shape[axis]):
-                if shape[axis] % count == 0:
-                    return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, AXIS))
-        return self.whole
+        """Return the sharding of a weight of this shape.
+
+        `fsdp` shards the longest axis that the number of devices divides. If there is none, it shards several axes. For
+        256 devices, it shards `[1408, 6144]` in 256 parts of the second axis, and `[1408, 16, 88]` in 128 x 2 parts.
+        """
+        if not self.fsdp or np.prod(shape, dtype=np.int64) < self.min_part * self.count:
+            return self.whole
+        order = sorted(range(len(shape)), key=lambda axis: (shape[axis] % self.count > 0, -shape[axis]))
+        parts: list[list[str]] = [[] for _ in shape]
+        sizes = list(shape)
+        for name, factor in self.mesh.shape.items():
+            if (axis := next((axis for axis in order if sizes[axis] % factor == 0), None)) is not None:
+                parts[axis].append(name)
+                sizes[axis] //= factor
+        return NamedSharding(self.mesh, PartitionSpec(*(tuple(names) or None for names in parts)))
 
     def description(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Return shape, dtype and sharding of a weight."""
@@ -95,6 +105,16 @@ class Devices:
         way = ("fsdp" if self.fsdp else "data parallel") if count > 1 else "one device"
         processes = f" in {self.processes} processes" if self.processes > 1 else ""
         return f"JAX, {count} {kind}{processes}, {way}"
+
+
+def _prime_factors(number: int) -> list[int]:
+    """Return the prime factors in ascending order."""
+    factors = []
+    for factor in range(2, number + 1):
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+    return factors or [1]
 
 
 class Batches:

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.training import tasks
-from keras_vit.training.jax.devices import AXIS, Devices
+from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.seeds import SeedScope, seed_states
 
@@ -121,7 +121,7 @@ class TrainStep:
     def _micro_batches(self, values):
         """Reshape `[b, ...]` to `[m, b / m, ...]`. A micro-batch is every m-th row, with rows of every device."""
         values = values.reshape([-1, self.recipe.optim.accumulation_steps, *values.shape[1:]])
-        sharding = NamedSharding(self.devices.mesh, PartitionSpec(None, AXIS))
+        sharding = NamedSharding(self.devices.mesh, PartitionSpec(None, self.devices.axes))
         return jax.lax.with_sharding_constraint(jnp.moveaxis(values, 1, 0), sharding)
 
     def _sharded(self, gradients: list) -> list:
