@@ -46,7 +46,7 @@ from tests.training import linear_probe, masked, reference, toy, worlds
 from tests.training.trajectories import error
 
 CLASSES, BATCH, SIZE = 8, 16, tiny.SIZES["image_size"]
-EIGHT = create_devices(virtual_devices=8).mesh.devices.tolist()
+EIGHT = create_devices(virtual_devices=8).mesh.devices.flatten().tolist()
 NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.2}
 
 
