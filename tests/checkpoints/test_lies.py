@@ -292,7 +292,7 @@ def test_numbers_in_the_names_of_keras_files(name, tmp_path):
 
 def test_one_byte(tmp_path):
     (tmp_path / "x").write_bytes(b"\x80")
-    refused(tmp_path / "x", "no checkpoint")  # was an IndexError
+    refused(tmp_path / "x", "not a supported checkpoint")  # was an IndexError
 
 
 def test_no_patch_embedding(tmp_path):

@@ -52,7 +52,7 @@ def test_truncated_files_and_error_pages(tmp_path):
         for size in (0, 1, 7, 100, len(data) // 2, len(data) - 1):
             path = tmp_path / "model"
             path.write_bytes(data[:size])
-            refused(path, "truncated|damaged|empty|complete|no checkpoint")
+            refused(path, "truncated|damaged|empty|complete|not a supported checkpoint")
     path.write_text("<html>404 Not Found</html>")
     refused(path, "error page")
     path.write_text('{"error": "not found"}')
@@ -106,7 +106,7 @@ def member(shape, dtype="<f4", data=b""):
 @pytest.mark.parametrize(
     "content,message",
     [
-        (member("(10000000000, 10000000000)"), "holds 0 bytes"),
+        (member("(10000000000, 10000000000)"), "has 0 bytes"),
         (member("(-4, 4)"), "no plain .npy header"),
         (member("(4,) + open('/etc/passwd')"), "no plain .npy header"),
         (member("(4,)", "<c8", b"\0" * 32), "only real numbers"),
@@ -155,7 +155,7 @@ def write_safetensors(path, header, data=b""):
     [
         (b'{"a": {"dtype": "F32"', b"", "not valid JSON"),
         (b'{"a": 1, "a": 2}', b"", "twice"),
-        (b"[" * 50_000 + b"]" * 50_000, b"", "no checkpoint"),
+        (b"[" * 50_000 + b"]" * 50_000, b"", "not a supported checkpoint"),
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"", "not valid JSON"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, bytes(4), "damaged"),
         ({"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4 * 10**18]}}, b"", "truncated|no valid"),
@@ -184,7 +184,7 @@ def test_a_file_that_is_cut_while_it_is_open(tmp_path):
 def test_giant_safetensors_header(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", 2**62) + b"{" + bytes(100))
-    refused(path, "no checkpoint|complete")
+    refused(path, "not a supported checkpoint|complete")
 
 
 def test_configurations_do_not_size_missing_weights(tmp_path):

@@ -36,11 +36,11 @@ def write_npz(path, **members):
 
 
 NPZ = {
-    "labels of no bytes in many columns": ({"labels": header((3, 2**28), "|V0")}, r"labels.npy.*tells of \|V0"),
-    "labels of no bytes": ({"labels": header((3,), "|S0")}, r"labels.npy.*tells of \|S0"),
-    "images of no bytes": ({"images": header((MANY, 4, 4), "|V0")}, r"images.npy.*tells of \|V0"),
-    "names of no bytes": ({"class_names": header((MANY,), "<U0")}, "class_names.npy.*tells of <U0"),
-    "another array of no bytes": ({"extra": header((MANY,), "<U0")}, "extra.npy.*tells of <U0"),
+    "labels of no bytes in many columns": ({"labels": header((3, 2**28), "|V0")}, r"labels.npy.*header states \|V0"),
+    "labels of no bytes": ({"labels": header((3,), "|S0")}, r"labels.npy.*header states \|S0"),
+    "images of no bytes": ({"images": header((MANY, 4, 4), "|V0")}, r"images.npy.*header states \|V0"),
+    "names of no bytes": ({"class_names": header((MANY,), "<U0")}, "class_names.npy.*header states <U0"),
+    "another array of no bytes": ({"extra": header((MANY,), "<U0")}, "extra.npy.*header states <U0"),
     "more columns than classes can be": (
         {"labels": header((3, 2**21)) + bytes(3 * 2**21)},
         r"at most 1,048,576.*'labels'",

@@ -23,6 +23,7 @@ OTHERS = {
     "help",
     "helpshort",
     "helpfull",
+    "dereference",  # of tar
     "query",
     "only",
     "tint",
