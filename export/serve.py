@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:
         raise ValueError(
-            f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}. Give another --port."
+            f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}. Pass another --port."
         ) from error
     # uvicorn raises its signal again after it has ended. Python's own exit would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def examples_of(card: ModelCard) -> dict[str, bytes]:
-    """Return some of the images that the model was evaluated on; none if the data are not on this machine."""
+    """Return some of the evaluation images, or an empty dictionary if the data are not on this machine."""
     source = card.recipe_data.get("source", "")
     if source.startswith(LOCAL) and "://" not in source:
         with contextlib.suppress(OSError, ValueError):

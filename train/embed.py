@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     with _lock.locked(folder, "--output"):
         try:
             if os.path.exists(output):
-                raise FileExistsError(f"--output={output} exists and is not overwritten. Give another name.")
+                raise FileExistsError(f"--output={output} exists and is not overwritten. Choose another name.")
             names, features = collect(folder, paths)
             write(output, names, features)
             complete = True
@@ -121,7 +121,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     if different:
         raise ValueError(
             f"{folder!r} contains the features of an interrupted call with other values of: {', '.join(different)}. "
-            "Remove it to start again, or give another --output."
+            "Remove it to start again, or pass another --output."
         )
     if parts_in(folder):
         logging.info("Resuming from %s", folder)

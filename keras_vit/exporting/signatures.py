@@ -20,7 +20,7 @@ EXTRA_SIGNATURES = ("features", "attention")
 
 
 def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf.types.experimental.ConcreteFunction]:
-    """Trace the signatures of an artifact, which does not need the backward passes of kernels."""
+    """Trace the signatures of an artifact, without the backward passes of kernels."""
     with kernels.plain():
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)

@@ -115,7 +115,7 @@ class CheckpointStore:
             kept = f"The checkpoint of step {step_of(whole)} is intact." if whole else "There is no older checkpoint."
             raise StorageError(
                 f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
-                "Free some space or give another --workdir, then start again."
+                "Free some space or pass another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
         for known in saved_steps(directory):  # later steps are torn, because the run resumed before them
@@ -150,7 +150,7 @@ def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple
         there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
         raise CheckpointMismatch(
             f"Checkpoint {path} does not fit this recipe: {wrong[0]!r} is {there} in the checkpoint and {here} in the "
-            f"recipe, and {len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the "
+            f"recipe, and {len(wrong) - 1} more arrays differ. Pass another --workdir to start a new run, or the "
             "recipe with which this run was started."
         )
 

@@ -86,7 +86,7 @@ def fetch(address: str, place: str) -> str:
 
 
 def pinned(address: str, path: str) -> str:
-    """Return the address with the downloaded commit, or as it is if `path` is not in the hub's cache."""
+    """Return an address pinned to the downloaded commit, or unchanged if `path` is not in the hub's cache."""
     name = _NAME.fullmatch(address)
     commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
     assert name is not None

@@ -137,7 +137,7 @@ def pretraining(
     mixup: float = 0.0,
     **fields: Any,
 ) -> recipes.Recipe:
-    """Return the recipe of a pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
+    """Return a recipe for pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
 
     Args:
         dataset: `"imagenet2012"` or `"imagenet21k"`.
