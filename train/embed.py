@@ -177,7 +177,7 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     chosen = paths[start : start + flags.FLAGS.part_size]
     prepare = preparation.image_function(predictor.card.preprocess)
     compute = predictor.patch_features if flags.FLAGS.dense else predictor.features
-    what = f"Features from image {start + 1:,} on"
+    what = f"Features, starting with image {start + 1:,}"
     for begin in track(range(0, len(chosen), flags.FLAGS.batch_size), what, unit="batches"):
         batch = {}
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:

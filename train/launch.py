@@ -142,7 +142,7 @@ def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def check_flags(place: str | None) -> None:
-    """Raise a ValueError if no place is given, or if a flag belongs to another place."""
+    """Raise a ValueError if `--on` is missing, or if a flag belongs to another value of `--on`."""
     if not place:
         raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
     options = flags.FLAGS

@@ -184,7 +184,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that is smaller than the blocks that its names describe, before the model is built."""
+    """Refuse a file with fewer weights than its blocks need, before the model is built."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:

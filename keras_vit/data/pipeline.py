@@ -4,7 +4,7 @@ A training batch is a pure function of the source, the seed and the global step.
 `p = s * batch_size + r`. The position determines the example and the random numbers of its augmentation. The example
 follows from a permutation per epoch, which is computed and not stored. A run can therefore resume at any step without
 delay, and with the same images as an uninterrupted run. The global batch does not depend on the number of workers:
-worker `i` of `S` reads the rows from `i * batch_size / S` on.
+worker `i` of `S` reads the rows that start at `i * batch_size / S`.
 """
 
 from collections.abc import Callable, Iterator

@@ -155,7 +155,7 @@ class ServingModule(tf.Module):
 
 
 def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Replace the rows of invalid images by zeros or empty strings."""
+    """Replace the rows of invalid images with zeros or empty strings."""
 
     def blank(value):
         rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]

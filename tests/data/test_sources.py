@@ -102,7 +102,7 @@ def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.sort(y))
     with caplog.at_level("WARNING", logger="absl"):
         data.open_source(f"npz:{tmp_path}/a.npz", "train[:50%]")
-    assert "no example of 2 of the 4 classes" in caplog.text
+    assert "no examples of 2 of the 4 classes" in caplog.text
 
 
 @pytest.mark.parametrize(
