@@ -31,7 +31,7 @@ class Context:
     Attributes:
         predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
         open_split: Function from a source, a split and a preprocessing string to a `Split`, see `opener`.
-        source: Source for evaluators without a source of their own.
+        source: Source for evaluators without their own source.
         train_split: Split for training classifiers on features.
         eval_split: Split for testing.
 
