@@ -86,7 +86,7 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
         lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
         lines += _with_nearest(report.unexpected, report.missing)
     lines += [f"({note})" for note in report.notes]
-    lines.append("Pass strict=False to load what fits and get this report back.")
+    lines.append("Pass strict=False to load the matching tensors and get this report.")
     return "\n".join(lines)
 
 

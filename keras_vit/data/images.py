@@ -132,7 +132,7 @@ def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file may have an Exif block. If not, the slow search is skipped."""
+    """Return whether a file may have an Exif block. Without Exif, the slow search is skipped."""
 
     def in_jpeg():
         head = headers.read(encoded, 0, 22)

@@ -64,7 +64,7 @@ def train_batches(
         each row. A source of masks has `"mask": int32 [b, H, W]` instead of the label.
 
     Raises:
-        ValueError: If the preprocessing does not produce images of one size, or an argument is out of range.
+        ValueError: If the preprocessing does not produce images of a fixed size, or an argument is out of range.
 
     Example:
         >>> source = open_source("digits")
@@ -133,7 +133,7 @@ def eval_batches(
         Dataset of `{"image", "label" or "mask", "valid": float32 [b]}`.
 
     Raises:
-        ValueError: If the preprocessing is random or does not produce images of one size.
+        ValueError: If the preprocessing is random or does not produce images of a fixed size.
 
     Example:
         >>> source = open_source("digits", "test")

@@ -63,7 +63,7 @@ class ServingModule(tf.Module):
         return {**_blank_invalid(self.classify_tensor(images), valid), "valid": valid}
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Run on decoded images of one size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
+        """Run on decoded images of the same size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
         prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
         outputs = self.classify_tensor(prepared)
         if self._card.output == "mask":

@@ -93,7 +93,7 @@ class CheckpointStore:
             logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", prefix, problem)
         if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
-                f"None of the checkpoints in {self.directory} is whole: {', '.join(prefixes)}. Repair the disk, or "
+                f"None of the checkpoints in {self.directory} is complete: {', '.join(prefixes)}. Repair the disk, or "
                 "delete the directory to start from the beginning."
             )
         return None  # there is at most an unfinished first checkpoint
@@ -286,7 +286,7 @@ def remove(prefix: str) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Delete temporary files of unfinished checkpoints, which a killed process leaves."""
+    """Delete temporary files that killed processes left of unfinished checkpoints."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 

@@ -165,7 +165,7 @@ class Workers:
         failed = {index: code for index, code in self.ended.items() if code}
         if not failed:
             return 0, "training is complete"
-        # After the end of a worker, JAX ends the other workers by SIGABRT.
+        # After the end of a worker, JAX aborts the other workers (SIGABRT).
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]

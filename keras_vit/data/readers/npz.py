@@ -53,7 +53,7 @@ def read(
     found = [_read(location, key) for _, key in pairs.values()]
     found = [part[:, 0] if part.shape[1:] == (1,) else part for part in found]
     if len({(shapes[key][1:], part.shape[1:]) for (key, _), part in zip(pairs.values(), found, strict=True)}) > 1:
-        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
+        raise ValueError(f"All splits of {location} must have images and labels of the same shape. Received: {shapes}.")
     labels = np.concatenate(found)
     origin = lambda index: f"image {index} of {name}"  # noqa: E731
     if values is not None:
