@@ -127,7 +127,7 @@ def _fetch_file(path: str) -> str:
         mirror = os.environ.get(MIRROR_VARIABLE)
         mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"the directory that you set in {MIRROR_VARIABLE}"
         raise OSError(
-            f"Could not download {url} ({error}). Without a network, put a copy of the file at {target}, or into "
+            f"Could not fetch {url} ({error}). Without a network, put a copy of the file at {target}, or into "
             f"{mirror} as {path}."
         ) from error
     return str(target)
