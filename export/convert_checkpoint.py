@@ -34,7 +34,7 @@ flags.DEFINE_string("dtype", "float32", "Dtype of the weights: float32, bfloat16
 flags.DEFINE_string("naming", None, "Naming scheme of the tensors, if the format has several; see save_checkpoint.")
 flags.DEFINE_boolean("stacked", None, "big_vision: whether to stack the blocks, as its scan=True does.")
 flags.DEFINE_list("image_size", [], "SIZE or HEIGHT,WIDTH of the images. Position embeddings are resized to this size.")
-flags.DEFINE_string("method", None, "Resizing of position embeddings: reference, bilinear, bicubic or antialiased.")
+flags.DEFINE_string("method", None, "How to resize position embeddings: reference, bilinear, bicubic or antialiased.")
 flags.DEFINE_list("grid", [], "HEIGHT,WIDTH of the position table in patches, if SRC does not state it.")
 flags.DEFINE_integer("num_heads", None, "Number of attention heads, if SRC does not state it.", 1)
 flags.DEFINE_string("prefix", None, "Prefix of the model to convert, such as params/ema/, if SRC has several models.")

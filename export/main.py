@@ -32,7 +32,7 @@ flags.DEFINE_enum(
     "format",
     None,
     ["saved_model", "tflite", "onnx", "openvino"],
-    "Format; chosen by the extension of --output if not given.",
+    "Format; by default chosen by the extension of --output.",
 )
 PRECISIONS = ["float32", "mixed_bfloat16", "float16", "weight_only_int8", "dynamic_int8", "int8", "int16x8"]
 flags.DEFINE_enum(

@@ -13,7 +13,7 @@ server also has /healthz, /readyz, /metrics and the paths of TF Serving's REST A
 clients without TF Serving.
 
 This is a development server without batching, authentication or encryption. Use TensorFlow Serving for production. The
-server listens at localhost; put a proxy in front of it before you open it to others with --host. The first response of
+server listens on localhost; put a proxy in front of it before you open it to others with --host. The first response of
 a model in bfloat16 takes more time and memory than later responses. A request may have 64 MiB, 400 images and 100
 million pixels; docs/serving.md lists all bounds.
 
@@ -36,7 +36,7 @@ LOCAL = ("folder:", "manifest:", "digits")  # sources that are not downloaded
 
 common_flags.define_model_flags("Directory of a SavedModel's versions, run, .keras file, checkpoint or artifact.")
 flags.DEFINE_string("name", None, "Name of the model in requests; by default the name of the directory or file.")
-flags.DEFINE_string("host", "localhost", "Address to listen at; 0.0.0.0 makes it reachable from other machines.")
+flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0 makes it reachable from other machines.")
 flags.DEFINE_integer("port", 8501, "Port to listen on; 0 for any free port.", 0, 65535)
 flags.DEFINE_float("grace_seconds", 30.0, "Time in which running requests must finish after SIGTERM.", 1.0)
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         rest_server = server.RestServer(model, options.host, options.port, limits)
     except OSError as error:
         raise ValueError(
-            f"Cannot listen at --host={options.host} --port={options.port}: {error.strerror}. Give another --port."
+            f"Cannot listen on --host={options.host} --port={options.port}: {error.strerror}. Pass another --port."
         ) from error
     # uvicorn raises its signal again after it has ended. Python's own exit would wait for threads that still compute.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def examples_of(card: ModelCard) -> dict[str, bytes]:
-    """Return some of the images that the model was evaluated on; none if the data are not on this machine."""
+    """Return some of the evaluation images, or an empty dictionary if the data are not on this machine."""
     source = card.recipe_data.get("source", "")
     if source.startswith(LOCAL) and "://" not in source:
         with contextlib.suppress(OSError, ValueError):

@@ -20,7 +20,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_export_flags(num_images=256)
 flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file to verify.")
-flags.DEFINE_string("split", None, "Split of the data; the run's evaluation split if not given.")
+flags.DEFINE_string("split", None, "Split of the data; by default the run's evaluation split.")
 flags.DEFINE_float(
     "max_difference",
     None,

@@ -20,7 +20,7 @@ def nearest(value: str, choices: Iterable[object]) -> str:
 
 
 def described(value: object) -> str:
-    """Describe a value for a message by its shape, keys, length or type. Short values are shown as they are."""
+    """Describe a value for a message by its shape, keys, length or type. Short values are shown in full."""
     kind = type(value).__name__
     if isinstance(value, dict):
         return f"{kind} with the keys {list(value)}"

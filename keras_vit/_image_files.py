@@ -78,7 +78,7 @@ class Tree:
     """Visible regular files and folders below a root, without links that could repeat files.
 
     Attributes:
-        skipped: Skipped files that are not regular, such as pipes, and skipped links. Links are skipped if they lead to
+        skipped: Skipped links, and skipped files that are not regular, such as pipes. Links are skipped if they lead to
             folders in the tree, to a parent folder of the link or of the tree, or to top-level folders such as `/usr`.
         system: Names of the folders in `SYSTEM` that were found and skipped.
     """

@@ -50,7 +50,7 @@ def copy_of(address: str, kind: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Replace the paths of local copies in a text by the addresses that they were copied from."""
+    """Replace the paths of local copies in a text with the addresses that they were copied from."""
     place = os.path.join(cache_directory(), "buckets", "")
     return re.sub(rf"{re.escape(place)}\w+/(gs|s3)/", r"\1://", text) if place in text else text
 
@@ -63,7 +63,7 @@ def make_directory(path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[str]:
-    """Yield a temporary path, and replace the file at `path` by it in one step.
+    """Yield a temporary path, and atomically replace `path` with the file written there.
 
     Readers see either the old or the new content. The content is on the disk before the file gets its name. The
     permissions of an existing file are kept, and symbolic links are followed. Temporary files of killed processes are
@@ -210,7 +210,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def one_line(text: object) -> str:
-    """Replace line breaks and other control characters in a text by spaces."""
+    """Replace line breaks and other control characters in a text with spaces."""
     return " ".join("".join(char if char.isprintable() else " " for char in str(text)).split())
 
 

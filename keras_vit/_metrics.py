@@ -10,7 +10,7 @@ from keras_vit import _numbers
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number that a training or an evaluation reports.
+    """A number that training or an evaluation reports.
 
     Attributes:
         name: Name, such as `"accuracy"`.

@@ -60,7 +60,7 @@ class StopRequest:
         return None if self._number is None else name_of(self._number)
 
     def defer(self, what: str = "the current step or evaluation", seconds: float = 0.0) -> None:
-        """Only record signals from now on. `what` is the work to finish first, and `seconds` its estimated duration."""
+        """Only record later signals. `what` is the work to finish first, and `seconds` its estimated duration."""
         self._what, self._ends = what, time.monotonic() + seconds
         self._deferred, self._safe = True, False
         self.listen()

@@ -207,7 +207,7 @@ class _Copy:
     def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
         """Return True if the owner does not renew its ownership within three minutes.
 
-        Raise an error if the owner renews it.
+        Raises an error if the owner renews its ownership.
         """
         owner, deadline = f"process {other.get('process')} on {other.get('host')}", time.monotonic() + _lock.SILENCE
         with Progress(f"Checking whether {owner} still writes to {self.address}"):

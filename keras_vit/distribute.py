@@ -169,7 +169,7 @@ def check_tf_config() -> None:
     """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong."""
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
-        "the same cluster and another index on each machine"
+        "the same cluster and a different index on each machine"
     )
     text = os.environ.get("TF_CONFIG")
     if not text:

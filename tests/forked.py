@@ -1,4 +1,4 @@
-"""Programs in processes of their own, forked from one that has imported TensorFlow: each saves these seconds."""
+"""Programs in separate processes, forked from one that has imported TensorFlow: each saves these seconds."""
 
 import multiprocessing
 import os

@@ -135,7 +135,7 @@ def test_wheel_works_outside_of_the_checkout(installed, tmp_path):
         "shared = set(flags.FLAGS)\n"
         "for name in commands.PROGRAMS:\n"
         "    assert callable(importlib.import_module(commands.module_of(name)).main), name\n"
-        "    for flag in set(flags.FLAGS) - shared:  # each program has a process of its own elsewhere\n"
+        "    for flag in set(flags.FLAGS) - shared:  # each program has a separate process elsewhere\n"
         "        delattr(flags.FLAGS, flag)\n"
         "from keras_vit.configs import common\n"
     )

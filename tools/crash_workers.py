@@ -5,7 +5,7 @@
 The program trains a small model on the digits once without interruption. Then it trains the same model repeatedly under
 the supervisor of `keras-vit launch --on=local`, which restarts all workers after each kill. The final weights and
 metrics of every run must equal those of the uninterrupted run, bit for bit. The first kill of a run happens during the
-start, the others during the training.
+start, the others during training.
 """
 
 import argparse
@@ -87,7 +87,7 @@ class Kill(NamedTuple):
 def train_and_kill(
     plan: Sequence[Kill], directory: pathlib.Path, backend: str, processes: int, *flags: str, **fields: Any
 ) -> int:
-    """Train to the end under the supervisor, kill workers during the training, and return the number of kills."""
+    """Train to the end under the supervisor, kill workers during training, and return the number of kills."""
     start, done = local.start_worker, list[Kill]()
     starter = Starter(start)
     with mock.patch.object(local, "start_worker", starter):
@@ -103,7 +103,7 @@ def _kill(plan: Sequence[Kill], directory: pathlib.Path, workers: dict[int, Any]
         time.sleep(kill.seconds)
         newest, victim = _newest(directory), workers[kill.worker]
         if victim.poll() is not None:
-            return  # the training is complete
+            return  # training is complete
         victim.kill()
         done.append(kill)
         print(f"killed worker {kill.worker} with the checkpoint of step {newest}", flush=True)

@@ -107,7 +107,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines = [results["source"], " ".join([title.ljust(width)] + [name.rjust(12) for name in splits])]
     for number, name in enumerate(results["class_names"]):
         counts = [split["per_class"][number] for split in splits.values()]
-        mark = "   no example" if not counts[0] else ""
+        mark = "   no examples" if not counts[0] else ""
         lines.append(" ".join([name.ljust(width)] + [f"{count:12,}" for count in counts]) + mark)
     lines.append(" ".join(["all".ljust(width)] + [f"{split['examples']:12,}" for split in splits.values()]))
     if any(split["pixels"] for split in splits.values()):

@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     with _lock.locked(folder, "--output"):
         try:
             if os.path.exists(output):
-                raise FileExistsError(f"--output={output} exists and is not overwritten. Give another name.")
+                raise FileExistsError(f"--output={output} exists and is not overwritten. Choose another name.")
             names, features = collect(folder, paths)
             write(output, names, features)
             complete = True
@@ -121,7 +121,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     if different:
         raise ValueError(
             f"{folder!r} contains the features of an interrupted call with other values of: {', '.join(different)}. "
-            "Remove it to start again, or give another --output."
+            "Remove it to start again, or pass another --output."
         )
     if parts_in(folder):
         logging.info("Resuming from %s", folder)
@@ -177,7 +177,7 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     chosen = paths[start : start + flags.FLAGS.part_size]
     prepare = preparation.image_function(predictor.card.preprocess)
     compute = predictor.patch_features if flags.FLAGS.dense else predictor.features
-    what = f"Features from image {start + 1:,} on"
+    what = f"Features, starting with image {start + 1:,}"
     for begin in track(range(0, len(chosen), flags.FLAGS.batch_size), what, unit="batches"):
         batch = {}
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:

@@ -26,7 +26,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_model_flags()
 common_flags.define_data_flag()
-flags.DEFINE_string("split", None, "Split of the data set; the evaluation split of the run if not given.")
+flags.DEFINE_string("split", None, "Split of the data set; by default the run's evaluation split.")
 flags.DEFINE_multi_string("evaluators", [], "Evaluator, such as 'knn' or 'fewshot(shots=(1, 10))'. May be repeated.")
 flags.DEFINE_integer("batch_size", 64, "Images per call of the model.", 1)
 common_flags.define_on_bad_image_flag()

@@ -1,4 +1,4 @@
-"""Write the file that starts a training on Slurm, Kubernetes or TPU VMs, or train in several local processes.
+"""Write the file that starts a training run on Slurm, Kubernetes or TPU VMs, or train in several local processes.
 
     keras-vit launch digits --on=local --processes=4
     keras-vit launch vit_s16_i1k --on=slurm --workdir=/shared/s16 --nodes=2 --gpus=8
@@ -10,7 +10,7 @@ The first argument is a recipe, as for --config, or a data set. Flags of `keras-
 not listed here follow two dashes: `-- --track=wandb`. Read the file and adapt it to your cluster; nothing is
 submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
-After a preemption, the training is started again and resumes from its run directory, which must be on storage that all
+After a preemption, the run is started again and resumes from its run directory, which must be on storage that all
 hosts share. For Kubernetes and TPU VMs, it may be an address in a bucket, such as gs://my-bucket/runs/s16. Both
 TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
@@ -57,7 +57,7 @@ flags.DEFINE_string("accelerator", None, "jobset, tpu-vm: the type of the TPU sl
 flags.DEFINE_integer("slices", 1, "jobset: number of slices.", 1)
 flags.DEFINE_integer("chips_per_vm", None, "jobset: chips per host, 4 or 8, for a slice of 8 chips.")
 flags.DEFINE_bool("spot", False, "jobset, tpu-vm: use spot TPUs, which cost less and may be preempted.")
-common_flags.define_written_flag("output", "File to write; NAME.sbatch, NAME.yaml or NAME.sh if not given.", schemes=())
+common_flags.define_written_flag("output", "File to write; by default NAME.sbatch, NAME.yaml or NAME.sh.", schemes=())
 flags.DEFINE_bool("overwrite", False, "Replace an existing file with other content.")
 flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
 
@@ -142,7 +142,7 @@ def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def check_flags(place: str | None) -> None:
-    """Raise a ValueError if no place is given, or if a flag belongs to another place."""
+    """Raise a ValueError if `--on` is missing, or if a flag belongs to another value of `--on`."""
     if not place:
         raise ValueError(f"--on is missing: the place to train at, one of {', '.join(PLACES)}.")
     options = flags.FLAGS

@@ -32,7 +32,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
-common_flags.define_written_flag("workdir", "Run directory; a stopped run in it is resumed. runs/NAME if not given.")
+common_flags.define_written_flag("workdir", "Run directory, by default runs/NAME. A stopped run is resumed.")
 flags.DEFINE_bool("change_recipe", False, "Resume even if the recipe or the data of the run have changed.")
 flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBoard.")
 flags.DEFINE_multi_enum(

@@ -22,7 +22,7 @@ from keras_vit.program import common_flags
 
 common_flags.define_output_flag("Folder to write to.")
 flags.DEFINE_enum("set", "digits", ["digits", "shapes"], "Images to write.")
-flags.DEFINE_integer("count", None, "Maximum number of images per split; all if not given.", 1)
+flags.DEFINE_integer("count", None, "Maximum number of images per split; by default all images.", 1)
 
 with program.imports(__name__):
     import numpy as np

@@ -27,7 +27,7 @@ flags.DEFINE_integer("num_images", 12, "Maximum number of images on the page.", 
 flags.DEFINE_integer("evaluated_images", 1000, "Maximum number of images for the accuracy.", 0)
 flags.DEFINE_integer("distance_images", 64, "Maximum number of images for the mean attention distance.", 1)
 common_flags.define_on_bad_image_flag()
-flags.DEFINE_string("title", None, "Title of the page; the model and its data if not given.")
+flags.DEFINE_string("title", None, "Title of the page; by default the model and its data.")
 
 with program.imports(__name__):
     import numpy as np

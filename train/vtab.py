@@ -23,7 +23,7 @@ from keras_vit.program import common_flags
 flags.DEFINE_string("model", "ViT_B16", "Variant to train, such as ViT_S16.")
 flags.DEFINE_string("weights", None, "Initial weights: a published name such as augreg, or a file.")
 common_flags.define_written_flag("workdir", "Directory for all runs; finished runs in it are not repeated.", schemes=())
-flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; all if not given. May be repeated.")
+flags.DEFINE_multi_string("tasks", [], "Task to run, such as svhn; by default all tasks. May be repeated.")
 flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_steps=2500. May be repeated.")
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
 common_flags.define_json_flag()
@@ -81,7 +81,7 @@ def fine_tune(task: str) -> float:
         before = _io.read_json(record_path) if os.path.exists(record_path) else record
         if before != record:
             raise ValueError(
-                f"{directory} has a finished run of other arguments or weights. Give another --workdir, or remove it. "
+                f"{directory} has a finished run of other arguments or weights. Pass another --workdir, or remove it. "
                 f"Expected: {before}. Received: {record}."
             )
     else:

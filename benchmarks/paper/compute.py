@@ -14,7 +14,7 @@ RATES = {"ViT": 2e-3, "hybrid": 4e-3, "BiT": 4e-3}
 
 
 def stage_of(name: str, study: Study) -> Stage:
-    """Return the trainings of a model with each budget. The number of steps is the smallest that uses up the budget."""
+    """Return the runs of a model, one per budget. The number of steps is the smallest that uses up the budget."""
     recipe = _recipe(name, study)
     cost = _cost_of_step(recipe)
     grid = [
@@ -41,17 +41,17 @@ def _recipe(name: str, study: Study) -> recipes.Recipe:
 
 
 def vit(study: Study) -> Stage:
-    """Return the trainings of the ViT."""
+    """Return the runs of the ViT."""
     return stage_of("ViT", study)
 
 
 def hybrid(study: Study) -> Stage:
-    """Return the trainings of the hybrid."""
+    """Return the runs of the hybrid."""
     return stage_of("hybrid", study)
 
 
 def bit(study: Study) -> Stage:
-    """Return the trainings of the BiT ResNet."""
+    """Return the runs of the BiT ResNet."""
     return stage_of("BiT", study)
 
 

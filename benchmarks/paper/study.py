@@ -181,7 +181,7 @@ class Study:
 
 
 def operations(recipe: recipes.Recipe) -> int:
-    """Return the floating-point operations of a training on grayscale images of ten classes."""
+    """Return the floating-point operations of a training run on grayscale images of ten classes."""
     return plan.of_recipe(recipe, classes=10, channels=1).total_flops
 
 

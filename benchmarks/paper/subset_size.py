@@ -35,13 +35,13 @@ def _recipe(study: Study, name: str) -> recipes.Recipe:
 
 
 def candidates(name: str, study: Study) -> Stage:
-    """Return the pre-trainings of a model for each subset and regularization, with the first seed."""
+    """Return the pre-training runs of a model for each subset and regularization, with the first seed."""
     grid = [_setting(subset, regularization, [0]) for subset in SUBSETS for regularization in REGULARIZATION]
     return Stage(_directory(name, "pretraining"), _recipe(study, name), grid)
 
 
 def pretrain(name: str, study: Study) -> Stage:
-    """Return the pre-trainings with the best regularization for each subset. Runs of `candidates` are not repeated."""
+    """Return the pre-training runs with each subset's best regularization. Runs of `candidates` are not repeated."""
     grid = [
         _setting(subset, regularization, range(study.seeds)) for subset, regularization in chosen(study, name).items()
     ]
@@ -144,7 +144,7 @@ PANEL = Panel(
     setup="Models are pre-trained on parts of the images of five classes and transferred to the other five classes: "
     f"fine-tuned on {transfer.EXAMPLES} images per class, or used as features for linear classifiers with {SHOTS} "
     "images per class. Weight decay and label smoothing are chosen per model and subset on held-back images of the "
-    "pre-training, as in the paper. All pre-trainings have the same number of steps.",
+    "pre-training, as in the paper. All pre-training runs have the same number of steps.",
     stages=tuple(functools.partial(stage, name) for stage in (candidates, pretrain, finetune) for name in RATES),
     table=_table,
     draw=_draw,

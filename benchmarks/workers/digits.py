@@ -1,4 +1,4 @@
-"""Seconds until a small model reaches 97% accuracy on the test digits: `digits.py SYSTEM WORK`. A step is a training.
+"""Seconds until a small model reaches 97% accuracy on the test digits: `digits.py SYSTEM WORK`. A step is one run.
 
 All systems train the model of the demo: 8 x 8 pixels, patches of 2 pixels, 3 blocks of width 64, mean of the patches.
 They share the demo's batch size of 128, weight decay, clipping, dropout and label smoothing, but use no augmentation.
@@ -27,7 +27,7 @@ class Reached(Exception):
 
 
 def keras_vit(work: Work) -> Step:
-    """Return a training with this package's loop, as in `train.main`."""
+    """Return a training run with this package's loop, as in `train.main`."""
     seeds = iter(range(1_000))
 
     def step():
@@ -105,7 +105,7 @@ def keras_vit(work: Work) -> Step:
 
 
 def keras_hub(work: Work) -> Step:
-    """Return a training of keras-hub's classifier with `fit`."""
+    """Return a training run of keras-hub's classifier with `fit`."""
     import keras
     import keras_hub
     import numpy as np

@@ -154,8 +154,8 @@ def check_type(
 ) -> None:
     """Refuse a file whose tensors disagree with its type or its `stated` arguments.
 
-    `always` contains the arguments that all models of the type have. The metadata of `save_checkpoint` or the caller
-    (`wanted`) may state that this model differs.
+    `always` contains the arguments that all models of the type share. An argument is not checked if the
+    metadata of `save_checkpoint` lists the arguments, or if `wanted` contains the value found in the tensors.
     """
     mine, theirs = shown(found), shown(wanted)
     facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
@@ -178,13 +178,13 @@ def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return one number for a pair of equal numbers, and any other value as it is."""
+    """Return one number for a pair of equal numbers, and any other value unchanged."""
     value = list(value) if isinstance(value, tuple) else value
     return value[0] if isinstance(value, list) and len(value) == 2 and value[0] == value[1] else value
 
 
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file that is smaller than the blocks that its names describe, before the model is built."""
+    """Refuse a file with fewer weights than its blocks need, before the model is built."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:

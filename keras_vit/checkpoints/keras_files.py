@@ -106,7 +106,7 @@ def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
 def _check_arguments(
     config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
 ) -> None:
-    """Refuse arguments of a model of this package with more blocks or weights than the file has."""
+    """Refuse a model of this package if its arguments need more blocks or weights than the file has."""
     if arguments.get("head") is not None:  # `check_config` checks its sizes like those of any layer
         arguments = {**arguments, "head": None, "include_top": False}
     config = resolve_arguments(config_class, arguments, path)

@@ -73,9 +73,9 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
     lines = [f"{checkpoint.path} ({report.family}) does not fit the model."]
     variants = [_variant(side) for side in (checkpoint.arguments, config)]
     if variants[0] and variants[0] != variants[1]:
-        lines.append(f"The file is a {variants[0]}, the model {variants[1] or 'not a published variant'}.")
+        lines.append(f"The file is a {variants[0]}; the model is {variants[1] or 'not a published variant'}.")
     for name, (theirs, ours) in report.differences.items():
-        lines.append(f"- `{name}`: the file has {theirs!r}, the model {ours!r}. Build it with {name}={theirs!r}.")
+        lines.append(f"- `{name}`: the file has {theirs!r}, the model has {ours!r}. Build it with {name}={theirs!r}.")
     if report.mismatched:
         lines.append("Shapes that differ:")
         lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in list(report.mismatched.items())[:_SHOWN_NAMES]]
@@ -86,7 +86,7 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
         lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
         lines += _with_nearest(report.unexpected, report.missing)
     lines += [f"({note})" for note in report.notes]
-    lines.append("Pass strict=False to load what fits and get this report back.")
+    lines.append("Pass strict=False to load the matching tensors and get this report.")
     return "\n".join(lines)
 
 

@@ -82,7 +82,7 @@ def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
 
 def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
-    rows = [report.label for report in reports if names and not report.problem]  # only values have labels of one length
+    rows = [report.label for report in reports if names and not report.problem]  # only values have equally long labels
     return {
         name: {
             "count": len(column),

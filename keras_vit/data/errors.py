@@ -30,7 +30,7 @@ class UnreadableImageError(ValueError):
 
 @contextlib.contextmanager
 def image_errors(advice: str = "") -> Iterator[None]:
-    """Replace TensorFlow's error for an unreadable image by `UnreadableImageError`.
+    """Replace TensorFlow's error for an unreadable image with `UnreadableImageError`.
 
     Use this context manager around code that iterates over `train_batches` or `eval_batches`, directly or through a
     distributed dataset. Other errors are not changed.

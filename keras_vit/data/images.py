@@ -91,10 +91,10 @@ def decode_and_crop(
     max_pixels: int = MAX_PIXELS,
     smallest: int | None = None,
 ) -> tf.Tensor:
-    """Decode only a part of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and then cropped.
+    """Decode only a crop of a JPEG, to uint8 `[h, w, 3]`. Other formats are decoded whole and then cropped.
 
-    `window_of` maps the shape of the stored image, int32 `[3]`, to the (y, x, height, width) of the part, int32 `[4]`.
-    With `smallest`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides of the part still have at least
+    `window_of` maps the shape of the stored image, int32 `[3]`, to the (y, x, height, width) of the crop, int32 `[4]`.
+    With `smallest`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides of the crop still have at least
     `smallest` pixels.
     """
     encoded = headers.check(encoded, max_pixels)
@@ -132,7 +132,7 @@ def upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file may have an Exif block. If not, the slow search is skipped."""
+    """Return whether a file may have an Exif block. Without Exif, the slow search is skipped."""
 
     def in_jpeg():
         head = headers.read(encoded, 0, 22)

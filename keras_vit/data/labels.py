@@ -18,7 +18,7 @@ def classes_up_to(largest: int, origin: str) -> list[str]:
     if largest >= MAX_CLASSES:
         raise ValueError(
             f"Labels are class numbers from 0, of at most {MAX_CLASSES:,} classes. Received: {largest} for {origin}. "
-            "If the labels are identifiers, replace them by names, or by numbers without gaps."
+            "If the labels are identifiers, replace them with names, or with numbers without gaps."
         )
     return [str(number) for number in range(largest + 1)]
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit.data import seeds
 
-MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the others stay as they are
+MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the others are unchanged
 
 
 def orders(seed: int, step: tf.Tensor, batch_size: int, num_patches: int) -> tf.Tensor:

@@ -4,7 +4,7 @@ A training batch is a pure function of the source, the seed and the global step.
 `p = s * batch_size + r`. The position determines the example and the random numbers of its augmentation. The example
 follows from a permutation per epoch, which is computed and not stored. A run can therefore resume at any step without
 delay, and with the same images as an uninterrupted run. The global batch does not depend on the number of workers:
-worker `i` of `S` reads the rows from `i * batch_size / S` on.
+worker `i` of `S` reads the rows that start at `i * batch_size / S`.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def train_batches(
         each row. A source of masks has `"mask": int32 [b, H, W]` instead of the label.
 
     Raises:
-        ValueError: If the preprocessing does not produce images of one size, or an argument is out of range.
+        ValueError: If the preprocessing does not produce images of a fixed size, or an argument is out of range.
 
     Example:
         >>> source = open_source("digits")
@@ -133,7 +133,7 @@ def eval_batches(
         Dataset of `{"image", "label" or "mask", "valid": float32 [b]}`.
 
     Raises:
-        ValueError: If the preprocessing is random or does not produce images of one size.
+        ValueError: If the preprocessing is random or does not produce images of a fixed size.
 
     Example:
         >>> source = open_source("digits", "test")

@@ -209,7 +209,7 @@ def single_image(pp: str) -> Callable[[tf.Tensor], tf.Tensor]:
     if random:
         raise ValueError(
             f"Preprocessing for single images must not be random. Received: {pp!r} with {', '.join(random)}. "
-            "Give the preprocessing string of the evaluation."
+            "Pass the preprocessing string of the evaluation."
         )
     if not calls or calls[0].op.name != "decode":
         pp = "|".join(["decode", pp] if pp.strip() else ["decode"])

@@ -15,8 +15,8 @@ All 16 operations are always applied at full strength. With L = magnitude / 10:
 | Cutout | square with sides of 2 * 40 L pixels | independent of the image size |
 | AutoContrast, Equalize, Invert | | |
 
-`"corrected"` has the same operations. Except for the three operations without an argument, they do nothing at magnitude
-0, and their effect grows with the magnitude. Differences from `"reference"`:
+`"corrected"` has the same operations. At magnitude 0, operations with an argument return the
+image unchanged, and their effect grows with the magnitude. Differences from `"reference"`:
 
 - Factors are 1 +- 0.9 L, and Contrast is relative to the mean.
 - Posterize keeps 8 - int(4 L) bits, and Solarize has the threshold 256 (1 - L).

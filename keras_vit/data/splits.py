@@ -25,7 +25,7 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
     """Parse a split, one or several parts joined by `+`. `sizes` has the number of examples of each existing split.
 
     As in TensorFlow Datasets, percentages are rounded to the nearest example. `train[:30%]` and `train[30%:]` therefore
-    share no example, and together they are `train`. An empty part is an error.
+    share no examples, and together they are `train`. An empty part is an error.
     """
     parts = []
     for text in str(split).split("+"):
@@ -48,7 +48,7 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
             stop = _bound(match["stop"], sizes[name], sizes[name], split)
         if start >= stop:
             raise ValueError(
-                f"Split {text.strip()!r} of {what} selects no example: {name!r} has {sizes[name]:,}, "
+                f"Split {text.strip()!r} of {what} selects no examples: {name!r} has {sizes[name]:,} examples, "
                 f"but {start:,} <= i < {stop:,} was requested."
             )
         parts.append(Part(name, start, stop))

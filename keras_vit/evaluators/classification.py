@@ -239,7 +239,7 @@ def evaluate(
         predict: Function from preprocessed images, float32 `[B, H, W, C]`, to scores `[B, num_classes]`.
         batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
         num_classes: Number of classes.
-        output: `"softmax"` or `"sigmoid"`, as in the training of the model.
+        output: `"softmax"` or `"sigmoid"`, as when the model was trained.
         scores_are: `"logits"` or `"probabilities"`, the scores that `predict` returns.
 
     Returns:

@@ -31,7 +31,7 @@ class Context:
     Attributes:
         predictor: Predictor to evaluate, see `keras_vit.inference.open_predictor`.
         open_split: Function from a source, a split and a preprocessing string to a `Split`, see `opener`.
-        source: Source for evaluators without a source of their own.
+        source: Source for evaluators without their own source.
         train_split: Split for training classifiers on features.
         eval_split: Split for testing.
 
@@ -101,7 +101,7 @@ class Context:
         if len(opened.image_shape) != len(expected) or any(None not in (a, b) and a != b for a, b in pairs):
             raise ValueError(
                 f"The model takes images of the shape {expected}. Received: {source!r} with "
-                f"{tuple(opened.image_shape)} after {pp!r}. Give another pp."
+                f"{tuple(opened.image_shape)} after {pp!r}. Pass another pp."
             )
         return opened
 
@@ -159,7 +159,7 @@ def _class_numbers(
             return numbers
     if not any(all(name.removeprefix("LABEL_").isdecimal() for name in some) for some in (names, known[0])):
         raise ValueError(
-            f"The data must have classes of the model: {shown}. Rename the classes of the data, or give the model's "
+            f"The data must have classes of the model: {shown}. Rename the classes of the data, or pass the model's "
             "classes the same names: --labels=FILE (not for an artifact)."
         )
     if len(names) != len(in_order):

@@ -90,7 +90,7 @@ class Segmentation(SplitEvaluator):
     def _window(self, context: Context) -> tuple[int, int]:
         height, width = (side or self.crop for side in context.image_shape[:2])
         if height is None or width is None:
-            raise ValueError("The model takes images of any size. Give the size of windows, such as crop=512.")
+            raise ValueError("The model takes images of any size. Pass the size of the windows, such as crop=512.")
         return height, width
 
     def _predictions(self, context: Context, opened: Split) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:

@@ -135,7 +135,7 @@ class Scheduled:
         return [name for name, own in intervals.items() if last or (own and step % own == 0)]
 
     def __call__(self, step: int, last: bool = False) -> list[dict[str, Any]]:
-        """Run the evaluators that are due. An error of an evaluator is logged and does not stop the training.
+        """Run the evaluators that are due. An error of an evaluator is logged and does not stop training.
 
         Returns a line of metrics for each evaluator, with `"not_measured"` if the evaluator failed.
         """
@@ -149,7 +149,7 @@ class Scheduled:
             (result,) = self.suite.run(self.context, [name])
             return dataclasses.replace(result, details={})  # training does not need the arrays
         except Exception as error:  # a failed evaluator must not lose the steps since the last checkpoint
-            logging.exception("The evaluator %r failed after step %d. The training continues.", name, step)
+            logging.exception("The evaluator %r failed after step %d. Training continues.", name, step)
             self.failed[name] = f"{type(error).__name__}: {error}"
             return Result(name=name, not_measured=self.failed[name])
 

@@ -116,7 +116,7 @@ class _Sweep:
         with contextlib.ExitStack() as claim:
             try:
                 claim.enter_context(_lock.locked(os.path.join(self.directory, LOCKS, name)))
-                with _lock.locked(path):  # fails if a training has outlived its sweep
+                with _lock.locked(path):  # fails if a training process has outlived its sweep
                     last: Any = _last_trials(self.study).get(name)
             except ValueError as error:
                 logging.info("%s is skipped: %s", name, error)
@@ -225,7 +225,8 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     """Open or create the study of a directory.
 
     Raises:
-        ValueError: If the study is of another metric, or of a recipe with other values of fields outside `swept`.
+        ValueError: If the study ranks by another metric, or its recipe has a different value for a field outside
+            `swept`.
     """
     optuna, path = _optuna(), os.path.abspath(os.path.join(directory, STUDY))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -246,6 +247,6 @@ def _open_study(directory: str, recipe: recipes.Recipe, swept: set[str], metric:
     other = {field: values for field, values in found.items() if field not in {*swept, *run_fields.HARMLESS}}
     if other:
         listed = "; ".join(f"{field}: {old!r} -> {new!r}" for field, (old, new) in other.items())
-        raise ValueError(f"{directory} contains another sweep. Before -> now: {listed}. Give another --workdir.")
+        raise ValueError(f"{directory} contains another sweep. Before -> now: {listed}. Pass another --workdir.")
     study.set_user_attr("base", base)
     return study

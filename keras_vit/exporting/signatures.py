@@ -20,7 +20,7 @@ EXTRA_SIGNATURES = ("features", "attention")
 
 
 def trace(methods: Mapping[str, tuple[Callable, tf.TensorSpec]]) -> dict[str, tf.types.experimental.ConcreteFunction]:
-    """Trace the signatures of an artifact, which does not need the backward passes of kernels."""
+    """Trace the signatures of an artifact, without the backward passes of kernels."""
     with kernels.plain():
         return {
             name: tf.function(method, autograph=False).get_concrete_function(spec)
@@ -63,7 +63,7 @@ class ServingModule(tf.Module):
         return {**_blank_invalid(self.classify_tensor(images), valid), "valid": valid}
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Run on decoded images of one size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
+        """Run on decoded images of the same size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
         prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
         outputs = self.classify_tensor(prepared)
         if self._card.output == "mask":
@@ -155,7 +155,7 @@ class ServingModule(tf.Module):
 
 
 def _blank_invalid(answer: dict[str, tf.Tensor], valid: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Replace the rows of invalid images by zeros or empty strings."""
+    """Replace the rows of invalid images with zeros or empty strings."""
 
     def blank(value):
         rows = tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1))  # [B, 1, ...]

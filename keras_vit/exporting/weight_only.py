@@ -33,7 +33,7 @@ def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_onnx_file(path: str) -> None:
-    """Replace the kernels of an ONNX file by integers and `DequantizeLinear` operators."""
+    """Replace the kernels of an ONNX file with integers and `DequantizeLinear` operators."""
     library = onnx.import_onnx()
     helper, numpy_helper = library.helper, library.numpy_helper
     model = library.load(path)
@@ -55,7 +55,7 @@ def in_onnx_file(path: str) -> None:
 
 
 def in_openvino_file(path: str) -> None:
-    """Replace the kernels of an OpenVINO file by integers, which are converted to float32 and multiplied by scales."""
+    """Replace the kernels of an OpenVINO file with integers that are converted to float32 and multiplied by scales."""
     runtime = openvino.import_openvino()
     opset, model = runtime.opset13, runtime.Core().read_model(path)
     nodes = [node for node in model.get_ordered_ops() if node.get_type_name() in ("MatMul", "Convolution")]
@@ -82,7 +82,7 @@ def in_openvino_file(path: str) -> None:
 
 
 def in_tflite_file(content: bytes) -> bytes:
-    """Replace the kernels of a TFLite file by integers and `DEQUANTIZE` operators."""
+    """Replace the kernels of a TFLite file with integers and `DEQUANTIZE` operators."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = tflite_files.read(content)

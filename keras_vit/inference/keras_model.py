@@ -195,7 +195,7 @@ def card_of_model(
     if size != expected and None not in expected:
         raise ValueError(
             f"The model takes images of {expected[0]} by {expected[1]} pixels. Received: {size[0]} by {size[1]} after "
-            f"preprocess={stated!r}. Give image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
+            f"preprocess={stated!r}. Pass image_size={size[0]} (--image_size={size[0]}), or resize to {expected}."
         )
     arguments = model.get_config() if isinstance(model, ConfiguredModel) else {}
     card = ModelCard(
@@ -266,7 +266,7 @@ def check_input(model: keras.Model) -> None:
 
 
 def _normalization(model: keras.Model) -> str | None:
-    """Return the operation that normalizes pixels as in the training of the weights, or None if it is unknown."""
+    """Return the operation that normalized pixels when the weights were trained, or None if it is unknown."""
     known = of_images(model)
     if known is None and not isinstance(model, ConfiguredModel):  # perhaps around a model of keras_vit
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))

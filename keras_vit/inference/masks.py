@@ -25,7 +25,7 @@ def check_preprocess(pp: str) -> None:
     cutting = [call.text for call in _spec.parse(pp) if call.name in _CUTTING]
     if cutting:
         raise ValueError(
-            "A mask of the size of the image needs a preprocessing that shows the model the whole image, such as "
+            "For masks of the size of the image, the preprocessing must keep the whole image, as in "
             f"'resize(512)|value_range(-1, 1)' (--preprocess). Received: preprocess={pp!r}, with {', '.join(cutting)}."
         )
 

@@ -189,14 +189,14 @@ def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
 
 
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
-    """Open the data set of a model from its recorded path, and warn if it has changed since the training.
+    """Open the data set of a model from its recorded path, and warn if it has changed since training.
 
     The default split is the evaluation split of the recipe.
 
     Raises:
         ValueError: If the data set is unknown or not available.
     """
-    advice = "Give images with --images='images/*.jpg'."
+    advice = "Pass images with --images='images/*.jpg'."
     recipe = card.recipe_data
     if "source" not in recipe:
         raise ValueError(f"Expected real images: the data set of the model is not known. {advice}")
@@ -226,7 +226,7 @@ def source_of(card: ModelCard) -> str | None:
 
 
 def warn_of_changes(card: ModelCard, source: sources.Source) -> None:
-    """Log a warning if a split of the model's data set has changed since the training."""
+    """Log a warning if a split of the model's data set has changed since training."""
     recipe = card.recipe_data
     counts = {recipe.get(f"{name}_split"): card.data.get(f"num_{name}") for name in ("train", "eval")}
     count = counts.get(source.split)
@@ -234,7 +234,7 @@ def warn_of_changes(card: ModelCard, source: sources.Source) -> None:
     if not found and count not in (None, source.num_examples):
         found = [f"{source.num_examples:,} examples instead of {count:,}"]
     if found:
-        logging.warning("%s[%s] has changed since the training: %s.", source.name, source.split, "; ".join(found))
+        logging.warning("%s[%s] has changed since training: %s.", source.name, source.split, "; ".join(found))
 
 
 def _examples(source: sources.Source, count: int) -> Iterator[tuple[str, Callable[[], dict[str, tf.Tensor]]]]:

@@ -179,6 +179,6 @@ def _shortest(number: float) -> float:
 
 def _foreign(path: str, received: str) -> ValueError:
     return ValueError(
-        f"{path!r} must be a table of predictions of the same model. Received: {received}. Give another --output, or "
+        f"{path!r} must be a table of predictions of the same model. Received: {received}. Pass another --output, or "
         "remove the file."
     )

@@ -47,8 +47,8 @@ class AttentionMaps(dict):
         """Return the weight of each patch in the model's output.
 
         Args:
-            matrix: `[B, ..., N, N]`: a rollout or the weights of a layer. Row n contains the weight of each token in
-                token n.
+            matrix: `[B, ..., N, N]`: a rollout or the attention weights of a layer. Row n contains the weight of
+                each token in token n.
 
         Returns:
             `[B, ..., h, w]`: the mean over the rows of the tokens that the head reads, or the mean weighted by
@@ -59,8 +59,9 @@ class AttentionMaps(dict):
     def grids(self) -> dict[str, np.ndarray]:
         """Return the attention map of each layer and head, `[B, H, h, w]` by layer name.
 
-        The map of an encoder block is the row of the class token if the head reads it, and the mean over the rows of
-        the patches otherwise. The map of attention pooling is the row of its probe.
+        The map of an encoder block contains the attention weights of the class token if the head reads this token,
+        otherwise the mean attention weights of the patches. The map of attention pooling contains the attention weights
+        of the probe.
         """
         return {
             name: self.layout.to_grid(weights[:, :, 0] if name == self.pooling else self.layout.output_row(weights))

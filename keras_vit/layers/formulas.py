@@ -81,7 +81,7 @@ def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
 
 
 def mean_over_groups(x: Any, groups: int) -> Any:
-    """Replace each channel of `[B, 1, 1, C]` by the mean of its group."""
+    """Replace each channel of `[B, 1, 1, C]` with the mean of its group."""
     channels = x.shape[-1]
     grouped = ops.reshape(x, (-1, 1, 1, groups, channels // groups))
     grouped = ops.mean(grouped, axis=-1, keepdims=True)  # [B, 1, 1, G, 1]

@@ -17,7 +17,7 @@ PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values ar
 
 
 def preprocess_input(images: Any, model: keras.Model | None = None, data_format: str | None = None) -> Any:
-    """Normalize pixels in [0, 255] to [-1, 1], or as in the training of the weights of `model`.
+    """Normalize pixels in [0, 255] to [-1, 1], or as when the weights of `model` were trained.
 
     Warns if the images look normalized already, such as floats in [0, 1].
 
@@ -50,7 +50,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
     found = kind_of_values(images)
     if found in (FRACTIONS, SCALED):
         warnings.warn(
-            f"preprocess_input takes pixels in [0, 255]. Received: {found}. Pass the pixels as they are in the file.",
+            f"preprocess_input takes pixels in [0, 255]. Received: {found}. Pass the file's pixels unchanged.",
             stacklevel=2,
         )
     scale, offset = _scale_and_offset(model)

@@ -47,8 +47,8 @@ class ViTOptions(Options):
         head_norm: Whether a batch norm without scale and offset precedes the head (MAE's linear probe).
         remat: `"blocks"` to recompute the activations of each block in the backward pass instead of saving them, or
             `"none"`.
-        attention_chunk_size: Number of queries that attention processes at a time. None selects a number by the length
-            of the sequence. See `keras_vit.layers.SelfAttention`.
+        attention_chunk_size: Number of queries that attention processes at a time. None chooses a number based on the
+            sequence length. See `keras_vit.layers.SelfAttention`.
         patch_norm: Whether the projection of the patches has a layer norm before and after it.
         head_dim: Width of an attention head, or None for `hidden_size / num_heads`.
         output_projection: Projection of the concatenated attention heads: with a bias (`"bias"`), without a bias

@@ -63,7 +63,7 @@ def of_recipe(recipe: Recipe, examples: int | None = None, classes: int | None =
             examples, classes = examples or known.examples, classes or known.classes
             if examples is None or classes is None:
                 raise ValueError(
-                    f"The data of the recipe cannot be opened ({error}). Give --examples and --classes instead."
+                    f"The data of the recipe cannot be opened ({error}). Pass --examples and --classes instead."
                 ) from error
             logging.warning("%s Planned for %s examples of %s classes.", error, f"{examples:,}", f"{classes:,}")
         else:

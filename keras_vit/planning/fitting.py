@@ -73,7 +73,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
 
 
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
-    """Return the recipe with a small model if it would use the default weights and they are unavailable."""
+    """Return the recipe, with a small model if the default weights are needed but unavailable."""
     wanted = change(recipe).model
     if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
         return recipe
@@ -96,7 +96,7 @@ def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
 def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tuple[recipes.Recipe, dict[str, str]]:
     """Return the recipe with the largest images whose training fits into the time and memory, and the reasons.
 
-    The training may take half of the memory. The batch is divided into as few parts as possible. If the time suffices
+    Training may take half of the memory. The batch is divided into as few parts as possible. If the time suffices
     for at least a quarter of the steps at an image size, that size is kept and the number of steps is reduced.
     """
     wanted, devices = change(recipe), max(1, facts.gpus)

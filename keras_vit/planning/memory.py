@@ -18,7 +18,7 @@ from keras_vit.training.backend import Backend
 
 
 def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int) -> None:
-    """Warn if the training of a recipe probably needs more memory than is free, and suggest changes that make it fit.
+    """Warn if training a recipe probably needs more memory than is free, and suggest changes that make it fit.
 
     This is only a warning because the estimate is off by some percent, and other programs may free memory. If the
     weights, gradients and optimizer state exceed the total memory, no batch size fits, and the function raises an

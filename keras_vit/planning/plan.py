@@ -122,7 +122,7 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
 
 
 def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int) -> tuple[int, int, float]:
-    """Return the number of weights, the number of trained weights, and the share from the first trained weight on."""
+    """Count all weights and the trained weights, and return the share that starts at the first trained weight."""
     if recipe.adapt == "all":
         return counted.parameters, counted.parameters, 1.0
     model = recipes.describe_model(recipe, classes, channels)  # with the factors of LoRA

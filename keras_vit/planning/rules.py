@@ -162,7 +162,7 @@ def passes(images_seen: int, images: int) -> str:
 def of_steps(total: int, batch_size: int, test_images: int) -> Fields:
     """Return the fields that depend on the number of steps: warm-up, and the steps between evaluations.
 
-    There are at most ten evaluations, which together process at most 40% of the number of images in the training.
+    There are at most ten evaluations, which together process at most 40% as many images as training does.
     """
     every = -(-total // max(1, min(10, int(0.4 * total * batch_size / max(1, test_images)))))
     intervals = {"eval_every": every, "checkpoint_every": every}

@@ -44,7 +44,7 @@ class Choices:
             from keras_vit.recipe import OF_TIME
 
             if both := sorted(self.settings.keys() & OF_TIME):
-                raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Give either the time or {both[0]}.")
+                raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Pass either the time or {both[0]}.")
 
     def workdir(self) -> str:
         """Return the default run directory: `runs/NAME`, named after the data set or recipe."""
@@ -58,7 +58,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
 
     If the `get_config` of a recipe has keyword arguments named `data`, `model`, `image_size` or `adapt`, these choices
     are passed to it. The function `fit` of a recipe file receives the recipe and the function that applies the choices.
-    With `workdir`, pixels are normalized as for the training of the weights, and a resumed run keeps the settings that
+    With `workdir`, pixels are normalized as when the weights were trained, and a resumed run keeps the settings that
     were fitted when it began.
     """
     from absl import logging
@@ -138,7 +138,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     recipe = recipes.check(fit(recipe, change))
     for field, operation in changed.items() if fit is not fitting.fit else ():  # `fitting.fit` logs it itself
         logging.info(
-            "%s ends in %s, as for the training of the weights. --config.%s=... replaces it.", field, operation, field
+            "%s ends in %s, as when the weights were trained. --config.%s=... replaces it.", field, operation, field
         )
     return recipe
 

@@ -23,8 +23,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small; the "
-        "recipe's if not given. A checkpoint sets the variant, weights, image size and normalization.",
+        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small. By default, "
+        "the model of the recipe. A checkpoint sets the variant, weights, image size and normalization.",
     )
     flags.DEFINE_string(
         "weights",
@@ -32,14 +32,14 @@ def define_recipe_flags() -> None:
         "Initial weights: a published name such as augreg, hf:OWNER/NAME on the Hugging Face hub, a file, or 'none' to "
         "train from scratch.",
     )
-    flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the recipe's if not given.", 1)
+    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default as in the recipe.", 1)
     flags.DEFINE_string(
-        "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8); the recipe's if not given."
+        "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8). Default: the recipe's."
     )
     flags.DEFINE_string(
         "time",
         None,
-        "Time limit of the training, such as 20m or 1h30m. A few steps are measured to set total_steps.",
+        "Time limit for training, such as 20m or 1h30m. A few steps are measured to set total_steps.",
     )
     flags.DEFINE_bool("list_recipes", False, "List the recipes of the package and exit.")
 
@@ -57,7 +57,7 @@ def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or e
     define_checkpoint_flag()
     define_preprocess_flag("; needed if the model has none")
     flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
-    flags.DEFINE_integer("image_size", None, "Height and width of the images in pixels; the model's if not given.", 1)
+    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default the model's image size.", 1)
 
 
 def model_options() -> dict[str, Any]:
@@ -80,7 +80,7 @@ def define_preprocess_flag(when: str) -> None:
 def define_images_flag(purpose: str) -> None:
     """Define `--images`."""
     flags.DEFINE_multi_string(
-        "images", [], f"Image file, folder or pattern {purpose}; the evaluation data if not given. May be repeated."
+        "images", [], f"Image file, folder or pattern {purpose}; by default the evaluation data. May be repeated."
     )
     flags.register_validator("images", _image_files.check_local)
 

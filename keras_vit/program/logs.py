@@ -57,7 +57,7 @@ def begin() -> None:
 
 
 def log_to(directory: str) -> None:
-    """Append the log, from the start of the process on, to `log.txt` in a directory."""
+    """Append the log since the start of the process to `log.txt` in a directory."""
     if _terminal is None:
         return
     _io.make_directory(directory)

@@ -27,5 +27,5 @@ def recipe_from_flags(arguments: Sequence[str] = (), workdir: str | None = None)
 
 
 def default_workdir(arguments: Sequence[str] = ()) -> str:
-    """Return the run directory for a training without `--workdir`."""
+    """Return the run directory to use without `--workdir`."""
     return choices_from_flags(arguments).workdir()

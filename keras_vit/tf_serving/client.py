@@ -153,7 +153,7 @@ class Client:
             raise self._unexpected(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Do nothing, because each request has a connection of its own."""
+        """Do nothing, because each request has a separate connection."""
 
     def __enter__(self) -> "Client":
         return self

@@ -93,7 +93,7 @@ class CheckpointStore:
             logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", prefix, problem)
         if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
             raise StorageError(
-                f"None of the checkpoints in {self.directory} is whole: {', '.join(prefixes)}. Repair the disk, or "
+                f"None of the checkpoints in {self.directory} is complete: {', '.join(prefixes)}. Repair the disk, or "
                 "delete the directory to start from the beginning."
             )
         return None  # there is at most an unfinished first checkpoint
@@ -115,7 +115,7 @@ class CheckpointStore:
             kept = f"The checkpoint of step {step_of(whole)} is intact." if whole else "There is no older checkpoint."
             raise StorageError(
                 f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
-                "Free some space or give another --workdir, then start again."
+                "Free some space or pass another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
         for known in saved_steps(directory):  # later steps are torn, because the run resumed before them
@@ -150,7 +150,7 @@ def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple
         there, here = _in_words(found.get(wrong[0])), _in_words(specs.get(wrong[0]))
         raise CheckpointMismatch(
             f"Checkpoint {path} does not fit this recipe: {wrong[0]!r} is {there} in the checkpoint and {here} in the "
-            f"recipe, and {len(wrong) - 1} more arrays differ. Give another --workdir to start a new run, or the "
+            f"recipe, and {len(wrong) - 1} more arrays differ. Pass another --workdir to start a new run, or the "
             "recipe with which this run was started."
         )
 
@@ -286,7 +286,7 @@ def remove(prefix: str) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Delete temporary files of unfinished checkpoints, which a killed process leaves."""
+    """Delete temporary files that killed processes left of unfinished checkpoints."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 

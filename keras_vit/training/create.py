@@ -35,8 +35,8 @@ def create(
         created = chosen.create_backend(recipe, distribute, tpu, virtual_devices, several_hosts)
     if distribute not in ("auto", "one_device", "tpu") and created.num_replicas == 1:
         logging.warning(
-            "--distribute=%s has no effect, because only one device was found (%s). JAX finds TPUs with the package "
-            "jax[tpu]; --virtual_devices=2 divides a CPU.",
+            "--distribute=%s has no effect, because only one device was found (%s). For TPUs on JAX, install "
+            "jax[tpu]; --virtual_devices=2 splits a CPU into two devices.",
             *(distribute, created.describe()),
         )
     return created

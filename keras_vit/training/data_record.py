@@ -54,8 +54,8 @@ def locate(directory: str, source: str) -> str:
         return recorded
     if not readers.exists(source):
         raise FileNotFoundError(
-            f"The data of the run {directory} are neither at {recorded!r} nor, from this directory, at {source!r}. "
-            "Name the data set with --data, or images with --images."
+            f"The data of the run {directory} are neither at {recorded!r} nor, relative to this directory, at "
+            f"{source!r}. Name the data set with --data, or images with --images."
         )
     if recorded != here:
         logging.warning("The data of the run are no longer at %s; using %s.", recorded, here)

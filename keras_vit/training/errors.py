@@ -1,4 +1,4 @@
-"""Errors that end a run early. The exit code of each lets a supervisor decide whether to restart."""
+"""Errors that end a run early. A supervisor decides by the error's exit code whether to restart."""
 
 
 class TrainingError(Exception):
@@ -20,7 +20,7 @@ class Diverged(TrainingError):
 
 
 class EvaluatorFailed(TrainingError):
-    """An evaluator of the recipe raised an error. The training itself was completed."""
+    """An evaluator of the recipe raised an error. Training itself was completed."""
 
 
 class StorageError(TrainingError):

@@ -23,7 +23,7 @@ def joining() -> Iterator[None]:
     """Wait for all workers of TF_CONFIG. Within the block, TensorFlow or JAX connects them.
 
     TensorFlow itself would wait for an hour without a message, and would block all Python threads. A worker counts as
-    started once it listens at its address. This process listens at its own address until TensorFlow or JAX takes over;
+    started once it listens on its address. This process listens on its own address until TensorFlow or JAX takes over;
     JAX listens only in the first worker.
 
     Raises:

@@ -34,7 +34,7 @@ class PeriodicEvaluation(Protocol):
     """Evaluation that runs at regular intervals and after the last step."""
 
     def intervals(self) -> list[int]:
-        """Return the intervals in steps. The evaluation runs at all of their multiples; 0 runs it only at the end."""
+        """Return the intervals in steps. The evaluation runs at every multiple of an interval other than 0."""
 
     def __call__(self, step: int, last: bool) -> Iterable[dict[str, Any]]:
         """Evaluate and yield lines of metrics. `last` is True after the last step.
@@ -141,7 +141,7 @@ class Loop:
         if read == step:
             return f"This worker has no batch for step {step + 1}: reading its data hangs."
         own = f" This worker has read the batches up to step {read}; a worker with fewer batches hangs." if read else ""
-        return f"Another worker does not finish the steps from {step + 1} on; see its log.{own}"
+        return f"Another worker does not finish its steps, starting with step {step + 1}; see its log.{own}"
 
     def _release(self, stop: StopRequest) -> None:
         """Let signals end the program at once, unless several processes have to stop together."""

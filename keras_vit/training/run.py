@@ -24,7 +24,7 @@ class TrainingRun:
         is_new: Whether the directory has no weights yet.
 
     Raises:
-        ValueError: If the directory has weights of another recipe or of other data, unless `change_recipe` is set.
+        ValueError: If the directory has weights from another recipe or other data, unless `change_recipe` is set.
     """
 
     def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):

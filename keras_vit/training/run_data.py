@@ -13,7 +13,7 @@ from keras_vit.data import eval_batches, open_source, train_batches
 from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
 
-_EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training's
+_EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training masks
 
 
 class Splits:

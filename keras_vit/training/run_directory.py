@@ -113,7 +113,7 @@ def read_config(directory: str) -> dict[str, Any]:
     if not os.path.exists(path):
         raise FileNotFoundError(
             f"Expected {CONFIG}, which contains the preprocessing of the model, in {directory!r}. The file does not "
-            "exist: give the directory of a run of `keras-vit train`."
+            "exist: pass the run directory of `keras-vit train`."
         )
     config = _io.read_json(path)
     for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):

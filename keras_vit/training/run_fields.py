@@ -56,7 +56,7 @@ def check(
         what = f"The data of {directory} have changed" if changed else f"{directory} was trained with another recipe"
         raise ValueError(
             f"{what}. Before -> now: {'; '.join([*changed, *listed])}. Resume with the data and the recipe in {path}, "
-            "or give another --workdir for a new run. --change_recipe continues from the last checkpoint with the new "
+            "or pass another --workdir for a new run. --change_recipe continues from the last checkpoint with the new "
             "recipe and data, and keeps the record of the earlier recipe."
         )
     for change in (*changed, *listed):

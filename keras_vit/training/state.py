@@ -82,7 +82,7 @@ class BaseState:
         raise NotImplementedError
 
     def use_averages(self) -> None:
-        """Replace the weights by their averages, for the final model. Training cannot continue afterwards."""
+        """Replace the weights with their averages, for the final model. Training cannot continue afterwards."""
         raise NotImplementedError
 
     def arrays_by_name(self) -> dict[str, Any]:

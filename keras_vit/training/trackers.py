@@ -50,7 +50,7 @@ class TensorBoard:
 
 
 class Remote:
-    """Tracker with its own package. An error of the tracker does not end the training."""
+    """Tracker with its own package. An error of the tracker does not end training."""
 
     def __init__(self, package: str, directory: str):
         path = os.path.join(directory, RECORD)

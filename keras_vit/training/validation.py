@@ -53,7 +53,7 @@ class Validation:
                 self.examples = self._first_examples(batch, predictions)
         count = int(sums.pop("examples", 0))
         if not count:
-            raise ValueError(f"There is nothing to evaluate: the split {split!r} has no example.")
+            raise ValueError(f"There is nothing to evaluate: the split {split!r} has no examples.")
         self.tally = tally if tally.size else None
         values = {name: value / count for name, value in sums.items()} | self.task.of_tally(tally)
         metrics = {metric: values[metric.name] for metric in reversed(self.task.arguments.metrics)}  # the loss last

@@ -38,7 +38,7 @@ def fine_tune(
         weights: Initial weights of a variant, such as `"augreg-224"`; `"none"` trains from scratch.
         image_size: Height and width of the images in pixels.
         adapt: Weights to train, as in `keras_vit.adapt`: `"all"`, `"head"`, `"lora"`.
-        time: Time limit of the training in seconds, or as a text such as `"20m"`.
+        time: Time limit for training in seconds, or as a text such as `"20m"`.
         settings: Other fields of the recipe by their dotted paths, such as `{"optim.learning_rate": 1e-4}`.
         verbose: Whether to show the settings, the progress and the report.
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="mirrored"`.

@@ -143,7 +143,7 @@ def train_on(
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:
         raise errors.EvaluatorFailed(
-            f"The training is done and its model saved, but evaluators failed: {', '.join(scheduled.failed)}. Their "
+            f"Training is complete and the model is saved, but evaluators failed: {', '.join(scheduled.failed)}. Their "
             f"errors are in the log. After correcting them: keras-vit evaluate --model={workdir} --evaluators=..."
         )
     return results
@@ -179,7 +179,7 @@ def scheduled_evaluators(
 ) -> evaluators.Scheduled:
     """Return the evaluators of the recipe. Each evaluation uses the current weights.
 
-    All of their data are opened now, so that a mistake ends the program before the training.
+    All of their data are opened now, so that a mistake ends the program before training starts.
     """
     output, shape = recipe.task.output(recipe), state.model.config.image_shape
     values = state.model.values.to_dict() if state.model.values else {}

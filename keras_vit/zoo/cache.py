@@ -127,8 +127,8 @@ def _fetch_file(path: str) -> str:
         mirror = os.environ.get(MIRROR_VARIABLE)
         mirror = f"{mirror} ({MIRROR_VARIABLE})" if mirror else f"the directory that you set in {MIRROR_VARIABLE}"
         raise OSError(
-            f"Could not fetch {url} ({error}). Without a network, fetch it elsewhere and put it at {target}, or below "
-            f"{mirror}, as {path}."
+            f"Could not fetch {url} ({error}). Without a network, put a copy of the file at {target}, or into "
+            f"{mirror} as {path}."
         ) from error
     return str(target)
 

@@ -48,7 +48,7 @@ def address_of(text: str) -> str | None:
 def fetch(address: str, place: str) -> str:
     """Download a model at first use, and return its directory, or the path of the file in the address.
 
-    Once per process, large files are compared with the SHA-256 that the hub states. Errors mention `place`, the
+    Once per process, large files are compared with the hub's SHA-256. Errors mention `place`, the
     directory in which users may put the files by hand.
     """
     found = _NAME.fullmatch(address)
@@ -86,7 +86,7 @@ def fetch(address: str, place: str) -> str:
 
 
 def pinned(address: str, path: str) -> str:
-    """Return the address with the downloaded commit, or as it is if `path` is not in the hub's cache."""
+    """Return an address pinned to the downloaded commit, or unchanged if `path` is not in the hub's cache."""
     name = _NAME.fullmatch(address)
     commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
     assert name is not None
@@ -114,9 +114,7 @@ def _download(hub: Any, address: str, name: str, revision: str | None, file: str
         hashes = stated_hashes(folder)
         if not (damaged := [os.path.basename(path) for path, stated in hashes.items() if sha256(path) != stated]):
             return os.path.join(folder, file) if file else folder
-    raise _Unusable(
-        f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} is not the SHA-256 that the hub states."
-    )
+    raise _Unusable(f"Could not fetch {address}: the SHA-256 of {', '.join(damaged)} differs from the hub's SHA-256.")
 
 
 def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:

@@ -41,12 +41,12 @@ class PublishedWeights:
         name: Name to pass as `weights`.
         model: Name of the model, as in `keras_vit.list_models()`.
         path: Bucket and path below `https://storage.googleapis.com/`, or `hf:OWNER/NAME` on the Hugging Face hub.
-        pretraining: Data set of the pre-training.
+        pretraining: Data set used for pre-training.
         head: Data set with the classes of the head; None for an encoder without a head.
         resolution: Height and width, in pixels, of the images in the last training.
         accuracy: Published top-1 accuracy on ImageNet in percent; None if it was not published.
         size_mib: Published size of the file in MiB; None if it was not published.
-        pool_padding: Padding of the max-pooling in the training of a BiT; None for other models.
+        pool_padding: Padding of the max-pooling with which a BiT was trained; None for other models.
         arguments: Arguments of the model that differ from the defaults of its constructor.
         license: License of the weights.
 

@@ -73,7 +73,7 @@ def test_the_whole_experiment(few_labels, workdir, capsys):
         assert [row[6][:5] for row in rows] == ["-", "50.00", "50.00"] * 2
         assert [row[7][:5] for row in rows] == ["-", "60.00", "60.00"] * 2
     trained = [arguments for name, arguments in calls if name == "main"]
-    # Two pre-trainings per seed; three rates with two numbers of steps, and one run for the other seed
+    # Two pre-training runs per seed; three rates with two numbers of steps, and one run for the other seed
     assert len(trained) == 2 * 2 + 6 * (3 * 2 + 1)
     assert all(arguments[-1] == "--config.total_steps=3" for arguments in trained)
     assert sum(name == "evaluate" for name, _ in calls) == 2 * 2

@@ -239,7 +239,7 @@ def test_claims_on_the_size_of_the_pretraining_set(study):
         large = recipe.model.arguments.get("hidden_size", 0) / 1000
         if recipe.model.variant == "BiT-R50x1":
             return 0.6
-        if recipe.model.checkpoint and not subsets:  # the pre-trainings are finished
+        if recipe.model.checkpoint and not subsets:  # the pre-training runs are finished
             runs = subset_size.PANEL.runs(study).items()
             subsets.update({f"{path}/model.keras": r.data.train_split for path, r in runs})
         subset = subsets.get(recipe.model.checkpoint, recipe.data.train_split)

@@ -224,7 +224,7 @@ def test_hdf5_of_other_origin(tmp_path):
             group = file.create_group("layers/dense/vars")
             group.attrs["name"] = "embedding"
             group["0"] = kind
-        refused(tmp_path / "model.weights.h5", "links to another place")
+        refused(tmp_path / "model.weights.h5", "links to another object")
 
 
 def test_npz_source_reads_headers_only(tmp_path):

@@ -235,7 +235,7 @@ def test_the_padding_of_other_bit_files_is_known(tmp_path):
 def test_another_variant_is_named(tmp_path):
     arguments = dict(num_layers=12, image_size=32, classes=2)
     path = save_checkpoint(keras_vit.create_model("ViT-Ti/16", **arguments), tmp_path / "x.npz")
-    with pytest.raises(ValueError, match="The file is a ViT-Ti/16, the model ViT-S/16"):
+    with pytest.raises(ValueError, match="The file is a ViT-Ti/16; the model is ViT-S/16"):
         load_checkpoint(keras_vit.create_model("ViT-S/16", **arguments), path)
 
 

@@ -1,4 +1,4 @@
-"""Decodes small files that claim hundreds of megabytes. `test_headers.py` starts it in a process of its own.
+"""Decodes small files that claim hundreds of megabytes. `test_headers.py` starts it in a separate process.
 
     python -m tests.data.bombs
 

@@ -1,4 +1,4 @@
-"""Iterate over images, some of them unreadable, and end. `test_errors.py` starts it in a process of its own.
+"""Iterate over images, some of them unreadable, and end. `test_errors.py` starts it in a separate process.
 
 python -m tests.data.exit_after_error FOLDER error|skip raise|break
 """

@@ -59,5 +59,5 @@ EXIF = segment(0xE1, exif_block(6))
 XMP = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta/>")
 ICC = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
 ADOBE = segment(0xEE, b"Adobe\0d\0\0\0\0\1")
-PHOTOSHOP = segment(0xED, b"Photoshop 3.0\0" + segment(0xE1, exif_block(3)))  # a preview with an orientation of its own
+PHOTOSHOP = segment(0xED, b"Photoshop 3.0\0" + segment(0xE1, exif_block(3)))  # a preview with its own orientation
 COMMENT = segment(0xFE, exif_block(3))

@@ -112,6 +112,6 @@ def test_gif_and_jpeg_xl_are_refused_everywhere(content):
 
 @pytest.mark.slow
 def test_bombs_are_refused_without_their_memory():
-    """In a process of its own, whose peak memory is measured and limited."""
+    """In a separate process, whose peak memory is measured and limited."""
     code, output = forked.run("tests.data.bombs")
     assert code == 0, output

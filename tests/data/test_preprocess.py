@@ -202,7 +202,7 @@ def test_random_operations_follow_seed_and_position_only():
 
 
 def test_operations_of_one_kind_draw_apart():
-    """Two flips in a row must not cancel: each place in the string has numbers of its own."""
+    """Two flips in a row must not cancel: each place in the string has its own numbers."""
     image = tf.constant(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
     function = preprocess.host_function("flip_lr|flip_lr")
     flipped = [(function({"image": image}, 0, p)["image"] != image).numpy().any() for p in range(40)]

@@ -1,4 +1,4 @@
-"""Mistakes in evaluators and their data: found when a suite is made or checked, before a training."""
+"""Mistakes in evaluators and their data: found when a suite is made or checked, before training."""
 
 import json
 

@@ -81,7 +81,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
 
     def open_split(source, split, pp):
         opened.append(split)
-        if len(opened) > 4:  # both splits of both evaluators were opened before the training
+        if len(opened) > 4:  # both splits of both evaluators were opened before training
             raise OSError("the disk is gone")
         return evaluators.Split([{"image": np.eye(4, dtype=np.float32), "label": np.arange(4) % 2}], 2)
 

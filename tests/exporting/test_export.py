@@ -123,7 +123,7 @@ def augmentation():
 
 
 def called(model):
-    """A model without an input of its own, which is built by its first call."""
+    """A model without its own input, which is built by its first call."""
     model(np.zeros((2, tiny.SIZE, tiny.SIZE, 3), np.float32))
     return model
 

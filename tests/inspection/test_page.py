@@ -23,7 +23,7 @@ def image(index=0, size=(40, 60), truth="cat", **changes):
     layers = np.zeros((3, 3, 2, 3), "float32")  # 3 layers; mean and 2 heads; 2 x 3 patches
     for layer in range(3):
         for head in range(3):
-            layers[layer, head].flat[(layer + 3 * (head > 0)) % 6] = 1.0  # each layer lights a patch of its own
+            layers[layer, head].flat[(layer + 3 * (head > 0)) % 6] = 1.0  # each layer lights a different patch
     card = page.ImageCard(
         f"image {index}",
         rng.integers(0, 256, (*size, 3)).astype("uint8"),

@@ -1,4 +1,4 @@
-"""The same models on Keras' JAX backend: golden equality, policies, gradients. In a process of its own."""
+"""The same models on Keras' JAX backend: golden equality, policies, gradients. In a separate process."""
 
 import subprocess
 import sys

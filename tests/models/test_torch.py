@@ -1,4 +1,4 @@
-"""The models on Keras' torch backend: golden outputs, `fit`, checkpoints in and out. In a process of its own.
+"""The models on Keras' torch backend: golden outputs, `fit`, checkpoints in and out. In a separate process.
 
 PyTorch for Linux brings gigabytes of CUDA libraries, so that these tests are among those of the extra [interop]:
 `pip install -e '.[torch]'`, then `pytest -m interop tests/models/test_torch.py`. Nothing here needs TensorFlow.

@@ -191,7 +191,7 @@ print((second - first) / (large - small) / activations)
 
 
 def run(program, backend, *arguments):
-    """Output of a Python program in a process of its own."""
+    """Output of a Python program in a separate process."""
     environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

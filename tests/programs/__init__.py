@@ -41,7 +41,7 @@ def call(name: str, *arguments: object, **options: object) -> int | None:
 def run(name: str, *arguments: object) -> tuple[int, str]:
     """Run the program to its end, as `python -m` does, and return its exit code, output and log.
 
-    Signals, threads that live on and the devices of a process need a process of their own.
+    Signals, threads that live on and the devices of a process need a separate process.
     """
     output = io.StringIO()
     handler, logger = logging.StreamHandler(output), logging.getLogger("absl")

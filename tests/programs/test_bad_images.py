@@ -37,7 +37,7 @@ def lenient(strict):
 
 
 def program(name, *arguments):
-    """Run a program in a process of its own, which must end."""
+    """Run a program in a separate process, which must end."""
     command = [sys.executable, "-m", name, *map(str, arguments)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)

@@ -71,7 +71,7 @@ def test_plan_as_json(recipe, capsys):
 
 def test_plan_of_unknown_data_asks_for_their_size(recipe):
     recipe.data.source = "folder:/nowhere"
-    with pytest.raises(ValueError, match="Give --examples and --classes"):
+    with pytest.raises(ValueError, match="Pass --examples and --classes"):
         programs.call("train.plan")
 
 
@@ -132,5 +132,5 @@ def test_gray_images_are_known_without_their_data(recipe, no_data, capsys):
 
 @pytest.mark.parametrize("arguments", ["fashion_mnist.py:/typo", "fashion_mnist_transfer.py:pretrain,/typo"])
 def test_a_folder_that_is_not_there_is_not_taken_for_another(arguments, no_data):
-    with pytest.raises(ValueError, match="There is no '/typo.*Give --examples and --classes instead"):
+    with pytest.raises(ValueError, match="There is no '/typo.*Pass --examples and --classes instead"):
         programs.call("train.plan", f"--config={toy.CONFIGS}/{arguments}")

@@ -69,7 +69,7 @@ def free_port():
 
 @contextlib.contextmanager
 def process(base, *arguments, code=None):
-    """The server's program in a process of its own: (process, URL)."""
+    """The server's program in a separate process: (process, URL)."""
     port = free_port()
     module, first = ("-c", [code]) if code else ("export.serve", [])
     child = forked.Program(forked.ROOT, module, [*first, f"--model={base}", f"--port={port}", *arguments], os.environ)

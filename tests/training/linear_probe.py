@@ -45,7 +45,7 @@ def by_hand(features, labels, kernel, bias, parts=1):
         labels: `[steps, b]`.
         kernel: The linear layer's, `[D, classes]`.
         bias: `[classes]`.
-        parts: Number of parts of a batch with statistics of their own.
+        parts: Number of parts of a batch. Each part has its own statistics.
 
     Returns:
         Losses `[steps]`, kernel, bias, moving mean and moving variance.

@@ -125,7 +125,7 @@ def test_all_damaged(tmp_path):
     saved(tmp_path, [10, 20])
     for step in (10, 20):
         cut(data_file(tmp_path, step))
-    with pytest.raises(StorageError, match="None of the checkpoints .* is whole") as caught:
+    with pytest.raises(StorageError, match="None of the checkpoints .* is complete") as caught:
         restored(tmp_path)
     assert caught.value.exit_code == 74
 

@@ -159,7 +159,7 @@ def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, c
     assert "has changed" not in caplog.text  # other data on purpose
     (tmp_path / "digits" / "0" / "new.png").write_bytes((tmp_path / "digits" / "0" / "0.png").read_bytes())
     evaluate(run, capsys)
-    assert caplog.text.count("has changed since the training") == 1
+    assert caplog.text.count("has changed since training") == 1
 
 
 def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, caplog):

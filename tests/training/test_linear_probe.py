@@ -18,7 +18,7 @@ from tests.training import virtual_devices
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_trajectory(micro_batches):
-    """Every step against NumPy; each micro-batch has statistics of its own."""
+    """Every step against NumPy; each micro-batch has its own statistics."""
     state, losses, by_hand = probe.train(tf.distribute.get_strategy(), accumulation_steps=micro_batches)
     probe.check(state.model, losses, *by_hand, parts=micro_batches)
 

@@ -98,7 +98,7 @@ def test_the_answer_has_the_progress_of_work_of_unknown_length():
 
 
 def be_busy(path, signals):
-    """In a process of its own: compute for minutes, before the first step or, with two signals, in a later one."""
+    """In a separate process: compute for minutes, before the first step or, with two signals, in a later one."""
     _signals.PATIENCE = _signals.AGAIN = _signals.AT_ONCE = 0.1
     with StopRequest() as stop:
         if signals == 2:

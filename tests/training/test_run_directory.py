@@ -194,7 +194,7 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def hold_and_end(directory, flock):
-    """In a process of its own: take the lock, and end as if killed."""
+    """In a separate process: take the lock, and end as if killed."""
     if not flock:
         fcntl.flock = refuse
     with lock.locked(directory):

@@ -1,4 +1,4 @@
-"""Trackers with packages of their own, whose place a stand-in takes: what they record, and when a run is resumed."""
+"""Trackers with their own packages, whose place a stand-in takes: what they record, and when a run is resumed."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""Follows the golden trainings on virtual devices in a process of its own, and writes how far off each is, as JSON.
+"""Repeat the golden training runs on virtual devices in a separate process, and write the error of each run as JSON.
 
     python -m tests.training.virtual_devices 2 errors.json
 

@@ -50,7 +50,7 @@ def command(workdir, *flags, **fields):
 
 
 def start(workdir, *flags, environment=None, **fields):
-    """Starts the program in a process of its own."""
+    """Starts the program in a separate process."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
     if environment.get("KERAS_BACKEND") == "jax":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -61,7 +61,7 @@ def start(workdir, *flags, environment=None, **fields):
 def train(workdir, *flags, expect=0, **fields):
     """Run the program in this process, without its figure, and return its output.
 
-    That takes half the time of a process of its own.
+    That takes half the time of a separate process.
     """
     plots = "keras_vit.inspection.plots"
     with mock.patch(f"{plots}.draw_report"), mock.patch(f"{plots}.save"):

@@ -156,7 +156,7 @@ class Planner:
         """Return settings that fit in place of a setting that does not fit, sorted by speed.
 
         The settings combine rematerialization of blocks, gradient accumulation over micro-batches and, if possible,
-        sharded weights. The batch size does not change, because the result of the training depends on it.
+        sharded weights. The batch size does not change, because the result of training depends on it.
         """
         found = []
         for fsdp in sorted({setting.fsdp, setting.fsdp or self.shards}):

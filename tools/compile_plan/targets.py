@@ -75,7 +75,7 @@ _PROCESSORS = {(8, 0): (164, 2_048, 64), (8, 9): (100, 1_536, 128), (9, 0): (228
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Accelerators of one kind that train together. Figures are per device, as seen by a program."""
+    """Accelerators of the same kind that train together. Figures are per device, as seen by a program."""
 
     name: str
     chips: int  # chips of a slice

@@ -3,7 +3,7 @@
 Papers: the model is a ViT with patches of 4 pixels; the augmentation follows "How to train your ViT?",
 https://arxiv.org/abs/2106.10270, with mixup and CutMix as in DeiT, https://arxiv.org/abs/2012.12877. The optimizer,
 learning rate, weight decay, moving average and position embeddings are the same as in `fashion_mnist_hour:vit`.
-Stochastic depth is added for the longer training of 200 epochs instead of 34.
+Stochastic depth is added because training takes 200 epochs instead of 34.
 
     keras-vit train --config=cifar10_scratch --workdir=runs/cifar10
 

@@ -105,11 +105,11 @@ def variant(text: str, among: Collection[str] | None = None) -> str:
 
 
 def published_model(variant: str, *preferred: str, image_size: int = 224, **arguments: object) -> recipes.Model:
-    """Return a model with a new head and with published weights of a variant, which are trained on ImageNet-21k.
+    """Return a model with a new head and published weights that were pre-trained on ImageNet-21k.
 
     Args:
         variant: Name of the model.
-        *preferred: Names in `keras_vit.list_weights` of weights to use, if they exist, instead of the original weights.
+        *preferred: Names of weights in `keras_vit.list_weights` that, if they exist, replace the original weights.
         image_size: Height and width of the images.
         **arguments: Additional arguments of the model.
     """
@@ -137,7 +137,7 @@ def pretraining(
     mixup: float = 0.0,
     **fields: Any,
 ) -> recipes.Recipe:
-    """Return the recipe of a pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
+    """Return a recipe for pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
 
     Args:
         dataset: `"imagenet2012"` or `"imagenet21k"`.

@@ -15,7 +15,7 @@ learning rate of `pretrain`; with `--config.optim.learning_rate=0.0005` it uses 
 folder with the two files that `benchmarks.results` prepares can follow: `:scratch,/my/folder`.
 Published: nothing of this size. The measured results are in docs/results.md.
 Cost: see docs/results.md.
-Smaller machines: `--config.total_steps=500` for the pre-training.
+Smaller machines: `--config.total_steps=500` for pre-training.
 """
 
 import os

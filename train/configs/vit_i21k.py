@@ -1,4 +1,4 @@
-"""ViT of any size on ImageNet-21k for 300 epochs: the pre-training of the AugReg checkpoints.
+"""ViT of any size on ImageNet-21k for 300 epochs, as in the pre-training of the AugReg checkpoints.
 
 Paper: "How to train your ViT?", https://arxiv.org/abs/2106.10270
 

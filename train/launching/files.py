@@ -1,4 +1,4 @@
-"""Files that start a training on other machines, from the templates in `assets/`."""
+"""Files that start a training run on other machines, from the templates in `assets/`."""
 
 import dataclasses
 import json

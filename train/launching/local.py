@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
         restarts: Maximum number of successive restarts without a newer checkpoint.
 
     Returns:
-        Exit code: 0 at the end of the training, 75 after a signal, otherwise the exit code of the failed worker.
+        Exit code: 0 after the last step, 75 after a signal, otherwise the exit code of the failed worker.
 
     Raises:
         ValueError: If the GPUs cannot be divided among the workers.
@@ -119,7 +119,7 @@ def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: st
 
 
 class Workers:
-    """All workers of a training, from their start to the end of the last worker.
+    """All workers of a training run, from their start to the end of the last worker.
 
     Attributes:
         resumed: Step of the checkpoint from which the workers resumed; -1 if they did not.
@@ -137,7 +137,7 @@ class Workers:
     def wait(self, stop: _signals.StopRequest) -> tuple[int, str]:
         """Wait until all workers have ended.
 
-        Returns the exit code of the training, which is 75 if a restart helps, and the reason in words.
+        Returns the exit code of the run, which is 75 if a restart helps, and the reason in words.
         """
         deadline, asked = math.inf, False
         try:
@@ -164,8 +164,8 @@ class Workers:
     def _outcome(self) -> tuple[int, str]:
         failed = {index: code for index, code in self.ended.items() if code}
         if not failed:
-            return 0, "the training is complete"
-        # After the end of a worker, JAX ends the other workers by SIGABRT.
+            return 0, "training is complete"
+        # After the end of a worker, JAX aborts the other workers (SIGABRT).
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]

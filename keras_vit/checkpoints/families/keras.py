@@ -92,7 +92,7 @@ def _stored_arguments(
 
 
 def _keeps_weights(layers: Any) -> bool:
-    """Return whether layers were only frozen or given LoRA, so that their weights still fit."""
+    """Return whether the weights of changed layers still fit: the only changes are freezing and LoRA."""
     return isinstance(layers, dict) and all(
         isinstance(change, dict)
         and not set(change) - {"trainable", "weights", "lora", "sublayers"}

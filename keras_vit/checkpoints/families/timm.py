@@ -152,7 +152,7 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
-    """Return the model's image size, else the image size of the pre-training, which may differ."""
+    """Return the model's image size, else the image size used for pre-training, which may differ."""
     if "img_size" in arguments:
         return stated_size(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")

@@ -215,7 +215,7 @@ def _members(group: h5py.Group) -> dict[str, Any]:
     """Return the members of a group. Links to other files or groups are refused."""
     for key in group:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise ValueError(f"{group.name}/{key} links to another place")
+            raise ValueError(f"{group.name}/{key} links to another object")
     return dict(group.items())
 
 

@@ -78,7 +78,7 @@ def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:
 
 
 def absolute(spec: str) -> str:
-    """Replace relative paths in a source by absolute paths, so that it can be opened from any directory."""
+    """Replace relative paths in a source with absolute paths, so that it can be opened from any directory."""
     kind, location, options = _parts(spec)
     if kind not in _BY_NAME:
         location = _absolute_path(location)

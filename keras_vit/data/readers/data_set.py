@@ -108,7 +108,7 @@ def _warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: n
     missing = np.setdiff1d(whole, labels) if labels.ndim == 1 else ()
     if len(missing):
         logging.warning(
-            "%s: the split %r has no example of %d of the %d classes. Are the examples sorted by class? "
+            "%s: the split %r has no examples of %d of the %d classes. Are the examples sorted by class? "
             "A slice takes images in the order of the file.",
             name,
             split,

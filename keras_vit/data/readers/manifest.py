@@ -55,7 +55,7 @@ def read(
     kind, columns_of_labels = _label_columns(location, columns, values)
     names: Sequence[str] = columns_of_labels
     if not entries:
-        raise ValueError(f"{location} lists no image.")
+        raise ValueError(f"{location} lists no images.")
     for entry in entries:
         if not entry.text("path"):
             raise ValueError(f"Line {entry.line} of {location} must have a path. Received: {entry.fields}.")

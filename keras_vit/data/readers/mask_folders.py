@@ -95,7 +95,7 @@ def class_names(classes: Classes, folder: str | None = None) -> list[str]:
     else:
         file = f", or write them to {path}, one per line" if folder is not None else ""
         raise ValueError(
-            "The classes of the masks are unknown. Give their number or names, in order of the indices, as classes=, "
+            "The classes of the masks are unknown. Pass their number or names, in order of the indices, as classes=, "
             f"such as #classes=21 or #classes=sky,tree{file}."
         )
     names = [str(name).strip() for name in names]

@@ -53,7 +53,7 @@ def read(
     found = [_read(location, key) for _, key in pairs.values()]
     found = [part[:, 0] if part.shape[1:] == (1,) else part for part in found]
     if len({(shapes[key][1:], part.shape[1:]) for (key, _), part in zip(pairs.values(), found, strict=True)}) > 1:
-        raise ValueError(f"All splits of {location} must have images and labels of one shape. Received: {shapes}.")
+        raise ValueError(f"All splits of {location} must have images and labels of the same shape. Received: {shapes}.")
     labels = np.concatenate(found)
     origin = lambda index: f"image {index} of {name}"  # noqa: E731
     if values is not None:
@@ -140,7 +140,7 @@ def _check(pair: str, images: _Header, labels: _Header, numeric: bool) -> None:
     if images.dtype != np.uint8 or not is_image or 0 in shape:
         hint = " Multiply by 255 if the values are in 0..1, and write with .round().astype('uint8')."
         raise ValueError(
-            "Images must be uint8 [n, H, W] or [n, H, W, C] with 1 or 3 channels, values 0..255, at least one. "
+            "Images must be non-empty uint8 [n, H, W] or [n, H, W, C] with 1 or 3 channels, values in [0, 255]. "
             f"{received}{hint if images.dtype.kind == 'f' else ''}"
         )
     are_masks = len(labels.shape) == 3 and labels.shape == shape[:3]

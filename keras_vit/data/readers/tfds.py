@@ -54,7 +54,7 @@ def prepared_builder(location: str, name: str, data_dir: str | None, manual_dir:
         if not download:
             raise FileNotFoundError(
                 f"{name} is not prepared in {builder.data_dir}, and download=False. Prepare it on one machine with "
-                "download=True, or give another data_dir=."
+                "download=True, or pass another data_dir=."
             )
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
     return builder
@@ -78,7 +78,7 @@ def from_builder(
     for key in (image, *labels):
         if key not in features:
             raise ValueError(
-                f"{name} has no feature {key!r}. It has: {sorted(features)}. Choose with image=, and label= or values=."
+                f"{name} has no feature {key!r}. It has: {sorted(features)}. Select image=, and label= or values=."
             )
     if not isinstance(features[image], tfds.features.Image):
         raise ValueError(f"{name} must have an image and a class. Received: {features[image]} as image={image!r}.")
@@ -126,7 +126,7 @@ def _labels(
         if not fixed or not (info.tf_dtype.is_floating or (numeric and info.tf_dtype.is_integer)):
             raise ValueError(
                 f"{name} must have an image and a class, or numbers of a fixed count. Received: {features[key]} in the "
-                f"feature {key!r}. Choose with image= and label=, or values= for numbers."
+                f"feature {key!r}. Select image= and label=, or values= for numbers."
             )
     names = []
     for key, info in infos.items():

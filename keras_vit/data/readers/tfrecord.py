@@ -78,7 +78,7 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
         num_classes = len(class_names) if class_names else info.get("num_classes")
     if num_classes is None:
         raise ValueError(
-            f"How many classes do the labels of {name} have? Give num_classes=, as in '{name}#num_classes=1000'. "
+            f"How many classes do the labels of {name} have? Pass num_classes=, as in '{name}#num_classes=1000'. "
             f"(keras-vit make-tfrecords writes the number into {INFO_FILE}.)"
         )
     if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
@@ -190,7 +190,7 @@ def _counts(paths: list[str], info: dict) -> list[int]:
     if any(_io.is_remote(path) for path in paths):
         if None in described:
             raise ValueError(
-                f"Counting the records of remote files would read all of them. Give num_examples=, or put a "
+                f"Counting the records of remote files would read all of them. Pass num_examples=, or put a "
                 f"{INFO_FILE} with "
                 f'{{"records": {{"{os.path.basename(paths[0])}": 1234, ...}}}} next to {paths[0]}.'
             )

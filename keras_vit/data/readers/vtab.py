@@ -18,7 +18,7 @@ from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.readers.tfds import prepared_builder
 from keras_vit.data.record_files import RecordSource, Slice
 
-THREE = "train, validation and test"  # the splits of the data set are used as they are
+THREE = "train, validation and test"  # the splits of the data set are used unchanged
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,7 @@ def drawing(svg: bytes, title: str) -> str:
 
 
 def card(title: str, help_text: str, content: str, kind: str = "") -> str:
-    """Return a section with a heading, an optional help text that a "?" opens, and HTML as content.
+    """Return a section with a heading, HTML content, and an optional help text behind a "?" button.
 
     `kind` is the `class` attribute of the section.
     """

@@ -28,7 +28,7 @@ def reconstructions(
         images: Maps `"input"`, `"visible"` and `"reconstruction"` to images, uint8 `[n, height, width, channels]`.
         title: Title of the figure.
         limit: Maximum number of images.
-        metrics: Lines of `metrics.jsonl`, or empty for no curves.
+        metrics: Lines of `metrics.jsonl`. Without lines, no curves are drawn.
         quantities: Metrics to plot, the loss and the score.
 
     Example:

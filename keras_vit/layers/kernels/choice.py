@@ -34,7 +34,7 @@ def plain(*names: str) -> Iterator[None]:
     """Disable kernels in all code that this thread traces or runs within a `with` block, such as an export.
 
     Args:
-        *names: Kernels to replace by their plain formulas, or `"xla"` to disable compilation by XLA on CPUs. Without
+        *names: Kernels to replace with their plain formulas, or `"xla"` to disable compilation by XLA on CPUs. Without
             names, everything is disabled.
 
     Example:

@@ -74,7 +74,7 @@ class ShardedCheckpointStore:
         except (OSError, ValueError, RuntimeError) as error:
             raise StorageError(
                 f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The newest intact checkpoint "
-                f"is {self.newest()}. Free some space or give another --workdir, then start again."
+                f"is {self.newest()}. Free some space or pass another --workdir, then start again."
             ) from error
 
 

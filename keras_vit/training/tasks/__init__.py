@@ -61,6 +61,6 @@ def check_labels(recipe: recipes.Recipe, source: "Source") -> None:
     has = f"labels that are {found}" if found else "no labels"
     raise ValueError(
         f"task={str(recipe.task)!r} learns from labels that are {wanted}. Received: data.source="
-        f"{recipe.data.source!r}, which has {has}. Give other data, or a task for them, such as "
+        f"{recipe.data.source!r}, which has {has}. Pass other data, or a task for these data, such as "
         f"task={known[found]!r}."
     )
