@@ -90,7 +90,9 @@ def test_export_and_server(trained, monkeypatch, capsys):
     serve = [sys.executable, "-m", "keras_vit", "serve", *COMMANDS["serve"], f"--port={port}"]
     server = subprocess.Popen(serve, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        shown = server.stderr.readline()  # nothing of other packages before it
+        shown = server.stderr.readline()  # no line of other packages before it
+        while shown.startswith("Starting, "):  # on a slow machine
+            shown = server.stderr.readline()
         assert shown.startswith("Serving at ") and f":{port}/v1/models/digits" in shown
         assert not call("client", f"--url=http://localhost:{port}")
     finally:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -123,7 +123,9 @@ def _mask_parser(image: str, mask: str, label_offset: int, num_classes: int):
     return parse
 
 
-def class_parser(image: str, label: str, label_offset: int, num_classes: int, several: bool):
+def class_parser(
+    image: str, label: str, label_offset: int, num_classes: int, several: bool
+) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """Return the function that parses a serialized `tf.train.Example` with one or several classes."""
     features = {
         image: tf.io.FixedLenFeature([], tf.string),
