@@ -102,7 +102,7 @@ def report(
     if comparison.top1_agreement is not None:
         agreement = percent(comparison.top1_agreement, 2)
         rows.append(("top-1 agreement", agreement, f"at least {percent(tolerance.top1_agreement, 2)}"))
-    if comparison.accuracy is not None:
+    if comparison.accuracy is not None and comparison.reference_accuracy is not None:
         drop = "" if tolerance.accuracy_drop is None else f"at most {percent(tolerance.accuracy_drop, 2)} less"
         rows.append(("accuracy of the model", percent(comparison.reference_accuracy, 2), ""))
         rows.append(("accuracy of the artifact", percent(comparison.accuracy, 2), drop))

@@ -65,7 +65,7 @@ class Comparison:
         text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {percent(self.top1_agreement, 2)}"
-        if self.accuracy is not None:
+        if self.accuracy is not None and self.reference_accuracy is not None:
             text += f", accuracy {percent(self.accuracy, 2)} (model: {percent(self.reference_accuracy, 2)})"
         return f"{text}, computed in {self.precision}" if self.precision else text
 
