@@ -76,7 +76,7 @@ class AddPositionEmbs(BaseLayer):
         num_prefix_tokens: Number of prefix tokens.
         num_registers: Number of registers.
         stddev: Standard deviation of the initial embeddings.
-        method: Method of resizing the embeddings to another grid: `"reference"` (bilinear with aligned corners),
+        method: Method for resizing the embeddings to another grid: `"reference"` (bilinear with aligned corners),
             `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic with antialiasing).
 
     Call arguments:

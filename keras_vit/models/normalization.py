@@ -69,7 +69,7 @@ def scale_and_offset(value: Normalization, input_range: tuple[float, float]) -> 
 
 
 def for_channels(value: Normalization, channels: int) -> Normalization | None:
-    """Return a normalization for another number of channels, or None if it differs between the channels."""
+    """Return a normalization for another number of channels, or None if the channels have different normalizations."""
     if len(value[0]) == channels:
         return value
     if all(len(set(side)) == 1 for side in value):

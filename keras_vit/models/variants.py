@@ -50,7 +50,7 @@ class BiTVariant:
 
     Args:
         block_sizes: Number of units of each stage.
-        width_factor: Factor of the number of channels of a standard ResNet.
+        width_factor: Multiplier of the channels of a standard ResNet.
     """
 
     block_sizes: Sequence[int] = (3, 4, 6, 3)

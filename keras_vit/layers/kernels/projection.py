@@ -28,7 +28,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
 
 
 def _is_plain(layer, x) -> bool:
-    """Return whether a layer is a plain dense layer without quantization, LoRA or subclass."""
+    """Return whether a layer is exactly `EinsumDense`, without quantization or LoRA."""
     return (
         type(layer) in (EinsumDense, keras.layers.EinsumDense)
         and layer.quantization_mode is None
@@ -75,8 +75,8 @@ def _products(x, kernels, biases=None):
 
 def _gradients(x, kernels, d_outputs):
     """Return the derivatives of `x` and of each kernel."""
-    # JAX sums over axes in alphabetical order. With these letters it is the order in memory, so that both products read
-    # the same array.
+    # JAX sums over axes in alphabetical order. With these letters, the alphabetical order is the order in memory, so
+    # both products read the same array.
     together = ops.stack(d_outputs, axis=2)  # [B, N, C, H, K]
     d_x = ops.einsum("bnchk,dchk->bnd", together, ops.stack(kernels, axis=1))
     d_kernel = ops.einsum("bnd,bnchk->dchk", x, together)
