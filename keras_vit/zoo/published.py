@@ -70,7 +70,7 @@ class PublishedWeights:
 
     @property
     def url(self) -> str:
-        """Address at which the owners publish the checkpoint."""
+        """Address of the published file or model."""
         if self.path.startswith(PREFIX):
             return "https://huggingface.co/" + self.path.removeprefix(PREFIX)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")

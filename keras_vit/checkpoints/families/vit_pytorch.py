@@ -26,7 +26,7 @@ from keras_vit.models.normalization import Normalization
 Patch = tuple[int, int, int]  # height, width and channels
 Shapes = Mapping[str, tuple[int, ...]]
 _POOLINGS = {"cls": "token", "mean": "gap"}
-# vit-pytorch's arguments, and the arguments of this package.
+# vit-pytorch's arguments, and the corresponding arguments of this package.
 _NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
 _NAMES |= {name: name for name in ("mlp_dim", "patch_size", "channels")}
 _TABLE = architecture.TABLE
@@ -193,7 +193,7 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
     if not any(name.startswith(f"{attention}to_out.") for name in shapes):
         if heads not in (None, 1):
             raise CheckpointError(f"{path} is incomplete: a model with {heads} heads has a projection `to_out`.")
-        return 1  # only a single head has no output projection
+        return 1  # only a model with a single head lacks an output projection
     if heads is None and type(head_dim) is int:
         heads = inner // max(head_dim, 1)
     if type(heads) is not int or heads < 1 or inner % heads:
@@ -205,7 +205,7 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
 
 
 def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
-    """Return height, width and channels of a patch with `pixels` values, and the reason if they are a guess."""
+    """Return height, width and channels of a patch with `pixels` values, and the reason for a guess."""
     size, channels = stated_size(known.get("patch_size")), known.get("channels")
     if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
         return (*size, pixels // math.prod(size)), ""
