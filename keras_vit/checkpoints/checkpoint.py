@@ -50,7 +50,7 @@ class Hints:
 
     wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the model to load into
     grid: Grid | None = None  # of the file's position table
-    prefix: str | None = None  # of the model, if the file contains several; None for the only model or the usual prefix
+    prefix: str | None = None  # of the model in a file of several models; None for the only model or the usual prefix
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ class AttentionMaps(dict):
         return {name: weights for name, weights in self.items() if name != self.pooling}
 
     def probe(self) -> np.ndarray | None:
-        """Return the weights of attention pooling `[B, N]`, averaged over heads, or None if the model has no pooling layer."""
+        """Return the weights of attention pooling `[B, N]`, averaged over heads, or None for other poolings."""
         return None if self.pooling is None else self[self.pooling].mean(axis=1)[:, 0]
 
     def output_grid(self, matrix: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
     """Return the outputs of the layers with these names, or of all blocks and stages, in the order of execution.
 
     Symbolic inputs give symbolic outputs, which can define another model with the same layers. For a pre-training
-    model, the outputs are computed by its encoder for images without hidden patches.
+    model, the encoder computes the outputs for images without hidden patches.
 
     Raises:
         ValueError: If a layer does not exist.

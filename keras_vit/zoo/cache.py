@@ -50,8 +50,7 @@ def fetch(address: str) -> str:
         The path of the file, or of the directory for a model of the hub.
 
     Raises:
-        OSError: If the download fails. The message contains the address and the path for a file that is downloaded
-            manually.
+        OSError: If the download fails. The message contains the address, and the path for a manual download.
         ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:

@@ -63,7 +63,7 @@ def fetch(address: str, place: str) -> str:
             f"{address} needs: pip install 'keras-vision-transformers[hub]'. Or put its files into {place}."
         ) from error
     try:
-        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show huggingface_hub's own bar
+        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the hub client's bar
             return _download(hub, address, name, revision, file)
     except errors.GatedRepoError as error:
         raise PermissionError(

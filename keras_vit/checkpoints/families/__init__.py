@@ -53,7 +53,7 @@ The classes build on each other in this order:
    function returns a checkpoint, or None for the files of other projects.
 6. `Writing` (`family.py`): the models that a family can write, and the configuration files to write with them.
 7. `Family`: a project with its `recognize` and `rules` functions and, if the project's checkpoints can be written, its
-`Writing`.
+   `Writing`.
 """
 
 from collections.abc import Mapping

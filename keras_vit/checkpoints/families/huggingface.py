@@ -31,7 +31,7 @@ SHOWN = {
 _FIRST_OF_MLP = ("MlpBlock_0/Dense_0", "SwiGLU_0/up")
 _HEAD = re.compile(r"(.*?)(cls_|distillation_)?classifier\.(weight|bias)")
 _NESTED = ("vision_config", "backbone_config")  # fields with the configuration of a tower
-# Fields of a configuration that may change the outputs if they are enabled, and the supported fields.
+# Fields of a configuration that may change the outputs if they are enabled, and the supported fields among them.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
 _KNOWN_FIELDS = re.compile(
     r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"

@@ -22,7 +22,8 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 
-# Supported arguments of timm's models. This module reads them, or they only affect training or do not affect outputs.
+# Supported arguments of timm's models: arguments that this module reads, and arguments that only affect training or do
+# not change the outputs.
 _KNOWN = re.compile(
     r"img_size|patch_size|in_chans|num_classes|global_pool|embed_dim|depth|num_heads|mlp_ratio|qkv_bias|class_token|"
     r"no_embed_class|reg_tokens|num_reg_tokens|fc_norm|pool_include_prefix|act_layer|init_values|pos_embed|rope_type|"

@@ -23,7 +23,7 @@ def is_plain(name: str) -> bool:
 
 
 def uses_kernel(name: str, x: Any) -> bool:
-    """Return whether the backend supports custom gradients and the kernel saves time or memory for `x`."""
+    """Return whether a kernel is enabled, supported by the backend, and worthwhile for the dtype of `x`."""
     if is_plain(name) or keras.backend.backend() not in ("tensorflow", "jax"):
         return False
     return has_16_bits(x) or name not in _ONLY_16_BITS
