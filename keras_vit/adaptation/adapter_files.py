@@ -189,7 +189,7 @@ def _check_modules(
 def _read_factors(
     source: TensorSource, name: str, layers: list[DenseLayer], config: AdapterConfig
 ) -> Iterator[tuple[DenseLayer, np.ndarray, np.ndarray, float]]:
-    """Yield each layer of a module with its factors A `[inputs, rank]` and B `[rank, outputs]`, and its alpha."""
+    """Yield (layer, A `[inputs, rank]`, B `[rank, outputs]`, alpha) for each layer of a module."""
     rank, alpha = config.rank_and_alpha(bare(name))
     sizes = [layer.flat_shape() for layer in layers]  # (inputs, outputs)
     ends = np.cumsum([outputs for _, outputs in sizes])

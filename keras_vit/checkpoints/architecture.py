@@ -1,4 +1,4 @@
-"""Infer the architecture of a model from the shapes of its variables, and compare it with a file's description."""
+"""Infer a model's architecture from the shapes of its variables, and compare the result with a file's description."""
 
 import math
 import re

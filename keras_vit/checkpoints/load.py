@@ -41,8 +41,8 @@ def load_checkpoint(
         model: A `VisionTransformer`, a `BiTResNet` or a `MaskedAutoencoder`. A `VisionTransformer` with any pooling can
             load the encoder of a masked autoencoder.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. It can also be the name of
-            weights, which are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Names of weights are also
+            supported, and are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
             name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`.
         head: `"keep"` loads the file's head, and `"reset"` initializes the model's head. `"auto"` loads the head if the
             file and the model have the same number of classes.
@@ -54,7 +54,7 @@ def load_checkpoint(
         resize_patch: Whether to resize a patch kernel of a different size with the pseudo-inverse (FlexiViT).
         adapt_channels: Whether to convert a kernel of 3 channels for a model with 1 channel or more than 3 channels.
         allow_nonfinite: Whether to load tensors that contain NaN or infinity.
-        config: The model's `config.json`, as a path or a dictionary, if it is not next to the tensors.
+        config: The model's `config.json`, as a path or a dictionary, for tensors without a `config.json` next to them.
         prefix: Prefix of the model to load, if the file contains several models, such as `"params/ema/"` or
             `"teacher."`. Defaults to the only model of a file, or to the usual prefix of a Flax file.
 
@@ -125,8 +125,8 @@ def model_from_checkpoint(
         A `VisionTransformer` or `BiTResNet`; with `decoder=True`, a `MaskedAutoencoder`.
 
     Raises:
-        CheckpointError: If the file is damaged, does not belong to a known project or does not fit the overrides, or if
-            `decoder=True` and the file has no decoder.
+        CheckpointError: If the file is damaged, does not belong to a known project or does not fit the overrides. Also
+            if `decoder=True` and the file has no decoder.
         FileNotFoundError: If `path` does not exist.
 
     Example:

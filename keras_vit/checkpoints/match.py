@@ -1,4 +1,4 @@
-"""Match a checkpoint with a model: decide which tensors are loaded, adapted or skipped, then read and assign them."""
+"""Match a checkpoint with a model: decide which tensors are loaded, adapted or skipped, then assign the tensors."""
 
 import dataclasses
 import math

@@ -52,8 +52,8 @@ def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.
     """Convert a kernel of 3 input channels to another number of channels.
 
     For 1 channel, the kernel is summed over its channels, so that a gray image gives the same output as an image with
-    three equal channels. Additional channels do not affect the output at first: their weights are zero, or the kernel's
-    mean if the layer standardizes its weights.
+    three equal channels. Additional channels do not affect the output at first. Their weights are zero, or the kernel's
+    mean if the layer standardizes its kernel.
     """
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)

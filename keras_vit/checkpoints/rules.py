@@ -2,7 +2,7 @@
 
 - A `Transform` converts arrays: a pair of inverse functions, one for reading and one for writing.
 - A `Rule` adds the names: templates such as `blocks.{i}.attn.qkv.weight` for the tensors and for the variables.
-- A `Binding` is a rule applied to the names of one file or one model: the templates' numbers are filled in.
+- A `Binding` is a rule whose templates are filled in with the numbers in the names of one file or one model.
 
 Transforms only transpose, reshape, split, join and stack arrays. Reading a file and writing it again therefore returns
 every tensor bit for bit. The exception is a position table with entries for registers (`register_slots`).
@@ -93,8 +93,8 @@ def _write_without_slot(arrays: Arrays) -> Arrays:
     return (*added, table[:, len(tokens) :])
 
 
-# Tokens without a stored position. Reading sets their slots in the model's table to zero; writing adds each slot to its
-# token.
+# Tokens without a stored position. Reading sets the tokens' slots in the model's table to zero, and writing adds each
+# slot to its token.
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 

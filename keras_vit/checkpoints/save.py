@@ -48,24 +48,25 @@ def save_checkpoint(
 ) -> str:
     """Write a model in the format of another project, and return the path.
 
-    A model that was loaded from the same format is written with its original names and shapes, and every tensor is
-    equal bit for bit. A file or a new directory appears in one step, complete and flushed to the disk. While an
-    existing directory is overwritten, `load_checkpoint` reads either the old weights or the new weights, each with
-    their own configuration. The configuration contains the model's `input_normalization`, or [-1, 1] if the
-    normalization is not known.
+    A model that was loaded from the same format is written with the file's names and shapes. Unless the weights
+    changed, every tensor is equal bit for bit. A file or a new directory appears in one step, complete and flushed to
+    the disk. While an existing directory is overwritten, `load_checkpoint` reads either the old or the new weights,
+    always with the matching configuration. The configuration contains the model's `input_normalization`, or [-1, 1] if
+    the normalization is not known.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
         path: An `.npz` file for `"google"` and `"big_vision"`, and a directory for the other formats. Instead of a
-            directory, `path` can be a `.safetensors` file; its configuration is written next to it as
+            directory, `path` can be a `.safetensors` file. The configuration is then written next to the file as
             `NAME_config.json`.
         format: `"google"` (vision_transformer, and BiT with big_transfer's names), `"big_vision"`, `"huggingface"`,
             `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
-        naming: Naming scheme. `"google"` has `"legacy"` (the published files) and `"linen"`, `"huggingface"` has
-            `"published"` and `"later"`, and `"vit_pytorch"` has `"1.18"` to `"0.7"` (the first version with these
-            names). Defaults to the scheme of the file that the model was loaded from, or to the format's first scheme.
+        naming: Naming scheme. `"google"` supports `"legacy"` (the published files) and `"linen"`. `"huggingface"`
+            supports `"published"` and `"later"`. `"vit_pytorch"` supports `"1.18"` to `"0.7"` (the first version with
+            these names). Defaults to the scheme of the file that the model was loaded from, or to the format's first
+            scheme.
         stacked: Whether to stack the blocks in `"big_vision"`, which calls this `scan=True`. By default, blocks are
-            stacked if they were stacked in the file that the model was loaded from.
+            stacked if the model was loaded from a file with stacked blocks.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         class_names: Names of the classes. Defaults to `model.class_names`.
 

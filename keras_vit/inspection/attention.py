@@ -59,9 +59,9 @@ class AttentionMaps(dict):
     def grids(self) -> dict[str, np.ndarray]:
         """Return the attention map of each layer and head, `[B, H, h, w]` by layer name.
 
-        The map of an encoder block contains the attention weights of the class token if the head reads this token,
-        otherwise the mean attention weights of the patches. The map of attention pooling contains the attention weights
-        of the probe.
+        The map of an encoder block contains the attention weights of the class token if the head reads this token.
+        Otherwise, the map contains the mean attention weights of the patches. The map of attention pooling contains the
+        attention weights of the probe.
         """
         return {
             name: self.layout.to_grid(weights[:, :, 0] if name == self.pooling else self.layout.output_row(weights))

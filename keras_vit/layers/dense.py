@@ -131,8 +131,8 @@ class Dense(_LoraLayer, keras.layers.Dense):
     """`keras.layers.Dense` whose LoRA trains in less time and memory, and can be trained further after loading.
 
     Keras saves only the updated kernel. On loading, Keras sets both factors to zero, which prevents further training.
-    This layer also saves the base kernel and the factors. The saved file can be loaded into a layer without LoRA, which
-    then receives the updated kernel. Loading a file without LoRA sets the kernel and leaves the factors unchanged.
+    This layer also saves the base kernel and the factors. A layer without LoRA that loads the saved file receives the
+    updated kernel. Loading a file without LoRA sets the kernel and leaves the factors unchanged.
 
     Args:
         units: Number of outputs.

@@ -18,7 +18,7 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
         table: Tensor `[1, h, w, D]`.
         new_grid: (height, width), integers or scalar integer tensors.
         method: `"reference"` (bilinear with aligned corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic with
-            antialiasing), or `"dinov2"` (bicubic, with coordinates computed for a size that is larger by 0.1).
+            antialiasing), or `"dinov2"` (bicubic, with coordinates for a size increased by 0.1).
 
     Returns:
         Tensor `[1, new height, new width, D]`.

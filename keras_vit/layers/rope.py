@@ -15,7 +15,7 @@ __all__ = ["RotaryPositions"]
 
 
 def ratio(name: str, value: Any) -> float:
-    """Return `value` as a float after checking that it is finite and at least 1."""
+    """Return `value` as a float after checking that the number is finite and at least 1."""
     if _checks.finite_number(name, value) < 1:
         raise ValueError(f"`{name}` must be a number of at least 1, or None. Received: {name}={value!r}.")
     return float(value)

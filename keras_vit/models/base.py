@@ -97,7 +97,7 @@ class ConfiguredModel(keras.Model):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes in the order of the outputs, or None if they are unknown.
+        """Names of the classes in the order of the outputs, or None if unknown.
 
         There must be one name for each class. Loading a checkpoint that contains class names sets them. The head stores
         the names, so that saved models, copies, clones and models that contain this model keep the names.
@@ -284,7 +284,7 @@ def images_input(config: Config, policy: keras.DTypePolicy) -> keras.KerasTensor
 
 
 def normalized(config: Config, images: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the normalized images: rescaled from `input_range` if it is set, and unchanged otherwise."""
+    """Return the normalized images: rescaled if the model has an `input_range`, and unchanged otherwise."""
     if config.input_range is None:
         return images
     scale, offset = normalization.scale_and_offset(normalization.SYMMETRIC, config.input_range)

@@ -115,7 +115,7 @@ def check_shape(model: keras.Model, images: Any) -> None:
 
 
 def kind_of_values(images: Any) -> str | None:
-    """Return the kind of the values in a batch, or None if it is unknown.
+    """Return the kind of the values in a batch, or None if unknown.
 
     The kind is unknown for symbolic tensors, and for images of a single color, which may be black.
     """

@@ -39,7 +39,7 @@ def black_and_white(value: Normalization) -> tuple[float, float]:
 
 
 def of_images(model: Any) -> Normalization | None:
-    """Return the normalization that a model's images must have, or None if it is unknown.
+    """Return the normalization that a model's images must have, or None if unknown.
 
     If the model has an `input_range`, the normalization maps pixels to this range. Otherwise, the result is the
     normalization with which the weights were trained.

@@ -14,7 +14,7 @@ from keras_vit.models.vit_config import ViTConfig
 
 
 def head_input(model: keras.Model) -> keras.KerasTensor | None:
-    """Return the symbolic features of a model, `[B, D]`, which are the input of its head, or None without a head.
+    """Return the symbolic features `[B, D]` of a model (the input of its head), or None for a model without a head.
 
     For a distilled model, the features are the mean of the inputs of both heads. For a head that reads all tokens, and
     for a pre-training model, the features are the class token, or the mean of the patches if there is no class token.

@@ -73,8 +73,8 @@ class ViTOptions(Options):
             uses 2.
         head: Keras layer that replaces pooling and classification, or None. The model calls
             `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
-            and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, it
-            receives lists of the tokens and patches after each of these blocks. `classes` is ignored.
+            and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, the
+            layer receives lists of the tokens and patches after each of these blocks. `classes` is ignored.
     """
 
     pooling: Literal["token", "gap", "token+gap", "map"] | None = "token"

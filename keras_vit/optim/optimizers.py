@@ -1,8 +1,8 @@
 """The optimizers of the reference implementations, as pure functions of one weight and its slots.
 
 `keras.optimizers` uses different formulas under the same names. Keras' SGD applies the learning rate inside the
-momentum, Keras' Adam adds epsilon before the bias correction of the second moment, and neither can store the momentum
-in bfloat16. The results differ if the learning rate changes, if gradients are small, or in long runs.
+momentum. Keras' Adam adds epsilon before the bias correction of the second moment. Neither can store the momentum in
+bfloat16. The results differ if the learning rate changes, if gradients are small, or in long runs.
 """
 
 import math

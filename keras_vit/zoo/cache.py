@@ -89,7 +89,7 @@ def is_undamaged(path: pathlib.Path) -> bool:
 
 
 def find_here(address: str) -> str | None:
-    """Return the path of weights if they are on this machine, or None. Nothing is downloaded.
+    """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded.
 
     Example:
     >>> find_here("vit_models/augreg/none.npz")

@@ -153,7 +153,7 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
-    """Return the model's image size. If it is unknown, return the image size of pre-training, which may differ."""
+    """Return the model's image size, or if unknown, the image size of pre-training, which may differ."""
     if "img_size" in arguments:
         return stated_size(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")

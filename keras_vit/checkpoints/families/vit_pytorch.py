@@ -62,7 +62,7 @@ def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_no
     style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
     inner = "" if simple else style.blocks
     outer = inner.removeprefix("fn.")
-    # The MLP: LayerNorm (unless it is outside), Linear, GELU, Dropout (not in SimpleViT), Linear.
+    # The MLP: LayerNorm (unless outside the MLP), Linear, GELU, Dropout (not in SimpleViT), Linear.
     first = 0 if inner else 1
     names = _torch.Names(
         norms=(f"0.{outer}norm", f"1.{outer}norm" if inner else "1.net.0"),
@@ -115,7 +115,7 @@ def _style_of(shapes: Shapes) -> str:
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint in `source`, or None if it is neither a `ViT` nor a `SimpleViT`."""
+    """Return the checkpoint in `source`, or None if the file contains neither a `ViT` nor a `SimpleViT`."""
     body = _torch.find_body(source, "to_patch_embedding.1.weight", hints)
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None

@@ -1,9 +1,9 @@
 """Keras' `.keras` and `.weights.h5` files, read tensor by tensor.
 
-No code from a file is executed: the configuration is treated as data, and h5py reads the tensors after a check of their
-sizes, links and storage. However, the HDF5 library trusts its input: of 4,500 damaged files, 5 caused an endless loop
-and 1 crashed the process. A separate process with limited memory and time therefore visits every object of a file
-first.
+No code from a file is executed. The configuration is treated as data. The sizes, links and storage of all tensors are
+checked before h5py reads the tensors. However, the HDF5 library trusts its input: of 4,500 damaged files, 5 caused an
+endless loop and 1 crashed the process. A separate process with limited memory and time therefore visits every object of
+a file first.
 """
 
 import collections

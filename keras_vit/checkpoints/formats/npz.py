@@ -1,6 +1,6 @@
 """`.npz` checkpoints: zip archives of `.npy` arrays, read and written with NumPy, one tensor at a time.
 
-The sizes of the archive's directory, of its members and of their headers are checked before memory is allocated.
+The sizes of the archive's directory, members and headers are checked before memory is allocated.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections from `[B, N, D]` to `[B, N, H, K]` to a sequence.
 
     In 16 bits, a single product computes all projections. In the backward pass, a single product computes the
-    derivative of `x` from the stacked derivatives of the outputs, so that no partial sums are stored.
+    derivative of `x` from the stacked derivatives of the outputs. No partial sums are stored.
     """
     if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
