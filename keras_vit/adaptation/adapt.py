@@ -57,7 +57,7 @@ def adapt(model: keras.Model, choice: str) -> None:
             layer._kernel.trainable = False
     if not model.trainable_weights:
         raise ValueError(f"adapt={choice!r} leaves nothing to train in {model.name!r}.")
-    model.train_function = model.test_function = model.predict_function = None  # they train the old weights
+    model.train_function = model.test_function = model.predict_function = None  # compiled for the old weights
 
 
 def merge_adapter(model: keras.Model) -> None:
@@ -78,7 +78,7 @@ def merge_adapter(model: keras.Model) -> None:
     check_model(model)
     for layer in lora_layers(model):
         layer.merge_lora()
-    model.train_function = model.test_function = model.predict_function = None  # they train the old weights
+    model.train_function = model.test_function = model.predict_function = None  # compiled for the old weights
 
 
 def check_model(model: Any) -> None:
@@ -199,7 +199,7 @@ def _dense_layers(model: keras.Model) -> Iterable[Any]:
 
 
 def _head_weights(model: keras.Model) -> Weights:
-    """Return the weights of the head and its batch norm, or in other models, of the layers after this package's."""
+    """Return the weights of the head and its batch norm, or of all layers after the last layer of this package."""
     if isinstance(model, ConfiguredModel):
         layers: list[Any] = [*(layer for layer in model.layers if layer.name == "head_norm"), *model._heads()]
     else:

@@ -103,7 +103,7 @@ class AdapterConfig:
         return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self._fields["modules_to_save"])
 
     def rank_and_alpha(self, module: str) -> tuple[int, float]:
-        """Return the rank and alpha of a module, such that its update is scaled by `alpha / rank`."""
+        """Return the rank and alpha of a module. The scale of the module's update is `alpha / rank`."""
         rank, alpha = (self._of(module, *names) for names in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")))
         return rank, alpha * rank**0.5 if self._fields["use_rslora"] else alpha
 

@@ -43,18 +43,18 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     """Load an adapter of peft into a model: the factors of LoRA, and the head.
 
     Supports adapters of timm's models and of transformers' ViT, DeiT, DINOv2, DINOv3 and SigLIP, with the names of all
-    versions of transformers. If the base model has a single matrix for query, key and value, all three use its first
-    factor, and its second factor is split. After loading, only the factors are trained, and the head if the adapter
-    contains it. The adapter is checked completely before the model changes.
+    versions of transformers. If the base model stores query, key and value as a single matrix, the three projections
+    share the first factor, and the second factor is split. After loading, only the factors and, if the adapter contains
+    a head, the head are trained. The entire adapter is checked before the model changes.
 
     Args:
         model: A `VisionTransformer` with the weights of the adapter's base model.
         folder: Directory with `adapter_config.json` and `adapter_model.safetensors`.
 
     Raises:
-        CheckpointError: A `ValueError`. If the adapter does not match the model, or contains something unsupported: a
-            method other than LoRA, DoRA, trained biases, or the weights of a module other than the head. The message
-            names it.
+        CheckpointError: A `ValueError`. If the adapter does not match the model or is not supported. DoRA, methods
+            other than LoRA, trained biases, and weights of modules other than the head are not supported. The message
+            names the unsupported part.
         FileNotFoundError: If one of the two files is missing.
 
     References:
@@ -100,14 +100,16 @@ def save_adapter(
 ) -> str:
     """Save the factors of LoRA and the head of a model as an adapter of peft, and return the path.
 
-    `PeftModel.from_pretrained(base, folder)` opens the adapter, given the base model. If the base model has a single
-    matrix for query, key and value, the factors of the three are combined. Equal first factors are stored only once.
+    `PeftModel.from_pretrained(base, folder)` opens the adapter, given the base model. If the base model stores query,
+    key and value as a single matrix, the factors of the three projections are combined. Equal first factors are stored
+    only once.
 
     Args:
         model: A `VisionTransformer` with LoRA.
         folder: Directory in which to write `adapter_config.json` and `adapter_model.safetensors`.
         format: `"huggingface"` or `"timm"`. None for the format of the checkpoint from which the model was loaded, or
-            the first format that can represent the model. If no format can, only `load_adapter` can read the adapter.
+            the first format that can represent the model. If no format can represent the model, only `load_adapter` can
+            read the adapter.
         naming: For `"huggingface"`, `"later"` (transformers from version 5) or `"published"`. None for `"later"`.
         base: Path or name of the base model, such as `"hf:facebook/dinov2-small"`, to write in the adapter.
 
@@ -187,7 +189,7 @@ def _check_modules(
 def _read_factors(
     source: TensorSource, name: str, layers: list[DenseLayer], config: AdapterConfig
 ) -> Iterator[tuple[DenseLayer, np.ndarray, np.ndarray, float]]:
-    """Yield each layer of a module with its factors A `[inputs, rank]` and B `[rank, outputs]`, and its alpha."""
+    """Yield (layer, A `[inputs, rank]`, B `[rank, outputs]`, alpha) for each layer of a module."""
     rank, alpha = config.rank_and_alpha(bare(name))
     sizes = [layer.flat_shape() for layer in layers]  # (inputs, outputs)
     ends = np.cumsum([outputs for _, outputs in sizes])

@@ -90,7 +90,7 @@ def written_rules(model: keras.Model, format: str | None, naming: str | None) ->
             continue
         naming = naming or ("later" if "later" in writing.styles else None)
         layout = layout_of(model, name, writing, config, naming, None)
-        # Headless models have no prefix in version 5.
+        # In version 5 of transformers, headless models have no prefix.
         own = layout.prefix if config["include_top"] or naming == "published" else ""
         return family.rules(dataclasses.replace(layout, prefix=_PREFIX + own, outer=_PREFIX + layout.outer))
     if format:

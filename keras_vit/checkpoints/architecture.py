@@ -1,4 +1,4 @@
-"""Infer the architecture of a model from the shapes of its variables, and compare it with a file's description."""
+"""Infer a model's architecture from the shapes of its variables, and compare the result with a file's description."""
 
 import math
 import re
@@ -15,14 +15,14 @@ _NONE: Arguments = {}
 TABLE = "posembed_input/pos_embedding"
 DECODER_TABLE = "decoder_posembed/pos_embedding"
 
-# Arguments that the shapes determine. A file's description must agree with them.
+# Arguments that the shapes determine. A file's description must agree with the shapes.
 SHOWN = (
     *("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_blocks", "class_token"),
     *("num_registers", "qkv_bias", "norm_after_pooling", "patch_norm", "head_dim", "output_projection"),
     *("mlp", "qk_norm", "norm_before_blocks"),
     *("channels", "include_top", "representation_size", "block_sizes", "width_factor"),
 )
-# Arguments that the shapes determine in part, each with the part that the shapes show.
+# Arguments that the shapes determine only in part. Each function returns the part that is visible in the shapes.
 PARTLY_SHOWN: Mapping[str, Callable[[Any], bool]] = {
     "pooling": lambda value: value == "map",
     "position_embedding": lambda value: value == "learned",
@@ -39,7 +39,7 @@ _RANKS = {
     4: ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel"),
 }
 MAX_BLOCKS = 1024
-# Arguments of every model, unless its type or description differs.
+# Default arguments, which the type or the description of a model can override.
 ALWAYS: Mapping[str, Any] = {"output_projection": "bias", "qkv_bias": True, "position_embedding": True}
 
 
@@ -145,7 +145,7 @@ def _check_ranks(shapes: Shapes, path: str) -> None:
 
 
 def shown(arguments: Arguments) -> dict[str, Any]:
-    """Keep only the arguments that can be inferred from tensors."""
+    """Reduce each argument to the part that can be inferred from tensors."""
     return {name: PARTLY_SHOWN.get(name, lambda whole: whole)(value) for name, value in arguments.items()}
 
 
@@ -154,8 +154,9 @@ def check_type(
 ) -> None:
     """Refuse a file whose tensors disagree with its type or its `stated` arguments.
 
-    `always` contains the arguments that all models of the type share. An argument is not checked if the
-    metadata of `save_checkpoint` lists the arguments, or if `wanted` contains the value found in the tensors.
+    `always` contains the arguments that all models of the type share. These arguments are not checked if the metadata
+    of `save_checkpoint` lists the model's arguments. An argument is also skipped if `wanted` contains the value found
+    in the tensors.
     """
     mine, theirs = shown(found), shown(wanted)
     facts = {} if "arguments" in source.metadata else {**ALWAYS, **always}
@@ -165,7 +166,7 @@ def check_type(
 
 
 def check_stated(stated: Arguments, found: Arguments, where: str) -> None:
-    """Refuse a file whose description disagrees with its tensors. None stands for an argument that is not known."""
+    """Refuse a file whose description disagrees with its tensors. None marks an unknown argument."""
     for name, value in stated.items():
         if value is None or found.get(name) is None:
             continue
@@ -184,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> None:
-    """Refuse a file with fewer weights than its blocks need, before the model is built."""
+    """Before the model is built, refuse a file with fewer weights than the model's blocks need."""
     wanted = weights_of_blocks(arguments)
     found = sum(math.prod(shape) for shape in shapes.values())
     if wanted > found:

@@ -1,4 +1,4 @@
-"""A recognized checkpoint: the names of its tensors, the variables that they become, and the arguments of its model."""
+"""A recognized checkpoint: its tensors, the corresponding variables, and the arguments of the model."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class Hints:
 
     wanted: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the model to load into
     grid: Grid | None = None  # of the file's position table
-    prefix: str | None = None  # of one of several models in the file; None for its only model or the usual prefix
+    prefix: str | None = None  # of the model in a file of several models; None for the only model or the usual prefix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Checkpoint:
 
     source: TensorSource
     layout: Layout
-    bindings: list[Binding]  # from tensors to the variables that they become
+    bindings: list[Binding]  # of tensors to variables
     shapes: dict[str, Shape]  # of the variables, computed from the file
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the model's constructor
     frozen: dict[str, Any] = dataclasses.field(default_factory=dict)  # arguments of `from_config`: the frozen layers
@@ -110,7 +110,7 @@ class Checkpoint:
         self.alternatives |= dict.fromkeys(ViTConfig.OF_HEAD, ANY)
 
     def name_classes(self, names: Any) -> None:
-        """Set the names of the classes if there is one for each class. A custom head may have any number of names."""
+        """Set the class names if there is one name for each class. A custom head may have any number of names."""
         is_given = self.arguments.get("head") is not None
         if isinstance(names, list) and (is_given or len(names) == self.arguments.get("classes")):
             self.class_names = tuple(map(str, names))
@@ -124,7 +124,7 @@ class Checkpoint:
 def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: int) -> dict[str, Shape]:
     """Compute the shapes of the variables.
 
-    `heads` is the number of attention heads, if it is not clear from the tensors.
+    `heads` is the number of attention heads, for tensors whose shapes do not determine the number.
     """
     shapes: dict[str, Shape] = {}
     for binding in bindings:

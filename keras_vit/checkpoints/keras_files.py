@@ -1,7 +1,7 @@
 """Open `.keras` files with Keras' reader, after a check of all sizes.
 
-Keras' reader runs no code from a file and limits the expansion of the archive. But the reader builds a model of any
-size that the configuration requests, before it reads the weights.
+Keras' reader runs no code from a file and limits the expansion of the archive. However, before reading the weights,
+Keras builds a model of whatever size the configuration requests.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _MAX_OBJECTS = 50_000  # layers, initializers and dtype policies
 _MAX_TABLE = 2**26  # values of a position table that is computed, not stored
 # Arguments that are sizes of layers.
 _WIDTHS = {"units", "filters", "output_dim", "input_dim", "key_dim", "hidden_size", "mlp_dim", "rank", "lora_rank"}
-_RUN_CODE = {"__lambda__", "TorchModuleWrapper", "TFSMLayer"}  # also where a process lifted Keras' safe mode
+_RUN_CODE = {"__lambda__", "TorchModuleWrapper", "TFSMLayer"}  # refused even if a process has disabled Keras' safe mode
 _PACKED = 2  # weights per stored value, at int4
 _REPLACED = 8  # the same if smaller layers replaced some layers
 _CONFIGS: dict[str, type[Config]] = {
@@ -35,7 +35,7 @@ _CONFIGS: dict[str, type[Config]] = {
 
 
 def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
-    """Load the model in a `.keras` file, which may consist of classes of this package and of Keras.
+    """Load a `.keras` file whose model consists of classes of this package and of Keras.
 
     The sizes of the archive's members, the configuration and the headers of the weights are checked before memory is
     allocated. Keras then loads the model in safe mode, without compiling it.
@@ -73,7 +73,7 @@ def check_config(config: dict[str, Any], shapes: Sequence[Sequence[int]], path: 
 
 
 def resolve_arguments(config_class: type[Config], arguments: dict[str, Any], path: str) -> Config:
-    """Check the arguments in `config.json`, and return them with all defaults."""
+    """Check the arguments in `config.json`, and return the configuration with all defaults."""
     try:
         return config_class.from_dict(arguments)
     except (ValueError, TypeError, OverflowError) as error:
@@ -85,7 +85,7 @@ def _disagreement(path: str, problem: str) -> CheckpointError:
 
 
 def _is_own(value: dict[str, Any]) -> bool:
-    """Return whether Keras looks up the class of an object in this package. Keras reads three of its fields."""
+    """Return whether Keras looks up the class of an object in this package. Keras reads three fields of the object."""
     places = {"module": "keras_vit", "registered_name": "keras_vit>", "class_name": "keras_vit>"}
     return any(str(value.get(key)).startswith(place) for key, place in places.items())
 
@@ -106,8 +106,8 @@ def _objects(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
 def _check_arguments(
     config_class: type[Config], arguments: dict[str, Any], weights: int, tensors: int, path: str
 ) -> None:
-    """Refuse a model of this package if its arguments need more blocks or weights than the file has."""
-    if arguments.get("head") is not None:  # `check_config` checks its sizes like those of any layer
+    """Refuse a model of this package if its arguments require more blocks or weights than the file contains."""
+    if arguments.get("head") is not None:  # `check_config` checks the sizes of a custom head
         arguments = {**arguments, "head": None, "include_top": False}
     config = resolve_arguments(config_class, arguments, path)
     values = config.to_dict()

@@ -35,26 +35,26 @@ def load_checkpoint(
     """Load a checkpoint of any supported project into a model.
 
     The project is recognized from the file's content. Position embeddings are resized to the model's grid. The whole
-    file is checked before the first variable changes, so a load that fails leaves the model unchanged.
+    file is checked before the first variable changes, so a failed load leaves the model unchanged.
 
     Args:
         model: A `VisionTransformer`, a `BiTResNet` or a `MaskedAutoencoder`. A `VisionTransformer` with any pooling can
             load the encoder of a masked autoencoder.
         path: An `.npz` file (vision_transformer, AugReg, SAM, big_vision, BiT), a `.safetensors` file or directory
-            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. It can also be the name of
-            weights, which are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
+            (Hugging Face, timm, vit-pytorch, MAE), or a `.keras` or `.weights.h5` file. Names of weights are also
+            supported, and are downloaded at first use: `"hf:OWNER/NAME"`, `"hf:OWNER/NAME@REVISION"`, or a model and a
             name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`.
-        head: `"keep"` loads the file's head and `"reset"` initializes it. `"auto"` keeps the head if file and model
-            have the same number of classes.
+        head: `"keep"` loads the file's head, and `"reset"` initializes the model's head. `"auto"` loads the head if the
+            file and the model have the same number of classes.
         method: Method to resize position embeddings: `"reference"`, `"bilinear"`, `"bicubic"`, `"antialiased"` or
             `"dinov2"`. Defaults to the method of the project that wrote the file.
-        strict: Whether file and model must match completely. If False, the tensors that fit are loaded.
+        strict: Whether the file and the model must match completely. If False, only the tensors that fit are loaded.
         grid: (height, width) of the file's position table in patches. Required if the grid is not square and the file
             does not specify it.
-        resize_patch: Whether to resize a patch kernel of another size by pseudo-inverse (FlexiViT).
+        resize_patch: Whether to resize a patch kernel of a different size with the pseudo-inverse (FlexiViT).
         adapt_channels: Whether to convert a kernel of 3 channels for a model with 1 channel or more than 3 channels.
         allow_nonfinite: Whether to load tensors that contain NaN or infinity.
-        config: The model's `config.json`, as a path or a dictionary, if it is not next to the tensors.
+        config: The model's `config.json`, as a path or a dictionary, for tensors without a `config.json` next to them.
         prefix: Prefix of the model to load, if the file contains several models, such as `"params/ema/"` or
             `"teacher."`. Defaults to the only model of a file, or to the usual prefix of a Flax file.
 
@@ -63,7 +63,7 @@ def load_checkpoint(
 
     Raises:
         CheckpointError: If the file is damaged or does not fit the model. The message lists the differences and the
-            arguments to change. It is a `ValueError`.
+            arguments to change. The error is a `ValueError`.
         FileNotFoundError: If `path` does not exist.
 
     References:
@@ -111,7 +111,7 @@ def model_from_checkpoint(
         path: See `load_checkpoint`, which also describes the other arguments.
         decoder: Whether to build a `MaskedAutoencoder` with the file's decoder, instead of only the encoder.
         head: `"auto"`, `"keep"` or `"reset"`, or a Keras layer to use as the head; see `VisionTransformer`.
-        method: Method to resize position embeddings. A model for images of any size uses it in each call as well.
+        method: Method to resize position embeddings. A model for images of any size also uses this method in each call.
         grid: (height, width) of the file's position table in patches.
         resize_patch: Whether to resize a patch kernel of another size.
         adapt_channels: Whether to convert a kernel of 3 channels for 1 channel or more than 3 channels.
@@ -125,8 +125,8 @@ def model_from_checkpoint(
         A `VisionTransformer` or `BiTResNet`; with `decoder=True`, a `MaskedAutoencoder`.
 
     Raises:
-        CheckpointError: If the file is damaged, belongs to no known project or does not fit the overrides, or if
-            `decoder=True` and the file has no decoder.
+        CheckpointError: If the file is damaged, does not belong to a known project or does not fit the overrides. Also
+            if `decoder=True` and the file has no decoder.
         FileNotFoundError: If `path` does not exist.
 
     Example:
@@ -181,7 +181,7 @@ def architecture_of(
         the arguments describe the encoder.
 
     Raises:
-        CheckpointError: If the file is damaged or belongs to no known project.
+        CheckpointError: If the file is damaged or does not belong to a known project.
         FileNotFoundError: If `path` does not exist.
 
     Example:
@@ -197,13 +197,13 @@ def architecture_of(
 
 
 def normalization_of(path: Path) -> str | None:
-    """Return the operation that normalizes images for a checkpoint, or None if it is unknown. Only headers are read."""
+    """Return the operation that normalizes images for a checkpoint, or None if unknown. Only headers are read."""
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
         return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
 
 
 def evaluated_size(path: Path) -> tuple[int, int] | None:
-    """Return the (height, width) of the images that a checkpoint is evaluated on, or None if its directory lacks them.
+    """Return the image size (height, width) for evaluating a checkpoint, or None if its directory does not specify it.
 
     The published DINOv2 models have position tables for 518 pixels and are evaluated on 224 pixels. The result is also
     None for a size that is not a multiple of the patch size, because a model ignores the last pixels of such images.
@@ -256,7 +256,7 @@ def _load(
 
 
 def _compare_resolution(model: ConfiguredModel, checkpoint: Checkpoint) -> None:
-    """Warn if the head is published and the model's image size differs from the size that it was trained on."""
+    """Warn if the model's image size differs from the training resolution of a published head."""
     entry, size = checkpoint.entry, model.config.image_size
     if entry is not None and entry.classes is not None and size not in (None, entry.resolution):
         logging.warning(
@@ -267,7 +267,7 @@ def _compare_resolution(model: ConfiguredModel, checkpoint: Checkpoint) -> None:
 
 
 def _weights_of_given_head(model: ConfiguredModel, checkpoint: Checkpoint, mode: str) -> list[Any] | None:
-    """Return the weights of a custom head from a `.keras` file with an equal head, or None to keep its values."""
+    """Return the weights of a custom head from a `.keras` file with an equal head, or None to keep the weights."""
     head = model.config.head
     if head is None or mode == "reset":
         return None

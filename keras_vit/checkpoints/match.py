@@ -1,4 +1,4 @@
-"""Match a checkpoint with a model: decide which tensors are loaded, adapted or skipped, then read and assign them."""
+"""Match a checkpoint with a model: decide which tensors are loaded, adapted or skipped, then assign the tensors."""
 
 import dataclasses
 import math
@@ -24,13 +24,13 @@ _HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # witho
 _NORMS = ("encoder_norm/", "fc_norm/")
 _AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
-# Arguments that may differ between file and model: a load drops or adapts their weights.
+# Arguments that may differ between file and model: a load drops or adapts the affected weights.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Arguments of `load_checkpoint`; see there."""
+    """Options of a load; see the arguments of `load_checkpoint`."""
 
     head: str = "auto"
     method: str | None = None
@@ -49,7 +49,7 @@ class Match:
     def __init__(self, model: ConfiguredModel, checkpoint: Checkpoint, options: Options):
         self.model, self.checkpoint, self.options = model, checkpoint, options
         self.config = model.config.to_dict()
-        # No file contains LoRA factors. A load leaves them unchanged, and the variables of a custom head as well.
+        # A load leaves LoRA factors, which no file contains, and the variables of a custom head unchanged.
         self._given = () if model.config.head is None else heads.variable_prefixes(model.config.head)
         found = {n: v for n, v in weights_of(model).items() if "lora_kernel" not in v.name}
         self.variables = {n: v for n, v in found.items() if not n.startswith(self._given)}
@@ -98,7 +98,7 @@ class Match:
             self._drop("the model has no pre_logits", "pre_logits/")
 
     def _decide_encoder(self) -> None:
-        """Drop the decoder, the attention pooling and the last norm of a headless encoder if the model lacks them."""
+        """For a headless encoder, drop the decoder, attention pooling and last norm that the model does not have."""
         alternatives = self.checkpoint.alternatives
         if "pooling" in alternatives and "MAPHead_0/probe" not in self.variables:
             self._drop("the attention pooling is left out", "MAPHead_0/")
@@ -121,7 +121,7 @@ class Match:
             self.report.notes.append(reason)
 
     def _decide_variables(self) -> None:
-        """Compare the file's variables with the model's."""
+        """Compare the file's variables with the model's variables."""
         found, report = self.checkpoint.shapes, self.report
         stored_of = {v: b.stored for b in self.checkpoint.bindings for v in b.variables}
         for name, shape in found.items():
@@ -145,7 +145,7 @@ class Match:
             report.differences["representation_size"] = (width, self.config["representation_size"])
 
     def _adaptation(self, name: str, shape: Shape, wanted: Shape) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return the function from the file's array to the model's, or None if the shapes do not fit. Add notes."""
+        """Return the conversion of a file's array to the model's shape, or None if it is impossible. Add notes."""
         notes, method = self.report.notes, self._method
         if self._grids and name in (TABLE, DECODER_TABLE):
             (old, new), slots = self._grids, wanted[1] - math.prod(self._grids[1])
@@ -238,7 +238,7 @@ def _is_finite(array: np.ndarray) -> bool:
     """Return whether all entries are finite. The usual case takes one pass and no temporary array."""
     with np.errstate(all="ignore"):
         if array.dtype.itemsize != 4:
-            array = array.astype(np.float32)  # the model's dtype: double precision may overflow
+            array = array.astype(np.float32)  # the model's dtype, in which double-precision values may overflow
         return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
@@ -250,5 +250,5 @@ def _comparable(name: str, arguments: Mapping[str, Any]) -> Any:
     if name == "resnet_numerics" and arguments.get("resnet_blocks") is None:
         return None
     if name == "pool_padding" and value == "edge":
-        return "infinity"  # a repeated edge never changes a maximum: its window contains the edge itself
+        return "infinity"  # a repeated edge never changes a maximum, because the window contains the edge
     return tuple(value) if isinstance(value, list) else value

@@ -1,6 +1,7 @@
 """Determine the grid of a position table.
 
-A table is a list. One with 25 entries may belong to a class token and 4 x 6 patches, or to 5 x 5 patches.
+A position table is a list of entries. For example, 25 entries may belong to a class token and 4 x 6 patches, or to 5 x
+5 patches.
 """
 
 import math
@@ -26,7 +27,7 @@ def stated_size(value: Any) -> tuple[int, int] | None:
 
 
 def grid_of(arguments: Mapping[str, Any]) -> Grid | None:
-    """Return the grid of a model's position table, or None if its images are not a whole number of patches."""
+    """Return the grid of a model's position table, or None if the images do not consist of whole patches."""
     names = ("patch_size", "resnet_blocks", "image_size", "position_grid")
     try:
         return geometry.grid(**{name: arguments[name] for name in names if name in arguments})
@@ -49,7 +50,7 @@ def stated_grids(source: TensorSource, hints: Hints, arguments: Mapping[str, Any
 
 
 def model_grid(hints: Hints, arguments: Mapping[str, Any]) -> list[Grid]:
-    """Return a list with the grid of the requested model, empty if the model's image size is not known."""
+    """Return the grid of the requested model as a list, which is empty if the model's image size is unknown."""
     grid = grid_of({**arguments, **hints.wanted}) if "image_size" in hints.wanted else None
     return [] if grid is None else [grid]
 
@@ -61,10 +62,10 @@ def has_slots(count: int, tokens: int, grids: Sequence[Grid]) -> bool | None:
 
 
 def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
-    """Set the grid of the position table, and the image size that follows from it.
+    """Set the grid of the position table and the resulting image size.
 
-    The grid is, in this order of precedence: the caller's, the file's, the requested model's if it has as many patches,
-    or a square.
+    The grid comes from the caller, the file or the requested model, in this order of precedence. Grids with a different
+    number of patches are skipped. If no grid remains, a square grid is assumed.
     """
     source, arguments, path = checkpoint.source, checkpoint.arguments, checkpoint.path
     count = checkpoint.num_positions

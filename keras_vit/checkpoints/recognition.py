@@ -30,7 +30,7 @@ Path = str | os.PathLike[str]
 
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
-    """Open a checkpoint, recognize its project and architecture from headers, and close the file at the end."""
+    """Open a checkpoint, recognize its project and architecture from headers, and close the file on exit."""
     named = zoo.parse(_checks.path("path", path))
     local = named.local()
     with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
@@ -39,7 +39,7 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
         checkpoint, family = _recognize(source, hints)
         checkpoint.resize_method = checkpoint.resize_method or family.resize_method
         _apply_note(checkpoint)
-        if family.name != "keras":  # whose models may use any option, including options that weights do not show
+        if family.name != "keras":  # Keras models may use options that cannot be inferred from weights
             for name, default in KINDS[checkpoint.kind].config.options().items():
                 checkpoint.arguments.setdefault(name, default)
             if checkpoint.kind != "bit":
@@ -115,7 +115,7 @@ def _check_note(source: TensorSource) -> None:
 
 
 def _apply_note(checkpoint: Checkpoint) -> None:
-    """Add the arguments in the metadata of `save_checkpoint`, and refuse tensors that contradict it."""
+    """Add the arguments in the metadata of `save_checkpoint`, and refuse tensors that contradict the metadata."""
     noted = checkpoint.source.metadata.get("arguments")
     if noted is None:
         return
@@ -143,7 +143,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
 
 
 def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:
-    """Return the normalization in the metadata, else in the configuration, else of all models of the project."""
+    """Return the normalization from the metadata, else from the configuration, else from the project."""
     stated, note = checkpoint.input_normalization, checkpoint.source.metadata
     if note.get("input_normalization") is None:
         return of_project if stated is None and "input_normalization" not in note else stated

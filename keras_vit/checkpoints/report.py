@@ -102,7 +102,7 @@ def _variant(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _with_nearest(names: list[str], others: list[str]) -> list[str]:
-    """Return one line per name. The first few also show the most similar name of the other side; the search is slow."""
+    """Return one line per name. Only the first few lines include the nearest name, because the search is slow."""
     lines = []
     for index, name in enumerate(names[:_SHOWN_NAMES]):
         candidates = [other for other in others[:50] if len(other) < 200] if index < _COMPARED_NAMES else []

@@ -51,9 +51,9 @@ def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.n
 def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.ndarray:
     """Convert a kernel of 3 input channels to another number of channels.
 
-    For 1 channel, the kernel is summed over its channels, so that a gray image gives the same output as an image of
-    three equal channels. Additional channels do not affect the output at first: their weights are zero, or the kernel's
-    mean if the layer standardizes its weights.
+    For 1 channel, the kernel is summed over its channels, so that a gray image gives the same output as an image with
+    three equal channels. Additional channels do not affect the output at first. Their weights are zero, or the kernel's
+    mean if the layer standardizes its kernel.
     """
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True, dtype=np.float64).astype(kernel.dtype)

@@ -2,7 +2,7 @@
 
 - A `Transform` converts arrays: a pair of inverse functions, one for reading and one for writing.
 - A `Rule` adds the names: templates such as `blocks.{i}.attn.qkv.weight` for the tensors and for the variables.
-- A `Binding` is a rule applied to the names of one file or one model: the templates' numbers are filled in.
+- A `Binding` is a rule whose templates are filled in with the numbers in the names of one file or one model.
 
 Transforms only transpose, reshape, split, join and stack arrays. Reading a file and writing it again therefore returns
 every tensor bit for bit. The exception is a position table with entries for registers (`register_slots`).
@@ -93,8 +93,8 @@ def _write_without_slot(arrays: Arrays) -> Arrays:
     return (*added, table[:, len(tokens) :])
 
 
-# Tokens without a stored position. Reading sets their slots in the model's table to zero; writing adds each slot to its
-# token.
+# Tokens without a stored position. Reading sets the tokens' slots in the model's table to zero, and writing adds each
+# slot to its token.
 WITHOUT_SLOT = Transform(_read_without_slot, _write_without_slot)
 
 
@@ -120,7 +120,7 @@ def register_slots(num_tokens: int) -> Transform:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Names of stored tensors and of the variables that they become, as templates, with the transform between them.
+    """Templates for the names of stored tensors and of the corresponding variables, with the transform between both.
 
     `{i}` stands for a number, `{i:02d}` for a number of two digits, and `{i+1}` for the number plus one. `{*}` in the
     name of a variable stands for all blocks, which the file stores as one tensor.
@@ -132,14 +132,14 @@ class Rule:
 
 
 def rule(stored: str | Sequence[str], variables: str | Sequence[str], transform: Transform = SAME) -> Rule:
-    """Return a rule. A single name needs no tuple."""
+    """Create a rule. A single name can be passed as a string."""
     as_tuple = lambda names: (names,) if isinstance(names, str) else tuple(names)  # noqa: E731
     return Rule(as_tuple(stored), as_tuple(variables), transform)
 
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """A rule whose templates are filled in: the tensors of a file, and the variables that they become."""
+    """A rule whose templates are filled in with the names of tensors and of the corresponding variables."""
 
     stored: tuple[str, ...]  # in the file
     variables: tuple[str, ...]  # in the model
@@ -179,7 +179,7 @@ def _pattern(template: str) -> tuple[re.Pattern[str], tuple[tuple[str, int], ...
 
 
 def _numbers(template: str, name: str) -> dict[str, int] | None:
-    """Return the numbers for which the template gives `name`, or None if it cannot."""
+    """Return the numbers for which the template gives `name`, or None if there are no such numbers."""
     pattern, added = _pattern(template)
     match = pattern.fullmatch(name)
     if match is None:
@@ -199,13 +199,13 @@ def _fill(template: str, numbers: Mapping[str, int]) -> str:
 def bind_stored(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
     """Apply rules to the names in a file; return the bindings, and the names that no rule matches.
 
-    The first rule that matches a name takes it. `depth` is the number of blocks, for rules with `{*}`.
+    A name is bound by the first rule that matches it. `depth` is the number of blocks, for rules with `{*}`.
     """
     return _bind(rules, names, depth, forward=True)
 
 
 def bind_variables(rules: Iterable[Rule], names: Iterable[str], depth: int = 0) -> tuple[list[Binding], list[str]]:
-    """Apply rules to the names of a model's variables, like `bind_stored`, in order to write a file."""
+    """Apply rules to the names of a model's variables in order to write a file; see `bind_stored`."""
     return _bind(rules, names, depth, forward=False)
 
 

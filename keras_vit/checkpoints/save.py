@@ -48,30 +48,31 @@ def save_checkpoint(
 ) -> str:
     """Write a model in the format of another project, and return the path.
 
-    A model that was loaded from the same format is written with the names and shapes that it was loaded with, and every
-    tensor is equal bit for bit. A file or a new directory appears in one step, complete and flushed to the disk. While
-    an existing directory is overwritten, `load_checkpoint` reads either the old weights or the new weights, each with
-    their own configuration. The configuration contains the model's `input_normalization`, or [-1, 1] if the
-    normalization is not known.
+    A model that was loaded from the same format is written with the file's names and shapes. Unless the weights
+    changed, every tensor is equal bit for bit. A file or a new directory appears in one step, complete and flushed to
+    the disk. While an existing directory is overwritten, `load_checkpoint` reads either the old or the new weights,
+    always with the matching configuration. The configuration contains the model's `input_normalization`, or [-1, 1] if
+    the normalization is not known.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a `MaskedAutoencoder` for `"mae"` and `"huggingface"`.
         path: An `.npz` file for `"google"` and `"big_vision"`, and a directory for the other formats. Instead of a
-            directory, `path` can be a `.safetensors` file; its configuration is written next to it as
+            directory, `path` can be a `.safetensors` file. The configuration is then written next to the file as
             `NAME_config.json`.
-        format: `"google"` (vision_transformer, and BiT in big_transfer's names), `"big_vision"`, `"huggingface"`,
+        format: `"google"` (vision_transformer, and BiT with big_transfer's names), `"big_vision"`, `"huggingface"`,
             `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
-        naming: Naming scheme. `"google"` has `"legacy"` (the published files) and `"linen"`, `"huggingface"` has
-            `"published"` and `"later"`, and `"vit_pytorch"` has `"1.18"` to `"0.7"` (the first version with these
-            names). By default, the scheme that the model was loaded with, or the format's first scheme.
+        naming: Naming scheme. `"google"` supports `"legacy"` (the published files) and `"linen"`. `"huggingface"`
+            supports `"published"` and `"later"`. `"vit_pytorch"` supports `"1.18"` to `"0.7"` (the first version with
+            these names). Defaults to the scheme of the file that the model was loaded from, or to the format's first
+            scheme.
         stacked: Whether to stack the blocks in `"big_vision"`, which calls this `scan=True`. By default, blocks are
-            stacked if they were stacked in the file that the model was loaded from.
+            stacked if the model was loaded from a file with stacked blocks.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.
         class_names: Names of the classes. Defaults to `model.class_names`.
 
     Raises:
         CheckpointError: If the format cannot represent this model. The message lists the reasons and the formats that
-            can. It is a `ValueError`.
+            can represent the model. The error is a `ValueError`.
         OSError: If the files cannot be written. Existing files are unchanged.
 
     Example:
@@ -103,7 +104,7 @@ def save_checkpoint(
     normalization = model.input_normalization
     if writing.documents is not None:
         stated = normalization or for_channels(SYMMETRIC, config["channels"])
-        assert stated is not None  # one number applies to any channels
+        assert stated is not None  # a single number applies to any number of channels
         documents = writing.documents(config, layout, names, stated)
     metadata = _note(model.config, documents.get("config.json"), normalization)
     if model.resizing is not None:
@@ -125,7 +126,7 @@ def save_checkpoint(
 def _note(config: Config, document: dict[str, Any] | None, normalization: Normalization | None) -> dict[str, Any]:
     """Return facts that cannot be inferred from a model's tensors, with a copy of its `config.json` (`document`)."""
     left_out = {*config.FREE, "head"}
-    if isinstance(config, MAEConfig):  # its encoder suits any head
+    if isinstance(config, MAEConfig):  # the encoder fits any head
         left_out |= set(config.OF_HEAD)
     arguments = {name: value for name, value in config.to_dict().items() if name not in left_out}
     note: dict[str, Any] = {"version": NOTE_VERSION, "arguments": arguments, "input_normalization": normalization}
@@ -166,7 +167,7 @@ def layout_of(
     naming: str | None,
     stacked: bool | None,
 ) -> Layout:
-    """Return the names and shapes to write a model with."""
+    """Return the layout in which to write a model."""
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:

@@ -40,28 +40,28 @@ class AttentionMaps(dict):
         return {name: weights for name, weights in self.items() if name != self.pooling}
 
     def probe(self) -> np.ndarray | None:
-        """Return the weights of attention pooling `[B, N]`, averaged over its heads, or None if it is not used."""
+        """Return the weights of attention pooling `[B, N]`, averaged over heads, or None for other poolings."""
         return None if self.pooling is None else self[self.pooling].mean(axis=1)[:, 0]
 
     def output_grid(self, matrix: np.ndarray) -> np.ndarray:
         """Return the weight of each patch in the model's output.
 
         Args:
-            matrix: `[B, ..., N, N]`: a rollout or the attention weights of a layer. Row n contains the weight of
-                each token in token n.
+            matrix: `[B, ..., N, N]`: a rollout or the attention weights of a layer. Row n contains the weight of each
+                input token in output token n.
 
         Returns:
-            `[B, ..., h, w]`: the mean over the rows of the tokens that the head reads, or the mean weighted by
-            attention pooling if the model uses it.
+            `[B, ..., h, w]`: the mean over the rows of the tokens that the head reads, or, for a model with attention
+            pooling, the mean weighted by the probe's attention.
         """
         return self.layout.to_grid(self.layout.output_row(matrix, self.probe()))
 
     def grids(self) -> dict[str, np.ndarray]:
         """Return the attention map of each layer and head, `[B, H, h, w]` by layer name.
 
-        The map of an encoder block contains the attention weights of the class token if the head reads this token,
-        otherwise the mean attention weights of the patches. The map of attention pooling contains the attention weights
-        of the probe.
+        The map of an encoder block contains the attention weights of the class token if the head reads this token.
+        Otherwise, the map contains the mean attention weights of the patches. The map of attention pooling contains the
+        attention weights of the probe.
         """
         return {
             name: self.layout.to_grid(weights[:, :, 0] if name == self.pooling else self.layout.output_row(weights))
@@ -167,7 +167,7 @@ def attention_rollout(
         residual: Whether to add the identity for the residual connection. If False, only attention counts.
 
     Returns:
-        float32 `[B, N, N]`: row n contains the share of each input token in token n, and sums to 1.
+        float32 `[B, N, N]`: row n contains the share of each input token in output token n, and sums to 1.
         `maps.output_grid(rollout)` returns the share of each patch in the output.
 
     References:

@@ -12,8 +12,7 @@ from keras_vit.models import layer_walk
 def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
     """Return the principal components of the filters that read the pixels.
 
-    A Vision Transformer reads the pixels with its patch embedding. A hybrid or a BiT reads them with its first
-    convolution.
+    A Vision Transformer reads the pixels with its patch embedding. A hybrid or a BiT uses its first convolution.
 
     Args:
         model: A `VisionTransformer` or `BiTResNet`, or a model with one inside.

@@ -45,9 +45,9 @@ def mask_as_seen(contents: bytes, mask: np.ndarray, pp: str, num_classes: int) -
 def choose(count: int, right: np.ndarray | None, confidence: np.ndarray | None, total: int) -> list[int]:
     """Return the indices of up to `count` of `total` images to show.
 
-    Up to half of the images are mistakes, the most confident first; more if there are too few correct predictions. The
-    remaining images are spread evenly over the correct predictions, because data sets are often sorted by class. If
-    `right` or `confidence` is None, the images are spread evenly over all `total` images.
+    Up to half of the images are mistakes, the most confident first. If there are too few correct predictions, more
+    mistakes are shown. The remaining images are spread evenly over the correct predictions, because data sets are often
+    sorted by class. If `right` or `confidence` is None, the images are spread evenly over all `total` images.
     """
     if right is None or confidence is None:
         return spread(range(total), count)

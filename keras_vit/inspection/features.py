@@ -58,8 +58,8 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     Args:
         x: `[n, ...]`, flattened to `[n, features]`.
         y: `[n, ...]`, with any number of features.
-        unbiased: Whether to use the unbiased estimate. The default estimate grows if n is below the number of
-            features; the unbiased estimate does not, but it may be slightly negative.
+        unbiased: Whether to use the unbiased estimate. The default estimate grows if n is below the number of features.
+            The unbiased estimate does not grow, but may be slightly negative.
 
     Raises:
         ValueError: If `x` and `y` have different numbers of examples, or too few.
@@ -115,7 +115,7 @@ def layer_similarity(
         images: Inputs of `model`: an array or an iterable of batches.
         other_images: The same images as inputs of `other`; None if both models take the same inputs.
         batch_size: Number of images that are compared with each other, at least 4. Larger batches give a less noisy
-            estimate. An iterable's larger batches are split, and batches of fewer than 4 images are ignored.
+            estimate. Larger batches of an iterable are split, and batches of fewer than 4 images are ignored.
 
     Raises:
         ValueError: If every batch has fewer than 4 images, or `images` and `other_images` differ in number.
@@ -165,7 +165,7 @@ def _gram(features: np.ndarray) -> np.ndarray:
     """Return the inner products of all pairs of examples, float64 `[n, n]`."""
     features = np.atleast_1d(np.asarray(features, np.float64))
     flat = features.reshape(len(features), -1)
-    flat = flat - flat.mean(axis=0)  # does not change the CKA; keeps precision if the means are large
+    flat = flat - flat.mean(axis=0)  # leaves the CKA unchanged, and keeps precision if the means are large
     return flat @ flat.T
 
 

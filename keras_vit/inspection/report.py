@@ -166,7 +166,7 @@ def _notes(model: keras.Model | None, with_attention: bool, has_head: bool) -> l
 
 
 def _weights(model: keras.Model) -> dict[str, dict[str, Any]]:
-    """Draw the filters and position embeddings of the model, if it has any."""
+    """Draw the model's embedding filters and position embeddings, where available."""
     drawn: dict[str, dict[str, Any]] = {}
     try:
         filters = plots.embedding_filters(embedding_filters(model), title="")

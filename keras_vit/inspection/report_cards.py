@@ -1,4 +1,4 @@
-"""Images of a report with their predictions and maps of where the model looks."""
+"""Images of a report with their predictions, attention maps, relevance and occlusion maps."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def image_cards(
 
 
 def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of an `ImageCard` that show masks; empty if no mask was predicted."""
+    """Return the fields of an `ImageCard` that show masks, or an empty dictionary if no mask was predicted."""
     found = [mask for mask in (example.predicted, example.mask) if mask is not None]
     if example.predicted is None:
         return {}
@@ -101,7 +101,7 @@ def _attention_maps(
         rollouts.append(found.layout.to_grid(found.layout.output_row(rollout))[0])
     layers = [grids[0] for grids in found.grids().values()]  # [H, h, w] each
     means = [grids.mean(axis=0, keepdims=True) for grids in layers]
-    if len({len(grids) for grids in layers}) == 1:  # show each head only if all layers have equally many
+    if len({len(grids) for grids in layers}) == 1:  # show each head only if all layers have the same number of heads
         means = [np.concatenate(pair) for pair in zip(means, layers, strict=True)]
     maps = {"rollout": np.stack(rollouts)[:, None], "layers": np.stack(means)}
     views = [

@@ -41,7 +41,7 @@ class TokenLayout:
         """Return the weight of each token in the output, `[..., N]`.
 
         Args:
-            matrix: `[..., N, N]`: row n contains the weight of each token in token n.
+            matrix: `[..., N, N]`: row n contains the weight of each input token in output token n.
             probe: Weights of attention pooling, `[B, N]`. If None, the rows of the patches are averaged.
         """
         if self.reads == TOKENS:

@@ -18,7 +18,7 @@ __all__ = ["SelfAttention"]
 
 
 def one_or_three(name: str, value: Any) -> bool | tuple[bool, bool, bool]:
-    """Return the bools for query, key and value, or a single bool if they are equal."""
+    """Return the bools for query, key and value, or a single bool if all three are equal."""
     flags = value if isinstance(value, (tuple, list)) else (value,) * 3
     if len(flags) != 3 or not all(isinstance(flag, bool) for flag in flags):
         raise ValueError(f"`{name}` must be a bool, or three for query, key and value. Received: {name}={value!r}.")
@@ -41,19 +41,19 @@ class SelfAttention(CompositeLayer):
         num_heads: Number of attention heads `H`, which must divide the width unless `head_dim` is given.
         dropout_rate: Rate of the dropout of the attention weights.
         use_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
-        relative_positions: Length `L` of the sequences for learned 1-D relative position embeddings, or None for no
-            such embeddings. There is one embedding for each offset between two tokens. The product of the query and
-            the embedding is added to the logits (appendix D.4 of the paper).
+        relative_positions: Sequence length `L` for learned 1-D relative position embeddings, or None to disable the
+            embeddings. There is one embedding for each offset between two tokens. The product of the query and the
+            embedding is added to the logits (appendix D.4 of the paper).
         chunk_size: Number of queries that are processed at a time, so that memory grows linearly with the number of
             tokens instead of quadratically. The output is the same up to rounding. The backward pass recomputes the
             attention weights. Cannot be combined with dropout of the attention weights or relative positions. With
             None, sequences of up to 1,024 queries are processed at once, and longer sequences in chunks of up to 256
             queries where possible. Pass at least the number of queries to process all queries at once.
         head_dim: Width `K` of an attention head, or None for the width divided by `num_heads`.
-        output_projection: `"bias"` or `"no_bias"` for a projection of the concatenated attention heads with or without
-            a bias, or `"none"` to return them unprojected.
+        output_projection: `"bias"` or `"no_bias"` to project the concatenated attention heads with or without a bias.
+            `"none"` returns the concatenated heads without a projection.
         qk_norm: Type of the norm of each attention head's query and key, `"layer"` or `"rms"`, or None for no norm.
-        layer_norm_epsilon: Epsilon of this norm.
+        layer_norm_epsilon: Epsilon of the query and key norms.
 
     Call arguments:
         x: Tensor `[B, N, D]` for the queries.
@@ -61,7 +61,7 @@ class SelfAttention(CompositeLayer):
         training: Whether dropout applies.
         return_attention_scores: Whether to return `(output, scores)`. The scores `[B, H, N, M]` are the attention
             weights after the softmax and before dropout.
-        edit_scores: Function that maps the scores to the attention weights to use instead, or None.
+        edit_scores: Function that receives the scores and returns the attention weights to use in their place, or None.
         rotation: Cosines and sines `[2, M, K]` from `RotaryPositions` for all tokens, starting with the queries, or
             None for no rotation.
 

@@ -9,7 +9,7 @@ Shape: TypeAlias = tuple[Any, ...]  # sizes of a tensor, None for an unknown siz
 
 
 class BaseLayer(keras.layers.Layer):
-    """Layer whose configuration is the arguments of its constructor, each kept as an attribute of the same name.
+    """Layer whose configuration consists of its constructor arguments, each stored as an attribute of the same name.
 
     Attributes:
         is_block: Whether layer-wise learning rate decay counts the layer as one step of depth.
@@ -26,13 +26,13 @@ class BaseLayer(keras.layers.Layer):
                 value = getattr(self, name)
                 if isinstance(value, (keras.initializers.Initializer, keras.layers.Layer)):
                     value = keras.saving.serialize_keras_object(value)
-                    value.pop("build_config", None)  # the layer builds it, which puts the layer's name in its weights
+                    value.pop("build_config", None)  # the layer builds it, so that weight paths include its name
                 config[name] = value
         return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a layer from its configuration, deserializing any sublayers in it."""
+        """Create a layer and its serialized sublayers from a configuration."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value) if _is_serialized(value) else value

@@ -30,9 +30,9 @@ class BiTRoot(CompositeLayer):
     Args:
         filters: Number of output channels.
         pool_padding: Padding of the feature map before the pooling. The padding matters because no ReLU precedes the
-            pooling. `"infinity"` pads with minus infinity, as in big_vision. `"zeros"` is the padding of big_transfer,
-            which trained the published files. `"edge"` repeats the border: its outputs equal those with `"infinity"`,
-            and it also works for integers.
+            pooling. `"infinity"` pads with minus infinity, as in big_vision. `"zeros"` pads with zeros, as in
+            big_transfer, with which the published weights were trained. `"edge"` repeats the border, which gives the
+            same outputs as `"infinity"` and also supports integers.
 
     References:
         - [Big Transfer](https://arxiv.org/abs/1912.11370)

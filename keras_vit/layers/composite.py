@@ -16,7 +16,7 @@ class CompositeLayer(BaseLayer):
     cannot be replaced.
 
     Args:
-        sublayers: Changes of sublayers by attribute name, as `get_config` returns them.
+        sublayers: Changes to sublayers by attribute name, as returned by `get_config`.
     """
 
     def __init__(self, sublayers: dict[str, Any] | None = None, **kwargs: Any):
@@ -40,7 +40,8 @@ class CompositeLayer(BaseLayer):
 def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> dict[str, Any]:
     """Return a JSON-serializable description of the changes made to a layer after `build`.
 
-    `trainable` is the state of the layer's parent. The layer's own state is included only if it differs.
+    `trainable` is the state of the layer's parent. The layer's own state is included only if it differs from the
+    parent's state.
     """
     changes: dict[str, Any] = {}
     if trainable is not None and layer.trainable != trainable:
@@ -76,13 +77,13 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
 
 
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return a layer's own weights that can be trained, without sublayers' weights and a kernel frozen by LoRA."""
+    """Return the weights that a layer itself can train, excluding sublayers and a kernel frozen by LoRA."""
     is_adapted = getattr(layer, "lora_enabled", False)
     return [weight for weight in layer._trainable_variables if not (is_adapted and weight is layer._kernel)]
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
-    """Return the layers among a layer's attributes and in its lists, by name."""
+    """Return the sublayers in a layer's attributes and lists, by name."""
     found = {}
     # PyTorch stores modules in a separate dictionary.
     for name, value in {**vars(layer), **vars(layer).get("_modules", {})}.items():

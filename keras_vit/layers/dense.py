@@ -1,4 +1,4 @@
-"""Keras' dense layers with LoRA as in the paper, including saving and loading of the factors."""
+"""Keras' dense layers with the paper's LoRA, whose factors can be saved and loaded."""
 
 import math
 import re
@@ -23,7 +23,7 @@ _quantized_call = threading.RLock()
 
 
 class _LoraLayer(keras.layers.Layer):
-    """Mixin for LoRA whose `call` does not compute the updated kernel, and which also saves base kernel and factors."""
+    """Mixin for LoRA that does not compute the updated kernel in `call`, and saves the base kernel and the factors."""
 
     lora_enabled: bool
     lora_rank: Any
@@ -41,7 +41,7 @@ class _LoraLayer(keras.layers.Layer):
 
         Args:
             rank: Maximum rank of the update.
-            lora_alpha: Scale of the update, multiplied by `rank`. None for `rank`.
+            lora_alpha: Numerator of the update's scale, `lora_alpha / rank`. None for `rank`.
             a_initializer: Initializer of A. None for a uniform distribution between `±1 / sqrt(inputs)`, as in the
                 paper's code and in peft. Keras' default distribution is 2.4 times as wide.
             b_initializer: Initializer of B.
@@ -78,7 +78,7 @@ class _LoraLayer(keras.layers.Layer):
             if value is not None:
                 getattr(self, name).assign(value)
         for factor in (self.lora_kernel_a, self.lora_kernel_b):
-            self._untrack_variable(factor)  # `del` would run the garbage collector, a quarter of a second
+            self._untrack_variable(factor)  # `del` would run the garbage collector for a quarter of a second
         self.lora_kernel_a = self.lora_kernel_b = self.lora_rank = self.lora_alpha = None
         self.lora_enabled = False
         self._kernel.trainable = self.trainable and self.quantization_mode is None
@@ -117,7 +117,7 @@ class _LoraLayer(keras.layers.Layer):
         if self.lora_enabled and not kept:
             kept = {PREFIX + name: ops.convert_to_numpy(getattr(self, name)) for name in _FACTORS}
         super().load_own_variables({name: store[name] for name in names if not name.startswith(PREFIX)})
-        if self.lora_enabled:  # Keras set the factors to zero, so that they could not be trained
+        if self.lora_enabled:  # Keras has set the factors to zero, which prevents further training
             for name, value in kept.items():
                 getattr(self, name.removeprefix(PREFIX)).assign(value)
 
@@ -128,12 +128,11 @@ class _LoraLayer(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Dense(_LoraLayer, keras.layers.Dense):
-    """`keras.layers.Dense` with LoRA that trains in less time and memory, and can be saved and trained further.
+    """`keras.layers.Dense` whose LoRA trains in less time and memory, and can be trained further after loading.
 
-    Keras saves only the kernel with its update and sets both factors to zero on loading, so that they cannot be trained
-    any further. This layer also saves the base kernel and the factors. The saved file can be loaded into a layer
-    without LoRA, which then receives the updated kernel. Loading a file without LoRA sets the kernel and leaves the
-    factors unchanged.
+    Keras saves only the updated kernel. On loading, Keras sets both factors to zero, which prevents further training.
+    This layer also saves the base kernel and the factors. A layer without LoRA that loads the saved file receives the
+    updated kernel. Loading a file without LoRA sets the kernel and leaves the factors unchanged.
 
     Args:
         units: Number of outputs.
@@ -185,11 +184,11 @@ class Dense(_LoraLayer, keras.layers.Dense):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense` with LoRA as in the paper, which can be saved and trained further; see `Dense`.
+    """`keras.layers.EinsumDense` with the paper's LoRA, which can be trained further after loading; see `Dense`.
 
     The factors belong to the flattened kernel. Keras' layer would factor a kernel `[D, H, K]` into `[D, H, r]` and
-    `[r, K]`. For the queries of ViT-B at rank 8 these factors have 74,240 weights instead of 12,288, and their update
-    has another rank, which adapter files cannot represent.
+    `[r, K]`. For the query projection of ViT-B at rank 8, these factors have 74,240 weights instead of 12,288. The
+    update also has a different rank, which adapter files cannot represent.
 
     Args:
         equation: Equation of the product, such as `"bnd,dhk->bnhk"`.
@@ -210,7 +209,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
     def quantized_call(self, inputs: Any, training: bool | None = None) -> Any:
         if getattr(self, "lora_kernel_a", None) is None:
             return super().quantized_call(inputs, training=training)
-        with _quantized_call:  # Keras expects factors of other shapes, and adds their product before the activation
+        with _quantized_call:  # Keras expects factors of different shapes, and adds their product before the activation
             activation, self.activation, self.lora_enabled = self.activation, None, False
             try:
                 outputs = super().quantized_call(inputs, training=training)
@@ -261,7 +260,7 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
     def _update(self, inputs: Any) -> Any:
         of_inputs, _, of_outputs, summed, free = self._axes()
         a, b, r = self._factors()
-        kept = "".join(axis for axis in of_inputs if axis in of_outputs)  # also the dots of an ellipsis
+        kept = "".join(axis for axis in of_inputs if axis in of_outputs)  # including the dots of an ellipsis
         inner = self._scale() * ops.einsum(f"{of_inputs},{summed}{r}->{kept}{r}", inputs, a)  # [..., r]
         return ops.einsum(f"{kept}{r},{r}{free}->{of_outputs}", inner, b)
 

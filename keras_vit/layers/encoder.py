@@ -162,7 +162,7 @@ class EncoderBlock(CompositeLayer):
             tally.dropout(tokens * width)
 
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        """Return `layer_call`, recomputed with the same dropout if a `keras.RematScope` applies during training."""
+        """Return `layer_call`, rematerialized with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
         return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
 

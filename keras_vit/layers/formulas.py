@@ -70,7 +70,7 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def group_moments(x: Any, groups: int) -> tuple[Any, Any]:
-    """Return the mean and variance `[B, 1, 1, C]` of the group of each channel of `[B, H, W, C]`."""
+    """Return the mean and variance of each channel's group, `[B, 1, 1, C]`, for an input `[B, H, W, C]`."""
     # Reduce each channel first, then the channels of a group, to avoid a pass over a five-dimensional view.
     mean = ops.mean(x, axis=(1, 2), keepdims=True)
     centered = x - mean

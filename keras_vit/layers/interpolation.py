@@ -1,4 +1,4 @@
-"""Resizing of position tables by one matrix per axis."""
+"""Resizing of position tables with one matrix per axis."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from keras import ops
 __all__ = ["resize_table"]
 
 METHODS = ("reference", "bilinear", "bicubic", "antialiased", "dinov2")
-DINOV2_OFFSET = 0.1  # Meta adds it to the new size to avoid rounding errors, which also changes the coordinates
+DINOV2_OFFSET = 0.1  # Meta's code adds this to the new size to avoid rounding errors; it also changes coordinates
 
 
 def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference") -> Any:
@@ -18,7 +18,7 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
         table: Tensor `[1, h, w, D]`.
         new_grid: (height, width), integers or scalar integer tensors.
         method: `"reference"` (bilinear with aligned corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic with
-            antialiasing), or `"dinov2"` (bicubic, with coordinates computed for a size that is larger by 0.1).
+            antialiasing), or `"dinov2"` (bicubic, with coordinates for a size increased by 0.1).
 
     Returns:
         Tensor `[1, new height, new width, D]`.
@@ -30,7 +30,7 @@ def resize_table(table: Any, new_grid: tuple[Any, Any], method: str = "reference
     _, height, width, _ = table.shape
     rows = interpolation_matrix(new_grid[0], height, method)
     columns = interpolation_matrix(new_grid[1], width, method)
-    if method == "dinov2":  # a table of the same grid stays unchanged
+    if method == "dinov2":  # leave the table unchanged if the grid is the same
         same = ops.logical_and(ops.equal(new_grid[0], height), ops.equal(new_grid[1], width))
         rows, columns = (ops.where(same, ops.eye(*ops.shape(matrix)), matrix) for matrix in (rows, columns))
     return ops.einsum("yh,xw,bhwd->byxd", rows, columns, ops.cast(table, "float32"))
@@ -59,7 +59,7 @@ def interpolation_matrix(new_size: Any, old_size: int, method: str, xp: Any = op
 
 
 def _pixel_center_matrix(centers, old_size, scale, method, xp):
-    """Return the matrix with which PyTorch resizes one axis.
+    """Return PyTorch's matrix for resizing one axis.
 
     `centers` `[new size]` are the coordinates of the new samples in units of the old samples, and `scale` is the
     distance between two new samples. `"bilinear"` and `"bicubic"` repeat the borders. `"antialiased"` is bicubic.

@@ -55,7 +55,7 @@ class _WithMaskToken(BaseLayer):
     """Layer with a learned token that replaces hidden patches."""
 
     def _add_token(self, hidden_size):
-        # The variable has the layer's name, like the other learned tokens.
+        # Name the variable after the layer, as for the other learned tokens.
         self.mask_token = self.add_weight(
             name=self.name,
             shape=(1, 1, hidden_size),

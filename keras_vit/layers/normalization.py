@@ -14,7 +14,7 @@ __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 class _Normalization(BaseLayer):
-    """Base class with a scale and a bias of the last axis, which are not cast to the compute dtype."""
+    """Base class with a scale and a bias for the last axis. Neither is cast to the compute dtype."""
 
     _has_bias = True
 

@@ -31,7 +31,7 @@ def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = 
         endpoint: Whether the frequencies include their lower bound, 1 / 10000. Masked autoencoders use False.
 
     Raises:
-        ValueError: If `hidden_size` is not a multiple of 4, or if it is 4 and `endpoint` is True.
+        ValueError: If `hidden_size` is not a multiple of 4, or is 4 while `endpoint` is True.
 
     References:
         - [Better plain ViT baselines for ImageNet-1k](https://arxiv.org/abs/2205.01580)
@@ -76,7 +76,7 @@ class AddPositionEmbs(BaseLayer):
         num_prefix_tokens: Number of prefix tokens.
         num_registers: Number of registers.
         stddev: Standard deviation of the initial embeddings.
-        method: Method of resizing the embeddings to another grid: `"reference"` (bilinear with aligned corners),
+        method: Method for resizing the embeddings to another grid: `"reference"` (bilinear with aligned corners),
             `"bilinear"`, `"bicubic"` or `"antialiased"` (bicubic with antialiasing).
 
     Call arguments:

@@ -30,7 +30,7 @@ def replay(generators: Sequence[ReplayableSeedGenerator], seeds: Sequence[Any]) 
 
 
 def rematerialized(layer: keras.layers.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a layer's `call` so that the backward pass recomputes it from its inputs, with the same dropout."""
+    """Wrap a layer's `call`, so that the backward pass recomputes the call from its inputs, with the same dropout."""
 
     def run(*args, **kwargs):
         # Draw the seeds outside the recomputed function, which runs twice.

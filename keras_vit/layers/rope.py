@@ -15,7 +15,7 @@ __all__ = ["RotaryPositions"]
 
 
 def ratio(name: str, value: Any) -> float:
-    """Return `value` as a finite number of at least 1."""
+    """Return `value` as a float after checking that the number is finite and at least 1."""
     if _checks.finite_number(name, value) < 1:
         raise ValueError(f"`{name}` must be a number of at least 1, or None. Received: {name}={value!r}.")
     return float(value)
@@ -36,7 +36,7 @@ class RotaryPositions(BaseLayer):
     Args:
         head_dim: Width `K` of an attention head, a multiple of 4.
         num_prefix_tokens: Number of tokens before the patches (class token, registers).
-        base: Ratio of the upper limit of the periods, which no period reaches, to the shortest period.
+        base: Ratio of the periods' upper bound to the shortest period. All periods are below the upper bound.
         shift: During training, each coordinate is shifted by a random number in [-shift, shift]. None for no shift.
         jitter: During training, each coordinate is multiplied by a random number in [1 / jitter, jitter]. None for no
             jitter.

@@ -1,4 +1,4 @@
-"""Constructors with the arguments of a configuration, which suggest the right name for an unknown argument."""
+"""Constructors that take the arguments of a configuration and suggest the right name for an unknown argument."""
 
 import functools
 import inspect
@@ -48,7 +48,7 @@ _WITHOUT_ARGUMENT = {
 def check_names(
     constructor: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
 ) -> None:
-    """Raise a TypeError (or `error`) for an unknown argument, with a suggestion of the right name."""
+    """Raise a TypeError (or `error`) that suggests the right name for an unknown argument."""
     known = list(known)
     for name in given:
         if name in known:
@@ -66,7 +66,7 @@ def check_names(
 def bind(
     constructor: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name. Raises a TypeError with the constructor's name if they do not match."""
+    """Return the arguments of a call by name. Raises a TypeError with the constructor's name if the call is invalid."""
     check_names(constructor, kwargs, signature.parameters)
     try:
         return signature.bind(*args, **kwargs).arguments
@@ -97,14 +97,14 @@ def configured_by(
 
 
 def with_arguments(text: str | None, config_class: Any, leave_out: Iterable[str] = ()) -> str:
-    """Replace the line "See ..." below "Args:" in a docstring by the arguments of a configuration.
+    """Replace the line "See ..." below "Args:" in a docstring with the arguments of a configuration.
 
     The descriptions come from the docstrings of the configuration class and its base classes, in the order of the
     fields.
     """
     entries: dict[str, str] = {}
     for owner in reversed(config_class.__mro__):
-        section = inspect.cleandoc(owner.__doc__ or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # none under -OO
+        section = inspect.cleandoc(owner.__doc__ or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # empty under -OO
         for entry in re.split(r"\n(?= {4}\w)", section):  # continued lines are indented by eight spaces
             entries[entry.strip().split(":", 1)[0]] = textwrap.indent(entry, "    ")
     names = [name for name in inspect.signature(config_class).parameters if name in entries and name not in leave_out]

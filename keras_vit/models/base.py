@@ -32,8 +32,7 @@ class ConfiguredModel(keras.Model):
 
     Attributes:
         config: The resolved arguments, a `ViTConfig` or `BiTConfig`.
-        resizing: Resizing of image files with which the weights are evaluated, or None if it is unknown, as for a new
-            model.
+        resizing: Resizing applied to image files when the weights are evaluated, or None if unknown, as in a new model.
     """
 
     def __init__(self, inputs: Any, outputs: keras.KerasTensor, config: Config, name: str):
@@ -56,8 +55,8 @@ class ConfiguredModel(keras.Model):
         """Mean and standard deviation with which the weights were trained: `(pixels - mean) / deviation`.
 
         The pixels are in [0, 1]. Mean and standard deviation have one number per channel. None if the normalization is
-        unknown, as for a new model. Loading a checkpoint that contains the normalization sets it, and saving the model
-        saves it. `keras_vit.preprocess_input(images, model)` applies it.
+        unknown, as in a new model. Loading a checkpoint that contains the normalization sets this property, and saving
+        the model saves the normalization. `keras_vit.preprocess_input(images, model)` applies the normalization.
 
         Raises:
             ValueError: If the new value is not a pair of numbers, or of sequences with one number per channel.
@@ -83,9 +82,11 @@ class ConfiguredModel(keras.Model):
 
     @property
     def preprocess(self) -> str | None:
-        """Preprocessing string for the evaluation of the weights, from an image file to an image of the model's size,
-        such as `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`, or
-        None if the checkpoint does not contain it. Saving the model saves it.
+        """Preprocessing string with which the weights are evaluated, or None if the checkpoint does not contain it.
+
+        The operations convert an image file to an image of the model's size, as in
+        `"decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)|value_range(-1, 1)"`. Saving the
+        model saves the resizing and the normalization.
         """
         values = normalization.operation(normalization.of_images(self), self.config.input_range)
         if self.resizing is None or values is None:
@@ -96,11 +97,11 @@ class ConfiguredModel(keras.Model):
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes in the order of the outputs, or None if they are unknown.
+        """Names of the classes in the order of the outputs, or None if unknown.
 
-        There must be one name for each class. Loading a checkpoint that contains class names sets them. The names are
-        stored in the head, so that saved models, copies, clones and models that contain this model keep them.
-        `save_weights` does not write them.
+        There must be one name for each class. Loading a checkpoint that contains class names sets them. The head stores
+        the names, so that saved models, copies, clones and models that contain this model keep the names.
+        `save_weights` does not save the names.
         """
         return next((getattr(head, "class_names", None) for head in self._heads()), None)
 
@@ -186,7 +187,7 @@ class ConfiguredModel(keras.Model):
                     file.attrs["model_config"] = json.dumps(content).encode()
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, and the changes to layers since then: frozen, quantized or LoRA."""
+        """Return the constructor arguments and later changes to the layers: freezing, quantization and LoRA."""
         policy = self.dtype_policy
         simple = type(policy) is keras.dtype_policies.DTypePolicy
         config = {
@@ -243,12 +244,12 @@ def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
 
 
 def class_names_of(model: Any) -> tuple[str, ...] | None:
-    """Return a model's class names, or None if they are unknown. The model may be a clone or contain the classifier."""
+    """Return a model's class names, or None if unknown. Supports clones and enclosing models."""
     return _of_head(model, "class_names")
 
 
 def values_of(model: Any) -> Values | None:
-    """Return a regression model's values, or None for other models. The model may be a clone or contain the model."""
+    """Return a regression model's values, or None for other models. Supports clones and enclosing models."""
     return _of_head(model, "values")
 
 
@@ -269,7 +270,7 @@ def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:
 
 
 def resolve_policy(dtype: str | dict[str, Any] | keras.DTypePolicy | None) -> keras.DTypePolicy:
-    """Return the dtype policy for a policy, its name, or its configuration. None gives the global policy."""
+    """Return the dtype policy for a policy, a name or a configuration. None gives the global policy."""
     if isinstance(dtype, dict):
         return keras.dtype_policies.deserialize(dtype)
     return keras.dtype_policies.get(dtype) if dtype is not None else keras.config.dtype_policy()
@@ -283,7 +284,7 @@ def images_input(config: Config, policy: keras.DTypePolicy) -> keras.KerasTensor
 
 
 def normalized(config: Config, images: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the normalized images: rescaled from `input_range` if it is set, and unchanged otherwise."""
+    """Return the normalized images: rescaled if the model has an `input_range`, and unchanged otherwise."""
     if config.input_range is None:
         return images
     scale, offset = normalization.scale_and_offset(normalization.SYMMETRIC, config.input_range)

@@ -64,9 +64,9 @@ class Options:
         dtype: Dtype policy or its name, such as `"mixed_bfloat16"`. None for the global policy.
         channels: Number of channels of the images.
         head_bias: Initial bias of the head.
-        input_range: Values of black and white in the images, such as `(0, 255)`. The first layer then normalizes the
-            images with the model's `input_normalization`, or to [-1, 1] if it is unknown. None if the images are
-            already normalized.
+        input_range: Pixel values of black and white, such as `(0, 255)`. The first layer then normalizes the images
+            with the model's `input_normalization`, or to [-1, 1] if the normalization is unknown. None if the images
+            are already normalized.
     """
 
     include_top: bool = True
@@ -128,7 +128,7 @@ class Config(Options, Sizes):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Return the names of all arguments, `name` and `dtype` included."""
+        """Return the names of all arguments, including `name` and `dtype`."""
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
@@ -150,7 +150,7 @@ class Config(Options, Sizes):
         values = {name: getattr(self, name) for name in self.names()}
         if self.head is not None:
             values["head"] = keras.saving.serialize_keras_object(self.head)
-            values["head"].pop("build_config", None)  # it depends on the image size
+            values["head"].pop("build_config", None)  # the build configuration depends on the image size
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
@@ -160,7 +160,7 @@ class Config(Options, Sizes):
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """Return the values of a type: of `Literal`, bool, None, or a union of these. Empty for all other types."""
+    """Return all values of `Literal`, bool, None, or a union of these types. Return `()` for any other type."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         parts = [choices_of(part) for part in typing.get_args(hint)]
         return sum(parts, ()) if all(parts) else ()

@@ -12,7 +12,7 @@ from keras_vit.layers.composite import CompositeLayer
 
 
 class Segmenter(CompositeLayer):
-    """Base class of segmentation heads, from the patches after one or several blocks to logits on a grid.
+    """Base class of segmentation heads, which map the patches after one or more blocks to logits on a grid.
 
     Args:
         classes: Number of classes.
@@ -76,7 +76,7 @@ class LinearSegmenter(Segmenter):
     Call arguments:
         tokens: Tokens of the encoder, which are ignored.
         grid: Patches `[B, h, w, D]`, or with `blocks` a list of such tensors. The result is `[B, h, w, classes]`.
-        training: Whether to drop channels, and to normalize with the statistics of the batch.
+        training: Whether to drop channels and normalize with batch statistics.
 
     References:
         - [DINOv2](https://arxiv.org/abs/2304.07193), section 7.4
@@ -106,7 +106,7 @@ class LinearSegmenter(Segmenter):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UpsampleSegmenter(Segmenter):
-    """Segmentation head: transposed convolutions that double the resolution, and a linear layer.
+    """Segmentation head: transposed convolutions, each of which doubles the resolution, and a linear layer.
 
     Args:
         classes: Number of classes.

@@ -6,7 +6,7 @@ import keras
 
 
 def depths(model: keras.Model) -> tuple[dict[str, int], int]:
-    """Return the depth of each weight by its path, and the maximum depth, which is the number of blocks plus one.
+    """Return the depth of each weight by path, and the maximum depth (the number of blocks plus one).
 
     Embeddings and all layers before the first block have depth 0, and the blocks have depths 1, 2, ... All other layers
     (final norm, pooling, head) have the maximum depth.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from keras_vit import _checks
 from keras_vit.models.config import Size, plain
 
-REFERENCE_SIZE = 224  # pixels: image size that sets the grid of the position table in a model for images of any size
+REFERENCE_SIZE = 224  # pixels; determines the grid of the position table in models for images of any size
 
 
 def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
@@ -17,7 +17,7 @@ def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
 
 
 def stride(patch_size: Size, resnet_blocks: Sequence[int] | None) -> tuple[int, int]:
-    """Return the size of a patch in pixels of the image, (height, width)."""
+    """Return the size of a patch in image pixels, (height, width)."""
     height, width = _checks.size_pair("patch_size", patch_size)
     return stem_stride(resnet_blocks) * height, stem_stride(resnet_blocks) * width
 

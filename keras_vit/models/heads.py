@@ -1,4 +1,4 @@
-"""Heads of Vision Transformers: callables from the tokens of the encoder and their grid to the output."""
+"""Heads of Vision Transformers, which map the encoder's tokens and the patch grid to the output."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ _LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist
 
 
 class Head:
-    """Pooling and classification, or only pooling with `include_top=False`. Pooling of None keeps all tokens.
+    """Pooling and classification, or only pooling with `include_top=False`. `pooling=None` keeps all tokens.
 
     Attributes:
         blocks: Indices of the blocks whose tokens the head receives as a list, or None for the last block's tokens.
@@ -26,7 +26,7 @@ class Head:
         self.config, self.policy = config, policy
 
     def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
-        """Return the output for tokens `[B, T, D]`, whose patches have the grid of a tensor `[B, h, w, ...]`."""
+        """Return the output for tokens `[B, T, D]`. `grid`, `[B, h, w, ...]`, has the shape of the patch grid."""
         config, vectors = self.config, self._pooled(tokens)
         if config.norm_after_pooling:
             vectors = [parts.norm_layer(config, self.policy, "fc_norm")(x) for x in vectors]
@@ -43,7 +43,7 @@ class Head:
         return predictions(config, self._average(logits))
 
     def _pooled(self, x):
-        """Return a list with the input `[B, D]` of the head, or with the inputs of both heads of a distilled model."""
+        """Return the inputs `[B, D]` of the heads: one tensor, or two tensors for a distilled model."""
         config, shared = self.config, {"dtype": self.policy}
         others = config.num_prefix_tokens + config.num_registers
         if config.distillation_token is True:  # one head for each token
@@ -79,13 +79,13 @@ class Head:
             for head in range(heads):
                 tally.dense(rows, config.pooled_size, config.representation_size, parameters=head == 0)
         if config.include_top and config.head_norm:
-            tally.elementwise(rows * config.num_features)  # its statistics are not counted as parameters
+            tally.elementwise(rows * config.num_features)  # the norm's statistics are not counted as parameters
         for _ in range(heads if config.include_top else 0):
             tally.dense(rows, config.num_features, config.classes or 0)
 
 
 class GivenHead(Head):
-    """Head that calls the custom Keras layer from the argument `head` of a model."""
+    """Head that calls the custom Keras layer passed to the model as `head`."""
 
     def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
         super().__init__(config, policy)

@@ -12,22 +12,22 @@ from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 _FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
 _LOOKED_AT = 32  # number of images of a batch whose values are checked
 
-# Kinds of values in the words of the warnings.
+# Kinds of values, as named in the warnings.
 PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values around 0"
 
 
 def preprocess_input(images: Any, model: keras.Model | None = None, data_format: str | None = None) -> Any:
-    """Normalize pixels in [0, 255] to [-1, 1], or as when the weights of `model` were trained.
+    """Normalize pixels in [0, 255] to [-1, 1], or with the normalization of `model`.
 
     Warns if the images look normalized already, such as floats in [0, 1].
 
     Args:
-        images: Array, tensor or PIL image, integers or floats in [0, 255]. The last axis contains the channels. If all
-            channels have the same normalization, any shape is allowed.
+        images: Array, tensor or PIL image with integers or floats in [0, 255]. The last axis contains the channels. If
+            all channels have the same normalization, any shape is allowed.
         model: Model of this package whose `input_normalization` is applied. If the normalization is unknown, the pixels
             are mapped to [-1, 1] with a warning. If the model has an `input_range`, the pixels are mapped to this
             range. None for [-1, 1].
-        data_format: `"channels_last"` or None, which have the same meaning.
+        data_format: `"channels_last"` or None, which are equivalent.
 
     Returns:
         Float32 array or tensor: a NumPy array unless `images` is a tensor.
@@ -62,7 +62,7 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
 
 
 def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
-    """Return the `scale` and `offset` of `pixels / scale - offset`, as one number or one number per channel."""
+    """Return the `scale` and `offset` of `pixels / scale - offset`, each a single number or one number per channel."""
     known = of_images(model)
     if model is not None and known is None:
         warnings.warn(
@@ -77,7 +77,7 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
 
 
 def checked_images(model: keras.Model, images: Any) -> Any:
-    """Check the images that a model was called with, and unpack a dict or list of one tensor.
+    """Check the images passed to a model, and unpack a dict or list that contains a single tensor.
 
     Raises a ValueError if the shape is wrong. Warns once per model about images that are not normalized.
     """
@@ -115,7 +115,7 @@ def check_shape(model: keras.Model, images: Any) -> None:
 
 
 def kind_of_values(images: Any) -> str | None:
-    """Return the kind of the values in a batch, or None if it is unknown.
+    """Return the kind of the values in a batch, or None if unknown.
 
     The kind is unknown for symbolic tensors, and for images of a single color, which may be black.
     """

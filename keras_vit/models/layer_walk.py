@@ -18,8 +18,8 @@ from keras_vit.models.masked import MaskedModel
 def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the outputs of the layers with these names, or of all blocks and stages, in the order of execution.
 
-    For symbolic inputs the outputs are symbolic, so that they can define another model with the same layers. For a
-    pre-training model, the outputs are computed by its encoder for images without hidden patches.
+    Symbolic inputs give symbolic outputs, which can define another model with the same layers. For a pre-training
+    model, the encoder computes the outputs for images without hidden patches.
 
     Raises:
         ValueError: If a layer does not exist.
@@ -46,8 +46,8 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
 def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
     """Run a model layer by layer, including nested models, and return its output. The model itself does not change.
 
-    `call(layer, *args, **kwargs)` must run one layer and return its output. For tensors, the arguments include
-    `training=False`, because augmentation layers train by default.
+    `call(layer, *args, **kwargs)` must run one layer and return its output. Unless the inputs are symbolic, the
+    arguments include `training=False`, because augmentation layers augment by default.
 
     Raises:
         ValueError: If a model that contains attention is neither functional nor sequential, so that the order of its

@@ -23,7 +23,7 @@ _NOT_OF_DECODER = (
 
 @dataclasses.dataclass(frozen=True)
 class MAEConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedAutoencoder`: the encoder's (see `ViTConfig`), the decoder's and `mask_ratio`.
+    """Encoder arguments (see `ViTConfig`), decoder arguments and `mask_ratio` of `keras_vit.MaskedAutoencoder`.
 
     Args:
         mask_ratio: Fraction of the patches that are removed.
@@ -52,7 +52,7 @@ class MAEConfig(MaskedConfig):
     def __post_init__(self):
         self._set("class_token", True)
         super().__post_init__()
-        self._set("position_embedding", "learned")  # in the encoder; here the same table is fixed
+        self._set("position_embedding", "learned")  # for the encoder; this model never trains the table
         for name in ("decoder_hidden_size", "decoder_num_heads"):
             self._set(name, _checks.positive_int(name, getattr(self, name)))
         _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)

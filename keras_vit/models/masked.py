@@ -86,7 +86,7 @@ class MaskedConfig(ViTConfig):
 
 
 class MaskedModel(ConfiguredModel):
-    """Pre-training model with the encoder of a `VisionTransformer`, for images and the indices of their patches.
+    """Pre-training model with a `VisionTransformer` encoder. The inputs are images and patch indices.
 
     Example:
     >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)

@@ -18,7 +18,7 @@ SMALL = 4  # height and width of the downsized patch
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatchConfig(MaskedConfig):
-    """Arguments of `keras_vit.MaskedPatchPredictor`: the encoder's (see `ViTConfig`), `mask_ratio` and `target`.
+    """Encoder arguments (see `ViTConfig`), `mask_ratio` and `target` of `keras_vit.MaskedPatchPredictor`.
 
     Args:
         mask_ratio: Fraction of the patches that are corrupted and predicted.

@@ -39,7 +39,7 @@ def black_and_white(value: Normalization) -> tuple[float, float]:
 
 
 def of_images(model: Any) -> Normalization | None:
-    """Return the normalization that a model's images must have, or None if it is unknown.
+    """Return the normalization that a model's images must have, or None if unknown.
 
     If the model has an `input_range`, the normalization maps pixels to this range. Otherwise, the result is the
     normalization with which the weights were trained.
@@ -69,7 +69,7 @@ def scale_and_offset(value: Normalization, input_range: tuple[float, float]) -> 
 
 
 def for_channels(value: Normalization, channels: int) -> Normalization | None:
-    """Return a normalization for another number of channels, or None if it differs between the channels."""
+    """Return a normalization for another number of channels, or None if the channels have different normalizations."""
     if len(value[0]) == channels:
         return value
     if all(len(set(side)) == 1 for side in value):

@@ -14,10 +14,10 @@ from keras_vit.models.vit_config import ViTConfig
 
 
 def head_input(model: keras.Model) -> keras.KerasTensor | None:
-    """Return the symbolic features of a model, `[B, D]`, which are the input of its head, or None without a head.
+    """Return the symbolic features `[B, D]` of a model (the input of its head), or None for a model without a head.
 
     For a distilled model, the features are the mean of the inputs of both heads. For a head that reads all tokens, and
-    for a pre-training model, the features are the class token, or the mean of the patches without a class token.
+    for a pre-training model, the features are the class token, or the mean of the patches if there is no class token.
     """
     config = getattr(model, "config", None)
     layers = {layer.name: layer for layer in model.layers}
@@ -42,7 +42,7 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def endings(model: keras.Model) -> list[Any]:
-    """Return a model, its last layer or operation, and so on if the last layer is a model itself.
+    """Return a model and its last layer or operation. If the last layer is a model, continue with its last layer.
 
     Layers and operations that do not change values in inference, such as dropout, are skipped.
     """
@@ -59,7 +59,7 @@ def _changes_nothing(operation: Any) -> bool:
 
 
 def activation_of(operation: Any) -> str:
-    """Return the name of a layer's activation. For an activation layer or operation, return its own name."""
+    """Return the name of a layer's activation, or the name of an operation that is itself an activation."""
     function = getattr(operation, "activation", None) or operation
     name = getattr(function, "__name__", type(function).__name__)
     return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2

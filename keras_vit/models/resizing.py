@@ -57,7 +57,7 @@ class Resizing:
         return cls(**fields)
 
     def scaled(self, size: tuple[int, int]) -> "Resizing":
-        """Return the resizing for another size: scaled in proportion between square sizes, otherwise without a crop."""
+        """Return the resizing for another size: proportional if both sizes are square, otherwise without a crop."""
         if size == self.size:
             return self
         if isinstance(self.resized, int) and size[0] == size[1] and self.size[0] == self.size[1]:

@@ -25,8 +25,8 @@ class ViTVariant:
         num_layers: Number of encoder blocks.
         num_heads: Number of attention heads per block, which must divide `hidden_size` unless `head_dim` is given.
         mlp_dim: Width of the hidden layers of the MLPs.
-        resnet_blocks: Number of units of each stage of a hybrid's ResNet, `()` for a ResNet that has only a root, or
-            None for a model without a ResNet.
+        resnet_blocks: Number of units of each stage of a hybrid's ResNet, `()` for a ResNet with only a root, or None
+            for a model without a ResNet.
     """
 
     patch_size: Size = 16
@@ -50,7 +50,7 @@ class BiTVariant:
 
     Args:
         block_sizes: Number of units of each stage.
-        width_factor: Factor of the number of channels of a standard ResNet.
+        width_factor: Multiplier of the channels of a standard ResNet.
     """
 
     block_sizes: Sequence[int] = (3, 4, 6, 3)

@@ -66,7 +66,7 @@ class Builder:
     def __init__(self, config: ViTConfig):
         self.config, self.policy = config, resolve_policy(config.dtype)
         self.grid: keras.KerasTensor | None = None  # the embeddings of the patches, [B, h, w, D]
-        # For images of any size: the patches, whose grid determines the resizing of the position embeddings.
+        # The patches of images of any size. The position embeddings are resized to the grid of these patches.
         self.position_arguments: tuple[keras.KerasTensor, ...] = ()
         self.block_arguments: dict[str, keras.KerasTensor] = {}  # call arguments of every block
 

@@ -28,7 +28,7 @@ class ViTConfig(ViTArguments):
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Size of a patch in pixels of the image, (height, width)."""
+        """Size of a patch in image pixels, (height, width)."""
         return geometry.stride(self.patch_size, self.resnet_blocks)
 
     @property

@@ -21,7 +21,7 @@ class ViTOptions(Options):
     Args:
         pooling: `"token"` (class token), `"gap"` (mean of the patches), `"token+gap"` (concatenation of both), `"map"`
             (attention pooling) or None (all tokens).
-        representation_size: Width of a dense layer with tanh before the head, or None for no such layer.
+        representation_size: Width of a dense layer with tanh before the head, or None to omit the layer.
         dropout_rate: Rate of the dropout after the position embeddings and in the blocks.
         attention_dropout_rate: Rate of the dropout of the attention weights.
         drop_path_rate: Stochastic depth rate of the last block. The rates increase linearly from 0 at the first block.
@@ -30,8 +30,8 @@ class ViTOptions(Options):
         position_embedding_at: Where position embeddings are added: `"input"`, `"every_layer"` or
             `"every_layer_shared"` (see appendix D.4 of the paper).
         num_registers: Number of register tokens.
-        activation: Activation of the MLPs: `"gelu_tanh"` (the reference's), `"gelu"` (exact, with the error function),
-            `"quick_gelu"`, or a name that `keras.activations.get` accepts.
+        activation: Activation of the MLPs: `"gelu_tanh"` (as in the reference), `"gelu"` (exact, with the error
+            function), `"quick_gelu"`, or a name that `keras.activations.get` accepts.
         class_token: Whether the model has a class token. None adds a class token if `pooling` is `"token"`,
             `"token+gap"` or None.
         distillation_token: Whether the model has DeiT's distillation token with a second head. The logits are then the
@@ -55,9 +55,10 @@ class ViTOptions(Options):
             (`"no_bias"`), or no projection (`"none"`). Without a projection, `num_heads * head_dim` must equal
             `hidden_size`.
         pool_prefix_tokens: Whether the mean of `pooling="gap"` includes the class token and registers.
-        position_grid: Grid (height, width) of the position table in a model for images of any size, which resizes its
-            table to the grid of the images. None for the grid of 224-pixel images. Always None if `image_size` is set.
-        position_resizing: Method of resizing the position table to another grid: `"reference"` (bilinear with aligned
+        position_grid: Grid (height, width) of the position table in a model for images of any size. The table is
+            resized to the grid of the images. None for the grid of 224-pixel images. Always None if `image_size` is
+            set.
+        position_resizing: Method for resizing the position table to another grid: `"reference"` (bilinear with aligned
             corners), `"bilinear"`, `"bicubic"`, `"antialiased"` (bicubic with antialiasing) or `"dinov2"` (bicubic, as
             in Meta's code). A model created from a checkpoint uses the method of the checkpoint's project.
         mlp: Type of the MLPs: `"mlp"`, or `"swiglu"` for gated MLPs with the activation SiLU; see
@@ -72,8 +73,8 @@ class ViTOptions(Options):
             uses 2.
         head: Keras layer that replaces pooling and classification, or None. The model calls
             `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
-            and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, it
-            receives lists of the tokens and patches after each of these blocks. `classes` is ignored.
+            and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, the
+            layer receives lists of the tokens and patches after each of these blocks. `classes` is ignored.
     """
 
     pooling: Literal["token", "gap", "token+gap", "map"] | None = "token"
@@ -175,7 +176,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         return {name: value for name, value in arguments.items() if name not in cls.OF_HEAD}
 
     def _resolve_head(self):
-        """Deserialize the head, and reject the arguments that it replaces."""
+        """Deserialize the head, and reject the arguments that the head replaces."""
         if isinstance(self.head, dict):
             self._set("head", keras.saving.deserialize_keras_object(self.head))
         _checks.instance("head", self.head, keras.layers.Layer, "a layer that is called as head(tokens, grid=patches)")
@@ -190,7 +191,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             self._refuse(wrong, f"The model has no block {block!r}, which `head` reads.", "num_layers")
 
     def _resolve(self):
-        """Resolve arguments that depend on others, so that equal models have equal configurations."""
+        """Resolve arguments that depend on other arguments, so that equal models have equal configurations."""
         if self.class_token is None:
             self._set("class_token", self.pooling not in ("gap", "map"))
         if self.head_dim is not None and self.head_dim * self.num_heads == self.hidden_size:

@@ -46,8 +46,8 @@ class Optim:
         epsilon: Added to the square root of the second moment of `"adamw"`.
         momentum_dtype: Dtype of the stored first moment, `"float32"` or `"bfloat16"`.
         weight_decay: Decoupled weight decay: each step subtracts `rate * weight_decay * weight`.
-        weight_decay_mask: Regular expression for the paths of the weights that decay. None stands for the kernels.
-        clip_norm: Largest global norm of the gradients. 0 disables clipping.
+        weight_decay_mask: Regular expression for the paths of the weights that decay. None selects the kernels.
+        clip_norm: Maximum global norm of the gradients. 0 disables clipping.
         accumulation_steps: Number of micro-batches per step (gradient accumulation), to save memory.
         layer_decay: Factor on the learning rate for each layer below the head. 1 disables layer-wise decay.
         ema: Momentum of the weights' moving average, which is evaluated and exported instead of the weights. 0 disables

@@ -17,7 +17,7 @@ _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
 def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
     """Return the paths of the weights that decay.
 
-    `mask` is a regular expression for these paths. None stands for the kernels and the factors of LoRA.
+    `mask` is a regular expression for these paths. None selects the kernels and the factors of LoRA.
     """
     weights = model.trainable_weights
     if mask is not None:
@@ -26,10 +26,10 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
 
 
 def block_matrices(model: keras.Model) -> dict[str, int]:
-    """Return the paths of the kernels that `Muon` updates, each with its number of leading axes that are inputs.
+    """Return the number of leading input axes of each kernel that `Muon` updates, by path.
 
-    These are the trainable kernels of all blocks. Embeddings, the root of a ResNet and the head are not in blocks. The
-    factors of LoRA are updated by AdamW.
+    `Muon` updates the trainable kernels of all blocks. Embeddings, the root of a ResNet and the head are outside the
+    blocks. AdamW updates the factors of LoRA.
     """
     found: dict[str, int] = {}
     for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):

@@ -36,7 +36,7 @@ def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
         kind: `"softmax"`, or `"sigmoid"` for the binary cross-entropy, summed over the classes.
 
     Returns:
-        `[...]`, float32, in nats.
+        Float32 tensor `[...]`, in nats.
 
     Raises:
         ValueError: If `kind` is unknown.

@@ -1,8 +1,8 @@
 """The optimizers of the reference implementations, as pure functions of one weight and its slots.
 
 `keras.optimizers` uses different formulas under the same names. Keras' SGD applies the learning rate inside the
-momentum, Keras' Adam adds epsilon before the bias correction of the second moment, and neither can store the momentum
-in bfloat16. The results differ if the learning rate changes, if gradients are small, or in long runs.
+momentum. Keras' Adam adds epsilon before the bias correction of the second moment. Neither can store the momentum in
+bfloat16. The results differ if the learning rate changes, if gradients are small, or in long runs.
 """
 
 import math
@@ -16,7 +16,7 @@ from keras_vit.optim.config import Optim
 from keras_vit.optim.orthogonal import orthogonalize
 
 Slots = Sequence[Any]  # the tensors that an optimizer keeps for one weight
-_RMS = 0.2  # RMS of the entries of a direction of Muon, about the same as for AdamW
+_RMS = 0.2  # RMS of the entries of Muon's direction, about the same as for AdamW
 
 
 class Slot(NamedTuple):
@@ -69,7 +69,7 @@ class Momentum(_Formula):
 
 
 class LARS(Momentum):
-    """Momentum with gradients that are scaled, for each weight, to a fraction of the norm of the weight.
+    """Momentum whose gradients are scaled to a fraction of the weight's norm, separately for each weight.
 
     `m <- trust * |w| / |g| * g + momentum * m`, then `w <- w - rate * m`. Gradients of vectors, of scalars and of
     weights that are zero are not scaled. Weight decay is decoupled, as in the other optimizers. The paper instead adds
@@ -117,7 +117,7 @@ class Muon(Momentum):
         nesterov: Whether to orthogonalize `g + momentum * m` instead of `m`.
         momentum_dtype: Dtype in which `m` is stored between steps. Each step uses its new `m` in float32.
         input_axes: Number of leading axes of a weight that are inputs. Input axes form the rows of the matrix, and the
-            other axes form its columns. None stands for all axes except the last, as in a dense or convolutional layer.
+            other axes form its columns. None selects all axes except the last, as in a dense or convolutional layer.
 
     References:
         - [Muon](https://kellerjordan.github.io/posts/muon/)
@@ -228,7 +228,7 @@ def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> 
         largest: Largest allowed norm. 0 disables clipping.
 
     Returns:
-        List of tensors. If `norm` is below `largest`, the result equals the gradients bit by bit.
+        List of tensors. If `norm` is below `largest`, the result equals the gradients bit for bit.
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)

@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-# Coefficients and number of the quintic steps in the reference implementation of Muon. They bring singular values of at
-# least 0.01 close to 1, but do not converge any further.
+# Coefficients and number of the quintic steps in the reference implementation of Muon. The steps bring singular values
+# of at least 0.01 close to 1, but do not converge further.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
@@ -14,7 +14,7 @@ def orthogonalize(matrix: Any) -> Any:
     """Return a matrix with the same singular vectors and singular values of about 1.
 
     Args:
-        matrix: Float32 tensor `[rows, columns]`. The result for a matrix of zeros is zeros.
+        matrix: Float32 tensor `[rows, columns]`. A matrix of zeros stays unchanged.
 
     Example:
     >>> result = orthogonalize(ops.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))

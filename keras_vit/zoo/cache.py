@@ -25,7 +25,7 @@ from keras_vit.zoo import hub
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
 HOST = "storage.googleapis.com"
-_TIMEOUT = 60  # seconds without a byte, and until the average speed counts
+_TIMEOUT = 60  # seconds without data, and seconds until the average speed counts
 _BYTES_PER_SECOND = 64 << 10  # slower downloads are aborted
 _MAX_BYTES = 8 << 30  # twice the largest published file
 _BLOCK_BYTES = 2**20
@@ -37,10 +37,10 @@ def fetch(address: str) -> str:
     The mirror is the directory in the environment variable `KERAS_VIT_WEIGHTS_DIR`. The mirror contains files by bucket
     and path, such as `vit_models/augreg/NAME.npz`, and models of the Hugging Face hub as `hf/OWNER/NAME/`.
 
-    A downloaded file enters the cache if it is complete and has the size and MD5 that the server states. The SHA-256 of
-    the file is written next to it (`NAME.npz.sha256`) and compared at each use. A damaged file is downloaded again. For
-    models of the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 that the hub
-    states.
+    A downloaded file enters the cache if the file is complete and matches the size and MD5 reported by the server. The
+    file's SHA-256 is stored in `NAME.npz.sha256` and compared at each use. A damaged file is downloaded again. For
+    models of the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 reported by the
+    hub.
 
     Args:
         address: Bucket and path of a file below `https://storage.googleapis.com/`, or a model of the hub,
@@ -50,7 +50,7 @@ def fetch(address: str) -> str:
         The path of the file, or of the directory for a model of the hub.
 
     Raises:
-        OSError: If the download fails. The message contains the address and the path at which to put the file by hand.
+        OSError: If the download fails. The message contains the address, and the path for a manual download.
         ImportError: If a model of the hub is requested without the extra `[hub]`.
 
     Example:
@@ -73,7 +73,7 @@ def fetch(address: str) -> str:
 def places(address: str) -> list[pathlib.Path]:
     """Return the paths at which `fetch` looks for a file, in the mirror (if set) and in the cache.
 
-    Users may put the file at any of these paths by hand.
+    Users can place a file at any of these paths manually.
 
     Example:
     >>> places("hf:facebook/dinov2-small")[-1].as_posix().endswith("keras_vit/hf/facebook/dinov2-small")
@@ -84,12 +84,12 @@ def places(address: str) -> list[pathlib.Path]:
 
 
 def is_undamaged(path: pathlib.Path) -> bool:
-    """Return whether a file has the SHA-256 that was recorded after its download. True without a record."""
+    """Return whether a file has the SHA-256 that was recorded after its download, or has no recorded hash."""
     return _recorded(path) in ("", sha256(path))
 
 
 def find_here(address: str) -> str | None:
-    """Return the path of weights if they are on this machine, or None. Nothing is downloaded.
+    """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded.
 
     Example:
     >>> find_here("vit_models/augreg/none.npz")
@@ -99,7 +99,7 @@ def find_here(address: str) -> str | None:
 
 
 def verify(path: str) -> bool | None:
-    """Return whether a file, or a directory of the hub, has its recorded hashes. None if there are no hashes.
+    """Return whether a file or a directory of the hub matches its recorded hashes, or None if there are no hashes.
 
     Example:
     >>> verify(keras_vit.save_checkpoint(model, "vit.npz"))

@@ -48,8 +48,8 @@ def address_of(text: str) -> str | None:
 def fetch(address: str, place: str) -> str:
     """Download a model at first use, and return its directory, or the path of the file in the address.
 
-    Once per process, large files are compared with the hub's SHA-256. Errors mention `place`, the
-    directory in which users may put the files by hand.
+    Once per process, large files are compared with the hub's SHA-256. Errors mention `place`, the directory in which
+    users can place the files manually.
     """
     found = _NAME.fullmatch(address)
     assert found is not None
@@ -63,7 +63,7 @@ def fetch(address: str, place: str) -> str:
             f"{address} needs: pip install 'keras-vision-transformers[hub]'. Or put its files into {place}."
         ) from error
     try:
-        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the package's own
+        with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the hub client's bar
             return _download(hub, address, name, revision, file)
     except errors.GatedRepoError as error:
         raise PermissionError(
@@ -135,7 +135,7 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
 
 
 def find_here(address: str) -> str | None:
-    """Return the directory of a model, or its file, in the cache of `huggingface_hub`, or None if it is not cached."""
+    """Return a model's directory or its requested file in the cache of `huggingface_hub`, or None if not cached."""
     found = _NAME.fullmatch(address)
     try:
         from huggingface_hub import try_to_load_from_cache

@@ -38,11 +38,11 @@ def decode_predictions(
             of classes.
 
     Returns:
-        A list for each image, with `top` tuples (identifier, name, score) from best to worst. The identifier is
-        WordNet's, or the number of the class if `class_names` is passed. The score is the logit or probability.
+        A list for each image, with `top` tuples (identifier, name, score) from best to worst. The identifier comes from
+        WordNet, or is the number of the class if `class_names` is passed. The score is the logit or probability.
 
     Raises:
-        ValueError: If the shapes do not agree, or if `class_names` is None and the classes are not ImageNet's.
+        ValueError: If the shapes do not agree, or if `class_names` is None and the classes are not ImageNet classes.
 
     Example:
     >>> predictions = np.array([[0.1, 0.7, 0.2]])

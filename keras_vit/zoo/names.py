@@ -55,8 +55,8 @@ def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
             - a model and a name of `keras_vit.list_weights()`, such as `"ViT_B16:augreg"`;
             - the name of an AugReg file, from the column `filename` or `adapt_filename` of AugReg's index;
             - a `gs://` or `https://` address.
-        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. If it is passed, the name of
-            published weights does not need the model: `"augreg"`.
+        model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. If `model` is passed, the name
+            of published weights can omit the model, as in `"augreg"`.
 
     Returns:
         A path that `keras_vit.load_checkpoint` reads.
@@ -105,7 +105,7 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
 
 
 def find(model: str | None, weights: str) -> PublishedWeights | None:
-    """Return the published weights with a name, or None if there are none.
+    """Return the published weights with a name, or None if the name is unknown.
 
     Args:
         model: Name of the model. None if `weights` begins with the model.

@@ -44,8 +44,8 @@ class PublishedWeights:
         pretraining: Data set used for pre-training.
         head: Data set with the classes of the head; None for an encoder without a head.
         resolution: Height and width, in pixels, of the images in the last training.
-        accuracy: Published top-1 accuracy on ImageNet in percent; None if it was not published.
-        size_mib: Published size of the file in MiB; None if it was not published.
+        accuracy: Published top-1 accuracy on ImageNet in percent, or None if not published.
+        size_mib: Published size of the file in MiB, or None if not published.
         pool_padding: Padding of the max-pooling with which a BiT was trained; None for other models.
         arguments: Arguments of the model that differ from the defaults of its constructor.
         license: License of the weights.
@@ -70,7 +70,7 @@ class PublishedWeights:
 
     @property
     def url(self) -> str:
-        """Address at which the owners publish the checkpoint."""
+        """Address of the published file or model."""
         if self.path.startswith(PREFIX):
             return "https://huggingface.co/" + self.path.removeprefix(PREFIX)
         return "https://storage.googleapis.com/" + self.path.replace("+", "%2B")

@@ -52,7 +52,8 @@ The classes build on each other in this order:
 5. `Checkpoint`: an open file with its layout, its bindings and the arguments of its model. A family's `recognize`
    function returns a checkpoint, or None for the files of other projects.
 6. `Writing` (`family.py`): the models that a family can write, and the configuration files to write with them.
-7. `Family`: a project with its `recognize` and `rules` functions and, if it can be written, its `Writing`.
+7. `Family`: a project with its `recognize` and `rules` functions and, if the project's checkpoints can be written, its
+   `Writing`.
 """
 
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ def writing_family(format: str, kind: str, config: Mapping[str, Any]) -> tuple[F
         found = family.writing.reasons(config, options)
         if not found and family.name == format:
             return family, family.writing
-        # A project has several types of models. Keep the reasons of the type with the fewest.
+        # A project has several types of models. Keep the reasons of the type with the fewest reasons.
         reasons[family.name] = min(reasons.get(family.name, found), found, key=len)
     found = reasons.get(format, [f"it does not support {KINDS[kind].noun}s"])
     others = [name for name, listed in reasons.items() if not listed]

@@ -15,7 +15,7 @@ from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.rules import FIRST_AXIS, Rule, rule
 from keras_vit.models.normalization import IMAGENET, SYMMETRIC, Normalization
 
-# Names in the published files, which transformers wrote up to version 4. `_later` makes the names of later versions.
+# Names in the published files, which transformers wrote up to version 4. `_later` creates the names of later versions.
 _VIT = _torch.Names(
     embedding="embeddings.patch_embeddings.projection",
     tokens={
@@ -70,7 +70,7 @@ _SIGLIP = _torch.Names(
 
 
 def _later(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
-    """Return the later styles of a type: one for each name of the blocks, which differs between versions."""
+    """Return the later styles of a type: one style for each name of the blocks in later versions."""
     return {f"later:{block}": dataclasses.replace(names, block=block, **changes) for block in blocks}
 
 
@@ -85,7 +85,7 @@ class ModelType:
     classes: tuple[str, str]  # names of the classes without and with a classifier
     prefix: str  # of a model with a classifier
     always: Mapping[str, Any]  # arguments that all models have
-    input_normalization: Normalization | None = None  # of all models; None if they differ
+    input_normalization: Normalization | None = None  # of all models; None if the models differ
     mark: str = ""  # part of a tensor's name that only this type has
 
 
@@ -105,7 +105,7 @@ DINOV2 = ModelType(
         "published": _DINOV2,
         **_later(
             _DINOV2,
-            *("encoder.layer.{i}", "layers.{i}", "encoder.layers.{i}", "layer.{i}"),  # the first one since version 5
+            *("encoder.layer.{i}", "layers.{i}", "encoder.layers.{i}", "layer.{i}"),  # the first name since version 5
             gated=_GATED,
             **_SPLIT,
         ),
@@ -144,11 +144,11 @@ SIGLIP = ModelType(
 
 
 def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
-    """Return the rules of a layout, whose `prefix` is the prefix of the body, such as `vit.`."""
+    """Return the rules of a layout. `layout.prefix` is the prefix of the body, such as `vit.`."""
     body, outer, head = layout.prefix, layout.outer, "classifier"
     result = _torch.model_rules(model_type.styles[layout.style], body)
     if model_type is VIT:
-        # DeiT with a teacher has two classifiers. ViT, and DeiT without a teacher, have one.
+        # DeiT with a teacher has two classifiers. ViT, and DeiT without a teacher, have one classifier.
         head = "cls_classifier" if layout.position == "teacher" else head
         result += _torch.dense(f"{body}pooler.dense", "pre_logits")
         result += _torch.dense(f"{outer}distillation_classifier", "head_dist")
@@ -165,7 +165,7 @@ def rules(layout: Layout, model_type: ModelType) -> list[Rule]:
             *_torch.dense(f"{pool}.mlp.fc2", "MAPHead_0/MlpBlock_0/Dense_1"),
         ]
     else:
-        # Only pre-training uses the mask token. It is ignored in reading, and written as zeros for transformers.
+        # Only pre-training uses the mask token. Reading ignores the token, and writing stores zeros for transformers.
         token, mask = f"{body}embeddings.cls_token", f"{body}embeddings.mask_token"
         result.insert(0, _torch.unused(token, mask, "cls/cls", 3 if model_type is DINOV3 else 2))
     return [*result, *_torch.dense(f"{outer}{head}", "head")]

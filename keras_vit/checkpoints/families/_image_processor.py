@@ -14,13 +14,14 @@ _CROP_FRACTION = 0.875  # timm's default
 
 
 def of_transformers(document: Mapping[str, Any]) -> Resizing | None:
-    """Return the resizing of transformers' image processor, or None if it does not resize or is not supported."""
+    """Return the resizing of transformers' image processor, or None if it is disabled or not supported."""
     kind = str(document.get("image_processor_type", document.get("feature_extractor_type", "")))
-    # An integer is the shorter side for processors that keep proportions, and the side of a square for the others.
+    # An integer is the shorter side for processors that keep proportions, and the side of a square for all other
+    # processors.
     resized = _size(document.get("size"), keeps_proportions=re.match("Bit|CLIP|ConvNext", kind) is not None)
     method: Any = _FILTERS.get(document.get("resample", 2))
     if kind.startswith("DINOv3ViT"):
-        method = "antialiased" if method == "pillow_bilinear" else None  # it resizes floating-point pixels
+        method = "antialiased" if method == "pillow_bilinear" else None  # DINOv3 resizes floating-point pixels
     if not document.get("do_resize", True) or resized is None or method is None:
         return None
     size = _size(document.get("crop_size")) if document.get("do_center_crop") else resized
@@ -28,7 +29,7 @@ def of_transformers(document: Mapping[str, Any]) -> Resizing | None:
 
 
 def of_timm(config: Mapping[str, Any]) -> Resizing | None:
-    """Return the resizing of timm's evaluation, or None if the configuration lacks it or it is not supported."""
+    """Return the resizing of timm's evaluation, or None if the resizing is missing or not supported."""
     size, fraction = config.get("input_size"), config.get("crop_pct") or _CROP_FRACTION
     method, mode = _NAMES.get(str(config.get("interpolation", "bicubic"))), config.get("crop_mode") or "center"
     if not isinstance(size, (list, tuple)) or len(size) != 3 or not isinstance(fraction, (int, float)) or not method:

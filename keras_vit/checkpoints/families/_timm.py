@@ -24,8 +24,8 @@ NAMES = _torch.Names(
 )
 
 
-# "eva" are the names of `Eva`, timm's class of DINOv3. "packed" are the names of a `VisionTransformer` that stores both
-# halves of a gated MLP in one kernel.
+# "eva" contains the names of `Eva`, timm's class of DINOv3. "packed" contains the names of a `VisionTransformer` that
+# stores both halves of a gated MLP in one kernel.
 _STYLES = {
     "eva": dataclasses.replace(NAMES, scales=("gamma_1", "gamma_2"), gated=("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")),
     "packed": dataclasses.replace(NAMES, gated=NAMES.mlp),

@@ -1,4 +1,4 @@
-"""Code that the families of PyTorch projects share: rules of layers, limits, and entries of configurations."""
+"""Shared code for the families of PyTorch projects: rules of layers, limits, and entries of configurations."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ ATTENTION = "MultiHeadDotProductAttention_0"
 # Number of heads by the model's width, for published models whose heads are not 64 wide.
 _HEADS_BY_WIDTH = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 
-# Names of activations in other projects, and in this package.
+# Activation names in other projects, mapped to the names in this package.
 ACTIVATIONS: Mapping[str, str] = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
     **dict.fromkeys(("gelu_tanh", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
@@ -112,7 +112,7 @@ def _packed(inner: Transform) -> Transform:
 
 
 def unused(stored: str, beside: str, variable: str, ndim: int) -> Rule:
-    """Return the rule of a token and of the unused token `beside`, which is not read and is written as zeros."""
+    """Return the rule of a token and the unused token `beside`. Reading skips `beside`, and writing stores zeros."""
     zeros = lambda token: np.zeros_like(token).reshape((1,) * (ndim - 1) + token.shape[-1:])  # noqa: E731
     return rule((stored, beside), variable, Transform(lambda arrays, _: arrays[:1], lambda a: (a[0], zeros(a[0]))))
 
@@ -145,7 +145,7 @@ def fused_heads(stored: str, parts: Sequence[str], leaves: tuple[str, str] = (".
 
 
 def find_body(source: TensorSource, anchor: str, hints: Hints) -> str | None:
-    """Return the prefix of the model in a file that contains a tensor named `anchor`, or None without such a model."""
+    """Return the prefix of the model in a file that contains a tensor named `anchor`, or None without a model."""
     found = [name.removesuffix(anchor) for name in source.tensors if name.endswith(anchor)]
     found = [prefix for prefix in found if prefix == "" or prefix.endswith(".")]
     inside = [prefix for prefix in found if prefix.startswith(hints.prefix or "")]
@@ -179,7 +179,7 @@ def bind(
         rules: Rules of the layout.
         hints: Facts about the file that the caller knows.
         projection: Stored name of the patch embedding's kernel.
-        stated: Argument name and number of attention heads from the configuration, or None to infer the number.
+        stated: Name and value of the configuration's number of attention heads, or None to infer the number.
         ignored: Names of tensors to skip.
         kind: Kind of the model.
     """
@@ -204,7 +204,7 @@ def bind(
     if arguments["distillation_token"] and "head_dist/kernel" not in shapes:
         if arguments["include_top"] and (layout.family == "timm" or layout.position == "teacher"):
             raise CheckpointError(f"{source.path} is incomplete: it has no head for its distillation token.")
-        arguments["distillation_token"] = "unused"  # it passes through the blocks, but no head reads it
+        arguments["distillation_token"] = "unused"  # the token passes through the blocks, but no head reads it
     found = sorted(ignored & source.tensors.keys())
     return Checkpoint(
         source, layout, bindings, shapes, arguments, assumed=assumed, unexpected=unexpected, ignored=found, kind=kind
@@ -212,7 +212,7 @@ def bind(
 
 
 def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[int, str]:
-    """Choose the number of heads if the file's configuration does not specify it. Return it with the reason."""
+    """Choose a number of heads if the file's configuration does not specify it. Return the number and the reason."""
     noted = source.metadata.get("arguments", {}).get("num_heads")
     if type(noted) is int and noted > 0:
         heads, reason = noted, "the file's metadata has it"
@@ -233,7 +233,7 @@ def _guess_heads(source: TensorSource, width: int, given: int | None) -> tuple[i
 
 
 def activation(name: Any, path: str) -> str:
-    """Return this package's name of an activation."""
+    """Convert another project's activation name to this package's name."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(f"{path}: unknown activation {str(name)[:60]!r}. Known: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
@@ -252,14 +252,14 @@ def ratio(width: int, hidden_size: int) -> float:
 
 
 def number(value: Any, lowest: float, highest: float, where: str) -> float:
-    """Check that a value of a configuration is a number in a range, and return it."""
+    """Return a value of a configuration after checking that the value is a number in a range."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest < value < highest:
         raise CheckpointError(f"{where} must be a number in ({lowest}, {highest}). Received: {str(value)[:40]!r}.")
     return float(value)
 
 
 def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
-    """Return the names of the classes in `config.json`, or None if it has none."""
+    """Return the class names in `config.json`, or None if there are no names."""
     names = (source.config or {}).get("label_names")
     if not isinstance(names, list) or not classes:
         return None

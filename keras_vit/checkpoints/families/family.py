@@ -21,9 +21,9 @@ GIVEN = ("another value",)  # all values of an argument except None
 class Writing:
     """The models that a family can write, and the way in which it writes them."""
 
-    # For each argument, the values with which the project's own code can rebuild the model: `ANY` for all values, or if
-    # `limits` checks the argument, and `GIVEN` for all values except None. Options that are not listed must have their
-    # default value.
+    # For each argument, the values that the project's own code can rebuild. `ANY` allows all values, unless `limits`
+    # restricts the argument. `GIVEN` allows all values except None. Options that are not listed must have their default
+    # value.
     values: Mapping[str, tuple[Any, ...]]
     layout: Callable[[Config], Layout]  # of a model that was not read from this family
     limits: Callable[[Config], Iterable[str]] = lambda config: ()  # further reasons why a model cannot be rebuilt
@@ -61,6 +61,6 @@ class Family:
     rules: Callable[[Layout], list[Rule]]  # returns the rules of a layout
     kind: str = "vit"  # of the models, a key of `KINDS`
     resize_method: str = "reference"  # of position tables
-    input_normalization: Normalization | None = None  # of all models of the project; None if they differ
+    input_normalization: Normalization | None = None  # of all models of the project; None if the models differ
     writing: Writing | None = None  # None for a family that is only read
     layouts: tuple[Layout, ...] = ()  # the layouts whose module names occur in adapters

@@ -25,7 +25,7 @@ _ANCHOR = re.compile(r"(?<![^/])embedding/kernel$")
 BIT_ANCHOR = re.compile(r"(?<![^/])(root_block/conv_root/kernel|resnet/root_block/standardized_conv2d(_\d+)?/kernel)$")
 _PREFERRED_PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/", "opt/target/img/")
 _BLOCKS, _STACK = "Transformer/encoderblock_{i}/", "Transformer/encoderblock/"
-# The name of the position table shows whether the class token has an entry in it.
+# The name of the position table shows whether the class token has an entry in the table.
 _POSITIONS = {
     "Transformer/posembed_input/pos_embedding": "prefix",
     "Transformer/pos_embedding": "prefix",
@@ -91,7 +91,7 @@ def _find_prefixes(names: Iterable[str], anchor: re.Pattern[str]) -> list[str]:
 
 
 def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, depth: int = 0) -> Checkpoint:
-    """Return the checkpoint of a tree, still without arguments."""
+    """Return the checkpoint of a tree. The arguments of the model are added later."""
     bindings, unexpected = bind_stored(rules, tree.names, depth)
     bindings = [dataclasses.replace(b, stored=tuple(tree.names[short] for short in b.stored)) for b in bindings]
     if tree.ignored:
@@ -102,7 +102,7 @@ def bind(source: TensorSource, layout: Layout, rules: list[Rule], tree: Tree, de
 
 
 def find_layout(tree: Tree) -> Layout:
-    """Return the layout of a Vision Transformer, of the family `"google"` or `"big_vision"`."""
+    """Return the layout of a Vision Transformer in the family `"google"` or `"big_vision"`."""
     names = tree.names
     stacked = any(name.startswith(_STACK) for name in names)
     block = _STACK if stacked else _BLOCKS.format(i=0)
@@ -157,7 +157,7 @@ def _resnet_rules(layout: Layout) -> list[Rule]:
 
 
 def _pooling_rules(layout: Layout) -> list[Rule]:
-    """Return the rules of the attention pooling. Only big_vision has it."""
+    """Return the rules of the attention pooling. Only big_vision has attention pooling."""
     if not layout.map_names:
         return []
     body = "MAPHead_0/" if layout.map_names[0][0].startswith("MAPHead_0/") else ""
@@ -202,10 +202,10 @@ def _stack_depth(source: TensorSource, shapes: Mapping[str, Shape]) -> int:
 
 
 def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hints: Hints) -> str:
-    """Return `"prefix"` if the class token has an entry in the position table, else `"none"`.
+    """Return `"prefix"` if the class token has an entry in the position table, and `"none"` otherwise.
 
-    A known grid decides, else the name of the table. If a table named `pos_embedding` has one entry more than a square
-    grid, the first entry belongs to the class token, as in big_vision.
+    A known grid decides. If the grid is unknown, the name of the table decides. If a table named `pos_embedding` has
+    one more entry than a square grid, the first entry belongs to the class token, as in big_vision.
     """
     table, kernel = shapes.get(layout.position, ()), shapes.get("embedding/kernel", ())
     if "cls" not in shapes or len(table) != 3 or len(kernel) != 4 or 0 in kernel:

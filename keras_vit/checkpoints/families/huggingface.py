@@ -1,7 +1,7 @@
 """Read Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP from a directory with `model.safetensors` and `config.json`.
 
-DINO and MSN have the architecture of ViT. The model may also be the tower of a larger model. SigLIP 2 is supported for
-models of fixed image size.
+DINO and MSN have the architecture of ViT. The model may also be the tower of a larger model. SigLIP 2 models are
+supported if their image size is fixed.
 """
 
 import functools
@@ -19,7 +19,7 @@ from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import Rule, bind_stored
 from keras_vit.models.config import plain
 
-# Fields of a configuration that tensors show, and the arguments of this package.
+# Fields of a configuration that can be inferred from tensors, and the corresponding arguments of this package.
 SHOWN = {
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_layers",
@@ -31,7 +31,7 @@ SHOWN = {
 _FIRST_OF_MLP = ("MlpBlock_0/Dense_0", "SwiGLU_0/up")
 _HEAD = re.compile(r"(.*?)(cls_|distillation_)?classifier\.(weight|bias)")
 _NESTED = ("vision_config", "backbone_config")  # fields with the configuration of a tower
-# Fields of a configuration that may change the outputs if they are on, and the supported fields among them.
+# Fields of a configuration that may change the outputs if they are enabled, and the supported fields among them.
 _CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
 _KNOWN_FIELDS = re.compile(
     r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
@@ -134,7 +134,7 @@ def _check_config(config: dict[str, Any], checkpoint: Checkpoint, model_type: Mo
     """Refuse tensors that disagree with the type or the configuration."""
     source, found, body = checkpoint.source, checkpoint.arguments, checkpoint.layout.prefix
     own, types = config.get("model_type"), (None, *model_type.model_types)
-    outer = (source.config or {}).get("model_type")  # of the model with the head or around the tower
+    outer = (source.config or {}).get("model_type")  # type of the whole model: with a head, or around a tower
     for name in (own, outer if found["include_top"] else own):
         if name not in types:
             raise CheckpointError(
@@ -195,7 +195,7 @@ def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType
         if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False, {}, []):
             raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} in its configuration is not supported.")
     size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
-    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the model ignores the rest at the borders
+    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the model ignores the remaining pixels
         found["image_size"] = plain((size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]))
 
 

@@ -12,7 +12,7 @@ from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, 
 from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import Normalization
 
-# Arguments that tensors do not show, by their fields in a configuration.
+# Arguments that cannot be inferred from tensors, by their fields in a configuration.
 _WRITTEN = {
     "attention_probs_dropout_prob": "attention_dropout_rate",
     "hidden_dropout_prob": "dropout_rate",
@@ -104,7 +104,7 @@ def _fit(layout: Layout, config: Config, model_type: ModelType) -> Layout:
 
 
 def square_patches(config: Config) -> list[str]:
-    """Return the reason why transformers cannot rebuild a model with patches that are not square, as a list."""
+    """Return a list with a reason if the patches are not square, which transformers does not support."""
     return [] if isinstance(config["patch_size"], int) else ["its configuration supports only square patches"]
 
 

@@ -1,4 +1,4 @@
-"""Files of this package's models that Keras wrote: `.keras` with the arguments, `.weights.h5` without them."""
+"""Files of this package's models, written by Keras. `.keras` files contain arguments, `.weights.h5` files do not."""
 
 import json
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     else:
         checkpoint.arguments = architecture.infer_vit(shapes, None, source.path)
         if checkpoint.arguments["position_embedding"] == "none":
-            del checkpoint.arguments["position_embedding"]  # it may be fixed, learned elsewhere or none
+            del checkpoint.arguments["position_embedding"]  # the embedding may be fixed, learned elsewhere or absent
         if decoder:
             query = shapes.get("decoder_block_0/MultiHeadDotProductAttention_0/query/kernel", ())
             heads = query[1] if len(query) == 3 else None
@@ -67,7 +67,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 def _stored_arguments(
     source: KerasSource, kind: str, shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments in a `.keras` file and the model's further state, after a check against the weights."""
+    """Return the arguments and other state of a `.keras` model, after comparing the configuration with the weights."""
     path, config = source.path, source.config or {}
     class_name = str(config.get("class_name"))
     own = KINDS[kind]
@@ -82,7 +82,7 @@ def _stored_arguments(
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
     names = ("trainable", "input_normalization", "resizing", "class_names", "values")
     state = {name: arguments[name] for name in names if name in arguments}
-    if '"lora": ' not in json.dumps(changes):  # with LoRA, the file has merged kernels, loaded without LoRA
+    if '"lora": ' not in json.dumps(changes):  # with LoRA, the stored kernels are merged, and are loaded without LoRA
         state["layers"] = changes
     check_config(config, list(shapes.values()), path)
     resolved = resolve_arguments(config_class, arguments, path).to_dict()
@@ -92,7 +92,7 @@ def _stored_arguments(
 
 
 def _keeps_weights(layers: Any) -> bool:
-    """Return whether the weights of changed layers still fit: the only changes are freezing and LoRA."""
+    """Return whether the only changes to layers are freezing and LoRA, so that the stored weights still fit."""
     return isinstance(layers, dict) and all(
         isinstance(change, dict)
         and not set(change) - {"trainable", "weights", "lora", "sublayers"}

@@ -1,4 +1,4 @@
-"""Masked autoencoders with their decoder, with the authors' names or as Hugging Face's `ViTMAEForPreTraining`.
+"""Masked autoencoders including the decoder, with the authors' names or as Hugging Face's `ViTMAEForPreTraining`.
 
 References:
     - [mae](https://github.com/facebookresearch/mae), `models_mae.py`, converted to `.safetensors`
@@ -25,7 +25,7 @@ _HEADS = 16  # of all published decoders
 _DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
 # Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
 _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
-# Fields of Hugging Face's configuration that the decoder's tensors show, and this package's arguments.
+# Fields of Hugging Face's configuration that can be inferred from the decoder's tensors, and this package's arguments.
 _SHOWN = {
     "decoder_hidden_size": "decoder_hidden_size",
     "decoder_num_hidden_layers": "decoder_num_layers",
@@ -49,7 +49,7 @@ def _huggingface_rules(layout: Layout) -> list[Rule]:
 
 
 def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layout) -> list[Rule]:
-    """Return the rules of a decoder, which may have another number of heads than the encoder."""
+    """Return the rules of a decoder, which may have a different number of heads than the encoder."""
 
     def fixed(transform: Transform) -> Transform:
         return Transform(lambda arrays, _: transform.read(arrays, layout.decoder_heads), transform.write)
@@ -65,7 +65,7 @@ def _decoder_rules(prefix: str, table: str, blocks: Iterable[Rule], layout: Layo
 
 
 def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> int | None:
-    """Return the number of heads of a decoder whose embedding is `embed`, or None if the number is not known."""
+    """Return the number of heads of a decoder whose embedding is `embed`, or None if the number is unknown."""
     width = (source.tensors[embed].shape or (0,))[0]
     heads = stated if stated is not None else hints.wanted.get("decoder_num_heads")
     if heads is None:
@@ -76,7 +76,7 @@ def _num_heads(source: TensorSource, embed: str, stated: Any, hints: Hints) -> i
 
 
 def _finish(checkpoint: Checkpoint, heads: int | None) -> Checkpoint:
-    """Add the decoder's arguments, and accept models with any pooling for the encoder."""
+    """Add the decoder's arguments, and accept encoders with any pooling and head."""
     checkpoint.arguments |= architecture.infer_decoder(checkpoint.shapes, heads, checkpoint.path)
     checkpoint.arguments["pooling"] = "token"
     checkpoint.allow_any_head()

@@ -32,13 +32,13 @@ _NAMES = dataclasses.replace(
     },
     gated=("mlp.w12", "mlp.w3"),
 )
-# Names that distinguish these files from timm's, and tensors that only pre-training uses.
+# Names that distinguish these files from timm's files, and tensors that only pre-training uses.
 _MARKS = re.compile(r"(mask_token|storage_tokens|register_tokens|rope_embed\.periods|.*\.mlp\.w12\.weight)")
 _UNUSED = re.compile(r"(mask_token|rope_embed\.periods|local_cls_norm\..*)")
 
 
 def _read_masked(arrays: Arrays, heads: int) -> Arrays:
-    """Return the biases of query and value. The mask is zero for the key, and all zeros if the model has no biases."""
+    """Return the biases of query and value. The mask is zero for the key, and all zeros for models without biases."""
     bias, mask = arrays
     if bias.dtype.kind != "V":
         bias = np.where(mask == 0, np.zeros_like(bias), bias * mask)
@@ -99,7 +99,7 @@ def _recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _check_periods(source: TensorSource, name: str) -> None:
-    """Refuse rotations whose periods differ from `RotaryPositions` by more than rounding to bfloat16."""
+    """Refuse periods that differ from the periods of `RotaryPositions` by more than rounding to bfloat16."""
     stored = np.asarray(source.read(name), np.float64).reshape(-1)
     expected = _BASE ** (np.arange(stored.size) / max(stored.size, 1))  # 2 j / (K / 2), of K / 4 numbers
     if not np.allclose(stored, expected, rtol=2**-7):

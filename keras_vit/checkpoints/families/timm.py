@@ -1,6 +1,6 @@
 """Read timm's Vision Transformers and hybrids from a directory with `model.safetensors` and `config.json`.
 
-A configuration names a registered architecture and lists overrides. Some arguments are only known from the name.
+A configuration names a registered architecture and lists overrides. Some arguments can only be inferred from the name.
 
 References:
     - [timm](https://github.com/huggingface/pytorch-image-models), `vision_transformer.py`, its hybrid, and `eva.py`
@@ -22,21 +22,22 @@ from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 
-# Arguments of timm's models that this module reads, that do not change the outputs, or that only matter in training.
+# Supported arguments of timm's models: arguments that this module reads, and arguments that only affect training or do
+# not change the outputs.
 _KNOWN = re.compile(
     r"img_size|patch_size|in_chans|num_classes|global_pool|embed_dim|depth|num_heads|mlp_ratio|qkv_bias|class_token|"
     r"no_embed_class|reg_tokens|num_reg_tokens|fc_norm|pool_include_prefix|act_layer|init_values|pos_embed|rope_type|"
     r"dynamic_img_size|strict_img_size|fix_init|weight_init|rope_rotate_half|rope_grid_offset|use_rot_pos_emb|"
     r"rope_temperature|rope_(rescale|jitter|shift)_coords|swiglu_align_to|output_fmt|img_dtype|.*drop_rate"
 )
-# Arguments of timm's models that tensors show, and the arguments of this package.
+# Arguments of timm's models that can be inferred from tensors, and the corresponding arguments of this package.
 SHOWN = {"embed_dim": "hidden_size", "depth": "num_layers", "in_chans": "channels", "patch_size": "patch_size"}
 # Arguments of timm's `Eva` that change the rotation of positions, and their values in DINOv3.
 _ROTATION = {"rope_type": "dinov3", "rope_rotate_half": True, "rope_grid_offset": 0.5, "use_rot_pos_emb": True}
 _GELU, _TANH = {"activation": "gelu"}, {"activation": "gelu_tanh"}
 _SWIGLU = {"activation": "silu", "mlp": "swiglu"}
 _DINOV3 = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "position_embedding": "rope2d"}
-# Arguments of this package that tensors do not show, by architecture.
+# Arguments of this package that cannot be inferred from tensors, by architecture.
 _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_(small|base|large)_patch14_(reg4_)?dinov2", _GELU),
     (r"vit_giant_patch14_(reg4_)?dinov2", _SWIGLU),
@@ -55,11 +56,11 @@ _ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"test_vit[23]?", _GELU),
     (r".*_clip_quickgelu_.*", {"activation": "quick_gelu"}),
 )
-_EVA_BIASES = (True, False, True)  # the key's is a constant zero
-# Arguments of timm's models for which tensors show whether they are set, and the arguments of this package.
+_EVA_BIASES = (True, False, True)  # the key's bias is a constant zero
+# Arguments of timm's models that are set if certain tensors exist, and the corresponding arguments of this package.
 _PRESENT = {"fc_norm": "norm_after_pooling", "init_values": "layer_scale", "pos_embed": "position_embedding"}
 _PRESENT |= {name: name for name in ("class_token", "qkv_bias")}
-# Arguments of all models of an architecture, unless its configuration overrides them.
+# Arguments of all models of an architecture, unless the configuration overrides the argument.
 _ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_.*_dinov[23](_qkvb)?", {"class_token": True, "layer_scale": True}),
     (r"(vit|deit3?)_(tiny|small|base|large|huge|giant|gigantic)_patch\d+_\d{3}(_\w+)?", {"class_token": True}),
@@ -69,7 +70,7 @@ _ALWAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_.*_dinov3_qkvb", {"qkv_bias": _EVA_BIASES}),
 )
 _PREFIX_TOKENS = ("class_token", "distillation_token", "num_registers")
-# An architecture that normalizes after attention and MLP. Its tensors look like those of other architectures.
+# An architecture that normalizes after attention and MLP. Its tensors look like the tensors of other architectures.
 _OTHER_BLOCKS = "vit_base_patch16_rpn_224"
 _PASS = "Put the config.json of a registered architecture next to the file, or pass "
 _ADVICE = {
@@ -83,7 +84,7 @@ _ADVICE = {
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint in `source`, or None if it is not a Vision Transformer of timm."""
+    """Return the checkpoint in `source`, or None if `source` is not a timm Vision Transformer."""
     body = _torch.find_body(source, "patch_embed.proj.weight", hints)
     if body is None or not any(name.startswith(f"{body}blocks.") for name in source.tensors):
         return None
@@ -118,7 +119,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
 
 
 def _style(source: TensorSource, body: str) -> str:
-    """Return the style of the names, which also depends on the shapes of the MLP."""
+    """Return the naming style, which also depends on the shapes of the MLP."""
     names = source.tensors
     if any(name.startswith(f"{body}{STEM}.stem.") for name in names):
         return "stages"
@@ -152,7 +153,7 @@ def _config(source: TensorSource) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _image_size(config: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int] | None:
-    """Return the model's image size, else the image size used for pre-training, which may differ."""
+    """Return the model's image size, or if unknown, the image size of pre-training, which may differ."""
     if "img_size" in arguments:
         return stated_size(arguments["img_size"])
     pretrained = config.get("pretrained_cfg")
@@ -234,7 +235,7 @@ def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) 
 def _infer_block(
     checkpoint: Checkpoint, name: str, facts: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments that the configuration states, else the architecture's, else timm's defaults."""
+    """Return arguments from the configuration, else from the architecture, else from timm's defaults."""
     path, found, style = checkpoint.path, checkpoint.arguments, checkpoint.layout.style
     if name == _OTHER_BLOCKS:
         raise CheckpointError(f"{path}: timm's {name} normalizes after attention and MLP, which is not supported.")
@@ -246,14 +247,15 @@ def _infer_block(
     elif arguments.get("act_layer"):
         facts["activation"] = _torch.activation(arguments["act_layer"], path)
     needed = ""
-    if "arguments" not in checkpoint.source.metadata:  # otherwise `recognition` reads them from the metadata
+    if "arguments" not in checkpoint.source.metadata:  # otherwise `recognition` reads the arguments from the metadata
         if style == "packed" and "mlp" not in facts and "mlp" not in wanted:
             needed = "mlp"
         elif style == "eva" and "position_embedding" not in facts:
             needed = "position_embedding"
         elif "activation" not in facts:
             needed = "activation"
-    # Without a name, registers imply the default only if a norm follows the pooling: a class token may be missing.
+    # Registers also occur in architectures without a class token. Without an architecture name, registers therefore
+    # imply timm's default activation only if a norm follows the pooling.
     marks = _PREFIX_TOKENS if name or found["norm_after_pooling"] else _PREFIX_TOKENS[:2]
     if needed == "activation" and any(map(found.get, marks)):
         if not name:

@@ -26,7 +26,7 @@ from keras_vit.models.normalization import Normalization
 Patch = tuple[int, int, int]  # height, width and channels
 Shapes = Mapping[str, tuple[int, ...]]
 _POOLINGS = {"cls": "token", "mean": "gap"}
-# vit-pytorch's arguments, and the arguments of this package.
+# vit-pytorch's arguments, and the corresponding arguments of this package.
 _NAMES = {"dim": "hidden_size", "depth": "num_layers", "heads": "num_heads"}
 _NAMES |= {name: name for name in ("mlp_dim", "patch_size", "channels")}
 _TABLE = architecture.TABLE
@@ -62,7 +62,7 @@ def rules(layout: Layout, patch: Patch = (1, 1, 1), last_norm: str = "encoder_no
     style, body, simple = STYLES[layout.style], layout.prefix, not layout.position
     inner = "" if simple else style.blocks
     outer = inner.removeprefix("fn.")
-    # The MLP: LayerNorm (unless it is outside), Linear, GELU, Dropout (not in SimpleViT), Linear.
+    # The MLP: LayerNorm (unless outside the MLP), Linear, GELU, Dropout (not in SimpleViT), Linear.
     first = 0 if inner else 1
     names = _torch.Names(
         norms=(f"0.{outer}norm", f"1.{outer}norm" if inner else "1.net.0"),
@@ -115,7 +115,7 @@ def _style_of(shapes: Shapes) -> str:
 
 
 def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
-    """Return the checkpoint in `source`, or None if it is neither a `ViT` nor a `SimpleViT`."""
+    """Return the checkpoint in `source`, or None if the file contains neither a `ViT` nor a `SimpleViT`."""
     body = _torch.find_body(source, "to_patch_embedding.1.weight", hints)
     if body is None or not any(name.startswith(f"{body}transformer.layers.0.") for name in source.tensors):
         return None
@@ -193,7 +193,7 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
     if not any(name.startswith(f"{attention}to_out.") for name in shapes):
         if heads not in (None, 1):
             raise CheckpointError(f"{path} is incomplete: a model with {heads} heads has a projection `to_out`.")
-        return 1  # only a single head has no output projection
+        return 1  # only a model with a single head lacks an output projection
     if heads is None and type(head_dim) is int:
         heads = inner // max(head_dim, 1)
     if type(heads) is not int or heads < 1 or inner % heads:
@@ -205,7 +205,7 @@ def _heads(shapes: Shapes, style: Style, known: dict[str, Any], path: str) -> in
 
 
 def _patch(pixels: int, known: dict[str, Any], path: str) -> tuple[Patch, str]:
-    """Return height, width and channels of a patch with `pixels` values, and the reason if they are a guess."""
+    """Return height, width and channels of a patch with `pixels` values, and the reason for a guess."""
     size, channels = stated_size(known.get("patch_size")), known.get("channels")
     if size and pixels and pixels % math.prod(size) == 0 and channels in (None, pixels // math.prod(size)):
         return (*size, pixels // math.prod(size)), ""

@@ -15,7 +15,7 @@ _SINGLE = "model.safetensors"
 
 
 def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) -> TensorSource:
-    """Open a checkpoint file or directory, and read its headers. The caller must close it."""
+    """Open a checkpoint file or directory, and read its headers. The caller must close the source."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no checkpoint at {path!r}.")
     is_directory = os.path.isdir(path)
@@ -33,9 +33,9 @@ def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) 
 
 
 def _config(source: TensorSource, directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
-    """Return the caller's configuration, else the copy in the file, else the file next to it.
+    """Return the configuration from the caller, else from the copy in the file, else from a separate file.
 
-    The copy was written together with the tensors, so it always belongs to them.
+    The copy was written together with the tensors, so the copy always matches the tensors.
     """
     if isinstance(config, dict):
         return config
@@ -101,7 +101,7 @@ def _stem(path: str) -> str:
 
 
 def _find_document(source: TensorSource, name: str, directory: str, stem: str | None) -> dict[str, Any] | None:
-    """Return a JSON object next to the tensors, from `STEM_NAME`, which belongs to one file, or else from `NAME`."""
+    """Return the JSON object in `STEM_NAME` next to the tensors, which belongs to a single file, or else in `NAME`."""
     candidates = ([f"{stem}_{name}"] if stem is not None else []) + [name]
     paths = [os.path.join(directory, candidate) for candidate in candidates]
     found = next(filter(os.path.isfile, paths), None)

@@ -1,8 +1,9 @@
 """Keras' `.keras` and `.weights.h5` files, read tensor by tensor.
 
-No code from a file is executed: the configuration is treated as data, and h5py reads the tensors after a check of their
-sizes, links and storage. But the HDF5 library trusts its input: of 4,500 damaged files, 5 caused an endless loop and 1
-crashed the process. Another process with limited memory and time therefore visits every object of a file first.
+No code from a file is executed. The configuration is treated as data. The sizes, links and storage of all tensors are
+checked before h5py reads the tensors. However, the HDF5 library trusts its input: of 4,500 damaged files, 5 caused an
+endless loop and 1 crashed the process. A separate process with limited memory and time therefore visits every object of
+a file first.
 """
 
 import collections
@@ -33,7 +34,7 @@ from keras_vit.layers.dense import PREFIX
 
 _WEIGHTS = "model.weights.h5"
 _MAX_DEPTH = 12
-_MAX_SECONDS = 600  # for a file system that does not respond; the limit of the processor time is 20 s
+_MAX_SECONDS = 600  # for a file system that does not respond; CPU time is limited to 20 s
 _PROBE = """
 import sys, zipfile, h5py
 try:
@@ -47,7 +48,7 @@ path, member = sys.argv[1:]
 with h5py.File(zipfile.ZipFile(path).open(member) if member else path, "r") as file:
     file.visititems(lambda name, item: print(dict(item.attrs)))
 """
-_STATE = (0, "optimizer")  # depth and name of a group without weights of the model
+_STATE = (0, "optimizer")  # depth and name of a group that contains no model weights
 # The variables of each layer in order. Layers that are not listed have a kernel and a bias.
 _SCALE = ("scale", "bias")  # of `gn`, and of layers with "norm" in their names
 _VARIABLES = {
@@ -85,7 +86,7 @@ class KerasFile(TensorSource):
             raise CheckpointError(f"{self.path} is a damaged or truncated Keras file ({error}).") from error
 
     def _open_archive(self) -> BinaryIO:
-        """Read the configuration of a `.keras` file, and open its file of weights."""
+        """Read the configuration of a `.keras` file, and open its weights file."""
         archive = open_archive(self._file, self._size, self.path)
         try:
             config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
@@ -192,12 +193,12 @@ def open_zip(path: str) -> TensorSource:
 
 
 def _walk(root: h5py.Group) -> Iterator[tuple[list[str], str, Any]]:
-    """Yield each tensor of a file, after the names of its layers (the outermost first) and its index in the layer."""
+    """Yield (layer names, index in the layer, tensor) for each tensor. The outermost layer comes first."""
     pending: list[tuple[h5py.Group, list[str], int]] = [(root, [], 0)]
     seen: set[h5py.Group] = set()
     while pending:
         group, layers, depth = pending.pop()
-        if depth > _MAX_DEPTH or group in seen:  # circular links would never end
+        if depth > _MAX_DEPTH or group in seen:  # circular links would cause an endless loop
             raise ValueError(f"groups are nested more than {_MAX_DEPTH} deep, or linked twice")
         seen.add(group)
         members = _members(group)

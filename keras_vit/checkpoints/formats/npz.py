@@ -1,6 +1,6 @@
 """`.npz` checkpoints: zip archives of `.npy` arrays, read and written with NumPy, one tensor at a time.
 
-The sizes of the archive's directory, of its members and of their headers are checked before memory is allocated.
+The sizes of the archive's directory, members and headers are checked before memory is allocated.
 """
 
 import contextlib
@@ -118,7 +118,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, path: str) -> None
 
 
 def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Return shape, dtype and size of the header of a `.npy` member."""
+    """Return the shape and dtype of a `.npy` member, and the size of its header."""
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES + 16))
     try:
         version = np.lib.format.read_magic(head)
@@ -136,7 +136,7 @@ def _read_npy_header(stream: IO[bytes], name: str, path: str) -> tuple[tuple[int
 def write_npz(
     path: str, names: Iterable[str], produce: Callable[[str], np.ndarray], metadata: dict[str, Any] | None = None
 ) -> None:
-    """Write an `.npz` archive, one tensor at a time. The metadata becomes its comment, which NumPy ignores."""
+    """Write an `.npz` archive, one tensor at a time. The metadata becomes a zip comment, which NumPy ignores."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name in names:
             array = np.asanyarray(produce(name), order="C")

@@ -41,7 +41,7 @@ _DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype("?"),
 }
 _METADATA_KEY = "keras_vit"
-_MAX_SHARDS = 256  # each needs a file descriptor
+_MAX_SHARDS = 256  # each shard needs a file descriptor
 
 
 class SafetensorsSource(TensorSource):
@@ -135,7 +135,7 @@ def write_safetensors(
     produce: Callable[[str], np.ndarray],
     metadata: dict[str, Any] | None = None,
 ) -> None:
-    """Write a `.safetensors` file, one tensor at a time. `metadata` is added to `format: pt`."""
+    """Write a `.safetensors` file, one tensor at a time. The header contains `format: pt` and `metadata`."""
     codes = {dtype: code for code, dtype in _DTYPES.items()}
     notes = {"format": "pt"}
     if metadata:

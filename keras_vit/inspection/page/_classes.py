@@ -9,7 +9,7 @@ from keras_vit._numbers import percent
 from keras_vit.inspection.page import html
 
 _MAX_MATRIX = 20  # with more classes, the most frequent confusions are listed instead
-_MAX_ROWS = 12  # further classes are folded
+_MAX_ROWS = 12  # further classes are collapsed
 _MAX_PAIRS = 12  # number of listed confusions
 
 
@@ -21,7 +21,7 @@ class Classes:
     accuracies: np.ndarray  # NaN for a class without images
     counts: np.ndarray
     confusion: np.ndarray | None = None  # [true class, predicted class], None for images with several labels
-    of_pixels: bool = False  # whether pixels are counted; `accuracies` are then intersections over unions
+    of_pixels: bool = False  # whether to count pixels; `accuracies` then contains intersections over unions
 
 
 def sections(classes: Classes | None) -> str:
@@ -73,7 +73,7 @@ def _accuracy(classes: Classes, index: int) -> str:
 def _matrix(classes: Classes, confusion: np.ndarray) -> str:
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     largest = np.where(np.eye(len(shares), dtype=bool), 0, shares).max(initial=1e-9)
-    tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes are scaled among themselves
+    tints = np.where(np.eye(len(shares), dtype=bool), shares, shares / largest)  # mistakes relative to the largest
     names = [html.escape(name) for name in classes.names]
     upright = "" if max(map(len, classes.names)) <= 3 else ' class="upright"'
     head = "".join(f'<th scope="col" title="{name}"><span{upright}>{name}</span></th>' for name in names)

@@ -47,7 +47,7 @@ class ImageCard:
     pixels: np.ndarray  # uint8 [H, W, C], resized and cropped
     predictions: Sequence[tuple[str, float]] = ()
     maps: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [frames, 1 + heads, h, w] by view
-    truth: str | None = None  # None if unknown; `correct` is then None as well
+    truth: str | None = None  # None if unknown, in which case `correct` is also None
     correct: bool | None = None
     colors: Sequence[Sequence[int]] = ()  # colors of the predicted classes in the overlays
     overlays: Sequence[tuple[str, np.ndarray]] = ()  # titles and further images, uint8 [H, W, 3]

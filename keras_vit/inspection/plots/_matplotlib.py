@@ -21,8 +21,8 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "figure.constrained_layout.use": True,
-    "text.parse_math": False,  # a "$" in the name of a class or file does not start a formula
-    "svg.fonttype": "none",  # keep text as text, so that it is searchable and uses the reader's font
+    "text.parse_math": False,  # a "$" in the name of a class or file must not start a formula
+    "svg.fonttype": "none",  # keep text searchable and in the reader's font
     "svg.hashsalt": "keras_vit",  # write equal files for equal figures
     "pdf.fonttype": 42,
     "savefig.dpi": 150,

@@ -52,7 +52,7 @@ def position_similarity(similarity: np.ndarray, title: str = "Position embedding
     brightest color.
 
     Args:
-        similarity: `[h, w, h, w]`. Of large grids, only every n-th patch is shown.
+        similarity: `[h, w, h, w]`. For large grids, only every n-th patch is shown.
         title: Title of the figure.
 
     Example:

@@ -14,8 +14,9 @@ _MANY = 5_000  # with more dots, vector graphics embed the dots as pixels
 
 @_matplotlib.in_style
 def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Any:
-    """Draw the predicted values over the true values, with one panel per kind of value. Exact predictions lie on the
-    diagonal.
+    """Draw predicted values against true values, with one panel per kind of value.
+
+    Exact predictions lie on the diagonal.
 
     Args:
         true: True values, `[N, k]`.

@@ -22,7 +22,7 @@ def reconstructions(
     metrics: Sequence[dict] = (),
     quantities: Sequence[Metric] = (Metric("loss"), Metric("explained")),
 ) -> Any:
-    """Draw images with their visible patches and reconstructions, below the curves of the run if there are any.
+    """Draw images with their visible patches and reconstructions, below the curves of the run.
 
     Args:
         images: Maps `"input"`, `"visible"` and `"reconstruction"` to images, uint8 `[n, height, width, channels]`.

@@ -1,11 +1,11 @@
 """Implementations of formulas that reduce memory or memory traffic during training.
 
-A kernel has the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values with the
-same operations. Only its backward pass is written by hand, so that it saves fewer tensors or moves less memory than
-automatic differentiation. Some kernels also use another implementation, whose values are the same up to rounding in the
-dtype: attention uses cuDNN on NVIDIA GPUs with JAX, and XLA compiles GELU and the gate of SwiGLU when TensorFlow trains
-on CPUs. Layers always call the kernel, in training and inference. If `choice.uses_kernel` returns False, the kernel
-calls the formula.
+A kernel takes the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values with the
+same operations. Only the backward pass is written by hand. It saves fewer tensors or moves less memory than automatic
+differentiation. Some kernels also use a different implementation, whose values are the same up to rounding in the
+dtype. Attention uses cuDNN on NVIDIA GPUs with JAX. XLA compiles GELU and the gate of SwiGLU when TensorFlow trains on
+CPUs. Layers always call the kernel, in training and inference. If `choice.uses_kernel` returns False, the kernel calls
+the formula.
 """
 
 from keras_vit.layers.kernels.attention import attention

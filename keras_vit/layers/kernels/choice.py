@@ -23,7 +23,7 @@ def is_plain(name: str) -> bool:
 
 
 def uses_kernel(name: str, x: Any) -> bool:
-    """Return whether to use a kernel: the backend supports custom gradients, and the kernel saves something."""
+    """Return whether a kernel is enabled, supported by the backend, and worthwhile for the dtype of `x`."""
     if is_plain(name) or keras.backend.backend() not in ("tensorflow", "jax"):
         return False
     return has_16_bits(x) or name not in _ONLY_16_BITS
@@ -35,7 +35,7 @@ def plain(*names: str) -> Iterator[None]:
 
     Args:
         *names: Kernels to replace with their plain formulas, or `"xla"` to disable compilation by XLA on CPUs. Without
-            names, everything is disabled.
+            names, all kernels and XLA are disabled.
 
     Example:
     >>> from keras_vit.layers import kernels

@@ -11,7 +11,7 @@ LARGEST = 256
 
 
 def queries_per_chunk(queries: int | None, chunk_size: int | None) -> int | None:
-    """Return the number of queries per chunk, or None for a single chunk. `chunk_size=None` selects it by length."""
+    """Return the number of queries per chunk, or None for one chunk. `chunk_size=None` derives it from `queries`."""
     if chunk_size is None:
         if queries is None or queries <= LONG:
             return None
@@ -63,7 +63,7 @@ def attend(query: Any, key: Any, value: Any, chunk_size: int) -> Any:
 
         def gradient(*arguments, upstream=None):
             upstream = arguments[0] if upstream is None else upstream
-            # Sum over the chunks in at least float32, which is how a product over all rows accumulates.
+            # Sum over the chunks in at least float32, as a single product over all rows would.
             wide = keras.backend.result_type(key.dtype, "float32")
             zeros = [ops.zeros_like(keys, dtype=wide), ops.zeros_like(values, dtype=wide)]
             sums, d_queries = _in_turn(backward, zeros, [queries, split(upstream)])
@@ -87,12 +87,13 @@ def _transposed(x):
 def _in_turn(function, state, sequences):
     """Call `function(state, elements)` with the elements of all sequences, one call at a time.
 
-    The function returns a new state, and an output with the shape and dtype of the first sequence's elements. The
-    result is the final state and the stacked outputs.
+    The function returns a new state, and an output with the shape and dtype of the first sequence's elements.
+    `_in_turn` returns the final state and the stacked outputs.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)
-    # Keras' loops let TensorFlow run up to ten iterations in parallel, which would take as much memory as no chunks.
+    # Keras' loops let TensorFlow run up to ten iterations in parallel, which would use as much memory as attention
+    # without chunks.
     import tensorflow as tf
 
     first = sequences[0]

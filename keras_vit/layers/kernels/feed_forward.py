@@ -22,7 +22,7 @@ def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.L
 
     Args:
         activation: `"gelu_tanh"`, `"gelu"` or `"swiglu"`.
-        inputs: Inputs of the activation: one tensor, or the gate and the other factor of SwiGLU.
+        inputs: Inputs of the activation: one tensor, or both factors (gate and up) of SwiGLU.
         layer: The dense layer.
         training: Whether there is a backward pass.
 
@@ -52,7 +52,7 @@ def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.L
 
 
 def _is_plain(layer, x) -> bool:
-    """Return whether a layer is a plain dense layer: no activation, quantization, LoRA or subclass."""
+    """Return whether a layer is exactly `Dense`, without activation, quantization or LoRA."""
     return (
         type(layer) in (Dense, keras.layers.Dense)
         and layer.activation in (None, keras.activations.linear)
@@ -86,8 +86,8 @@ def _gelu_tanh_backward(d_y, x):
     return formulas.gelu_tanh(x), gelu.gelu_tanh_backward(x, d_y)
 
 
-# For each activation, its formula and its backward function, which maps the derivative of the output and the inputs to
-# the output and the derivatives of the inputs.
+# Formula and backward function of each activation. The backward function takes the derivative of the output and the
+# inputs. It returns the output and the derivatives of the inputs.
 _CHAINS: dict[str, tuple[Callable, Callable]] = {
     "gelu": (formulas.gelu, _gelu_backward),
     "gelu_tanh": (formulas.gelu_tanh, _gelu_tanh_backward),

@@ -7,7 +7,7 @@ import keras
 
 from keras_vit.layers.precision import has_16_bits
 
-_LARGEST_HEAD = 128  # Hopper supports 256, but XLA's products are as fast there
+_LARGEST_HEAD = 128  # Hopper supports 256, but XLA's products are as fast at that width
 
 
 def applies(query: Any) -> bool:

@@ -21,8 +21,8 @@ def in_one_pass(function: Callable, *tensors: Any) -> Any:
 def is_compiled(x: Any) -> bool:
     """Return whether to compile elementwise functions of `x` with XLA.
 
-    Each shape is compiled separately. All sizes except the batch size must therefore be static, which bounds the number
-    of programs to one for each trace and batch size. Images of variable size use the formula.
+    Each shape is compiled separately. All sizes except the batch size must therefore be static. This limits compilation
+    to one program for each trace and batch size. Images of variable size use the formula.
     """
     if keras.backend.backend() != "tensorflow" or is_plain(XLA) or None in x.shape[1:]:
         return False

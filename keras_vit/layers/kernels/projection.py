@@ -15,7 +15,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
     """Apply several projections from `[B, N, D]` to `[B, N, H, K]` to a sequence.
 
     In 16 bits, a single product computes all projections. In the backward pass, a single product computes the
-    derivative of `x` from the stacked derivatives of the outputs, so that no partial sums are stored.
+    derivative of `x` from the stacked derivatives of the outputs. No partial sums are stored.
     """
     if len(layers) == 1 or not uses_kernel("project", x) or not all(_is_plain(layer, x) for layer in layers):
         return tuple(layer(x) for layer in layers)
@@ -28,7 +28,7 @@ def project(x: Any, layers: Sequence[keras.layers.Layer]) -> tuple[Any, ...]:
 
 
 def _is_plain(layer, x) -> bool:
-    """Return whether a layer is a plain dense layer without quantization, LoRA or subclass."""
+    """Return whether a layer is exactly `EinsumDense`, without quantization or LoRA."""
     return (
         type(layer) in (EinsumDense, keras.layers.EinsumDense)
         and layer.quantization_mode is None
@@ -75,8 +75,8 @@ def _products(x, kernels, biases=None):
 
 def _gradients(x, kernels, d_outputs):
     """Return the derivatives of `x` and of each kernel."""
-    # JAX sums over axes in alphabetical order. With these letters it is the order in memory, so that both products read
-    # the same array.
+    # JAX sums over axes in alphabetical order. With these letters, the alphabetical order is the order in memory, so
+    # both products read the same array.
     together = ops.stack(d_outputs, axis=2)  # [B, N, C, H, K]
     d_x = ops.einsum("bnchk,dchk->bnd", together, ops.stack(kernels, axis=1))
     d_kernel = ops.einsum("bnd,bnchk->dchk", x, together)
