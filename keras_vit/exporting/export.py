@@ -52,7 +52,7 @@ def export(
             or a SavedModel if `path` has no extension.
         images: Real images to verify with: file names, patterns, contents of image files, or arrays of pixels from 0 to
             255, `[N, H, W, C]`.
-        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Missing decoding and resizing are added.
+        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Missing decoding and resizing are added. None
             uses the preprocessing of the run, or the model's `input_normalization`.
         class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
