@@ -5,8 +5,7 @@
 
 The model and each artifact run one after the other, each in a separate process, so that no measurement affects another.
 The time is measured from preprocessed images to probabilities. The table also shows the precision of the computation on
-this machine, and the top-1 agreement with the model that was measured at the export. Run the program on an idle
-machine.
+this machine, and the top-1 agreement with the model, measured during the export. Run the program on an idle machine.
 """
 
 import json

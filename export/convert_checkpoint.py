@@ -6,7 +6,7 @@
     keras-vit convert-checkpoint vit-base/ merged --adapter=adapter/ --format=huggingface
     keras-vit convert-checkpoint hf:facebook/dinov2-small --describe
 
-SRC is a run directory, or any path or name of a checkpoint that keras_vit.load_checkpoint reads. DST is a file (.npz,
+SRC is a run directory, or the path or name of a checkpoint that keras_vit.load_checkpoint reads. DST is a file (.npz,
 .safetensors, .keras) or a directory. If a format does not support the model, the error names the formats that do.
 --describe prints the arguments of the model as JSON. LoRA weights, from a run or from an --adapter of peft, are merged
 into the kernels.

@@ -43,7 +43,7 @@ flags.DEFINE_enum(
     "weight_only_int8; ONNX: float32, weight_only_int8; TFLite: all but mixed_bfloat16.",
 )
 flags.DEFINE_integer("batch_size", None, "Files: images per call; by default 1 for TFLite, else any number.", 1)
-# Of a SavedModel.
+# Flags of a SavedModel.
 flags.DEFINE_integer("version", None, "SavedModel: version number; by default the next free number.", 1)
 flags.DEFINE_integer("top_k", 5, "SavedModel with classes: number of labels in a response.", 1)
 flags.DEFINE_integer("max_pixels", 50_000_000, "SavedModel: images with more pixels are rejected before decoding.", 1)
@@ -58,7 +58,7 @@ flags.DEFINE_list(
     ["1", "4", "8"],
     "SavedModel: batch sizes that the server runs to warm up; empty for none.",
 )
-# Of a TFLite file.
+# Flags of a TFLite file.
 flags.DEFINE_enum(
     "input", "float32", ["float32", "uint8"], "TFLite: input of the file, preprocessed (float32) or pixels (uint8)."
 )
@@ -129,7 +129,7 @@ def output() -> tuple[str, str]:
 
 
 def check_flags(format: str) -> None:  # noqa: A002
-    """Raise an error for flags of another format before the model is opened."""
+    """Raise an error, before the model is opened, for flags that belong to another format."""
     for owner, names in (("saved_model", OF_SAVED_MODEL), ("tflite", OF_TFLITE)):
         for name in names if format != owner else ():
             if flags.FLAGS[name].present:

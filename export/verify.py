@@ -4,8 +4,8 @@
     keras-vit verify --model=runs/digits --artifact=digits.tflite --num_images=1000 --min_agreement=0.99
 
 The model and the artifact each use their own preprocessing. All signatures and labels of the artifact are compared. The
-exit code is 1 if a difference exceeds a flag or, without the flag, the tolerance for the types of the weights in the
-file.
+exit code is 1 if a difference exceeds the limit of a flag or, without the flag, the tolerance for the data types of the
+weights in the file.
 """
 
 import dataclasses

@@ -4,10 +4,10 @@
     keras-vit weights ViT_S14
     keras-vit weights hf:facebook/dinov2-small ViT_B16:augreg --verify
 
-Without arguments, the program lists all published weights; for the name of a model, the weights of this model. For a
-name of weights (MODEL:NAME, hf:OWNER/NAME, or an address), it also shows the source, and where to put the files on a
-machine without a network. Nothing is downloaded. --verify compares the downloaded files with the hashes that their
-owners state. The exit code is 1 if a file is damaged.
+Without arguments, the program lists all published weights. For the name of a model, it lists the weights of this model.
+For the name of weights (MODEL:NAME, hf:OWNER/NAME, or an address), it also shows the source, and where to put the files
+on a machine without a network. Nothing is downloaded. --verify compares the downloaded files with the published hashes.
+The exit code is 1 if a file is damaged.
 """
 
 import json

@@ -78,7 +78,7 @@ def class_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
     if tuple(names) == tuple(known):
         return np.arange(len(known))
     found, doubtful = np.full(len(names), -1), []
-    for form in (composed, lambda name: composed(composed(name).casefold())):  # prefer a name of the same case
+    for form in (composed, lambda name: composed(composed(name).casefold())):  # prefer a name with the same case
         places: dict[str, list[int]] = {}
         for place, name in enumerate(known):
             places.setdefault(form(name), []).append(place)
@@ -180,7 +180,7 @@ def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float,
 
 
 def interval(name: str, value: object) -> tuple[float, float]:
-    """Return `value` as a pair of finite numbers (smaller, larger)."""
+    """Return `value` as a pair of finite numbers, (smaller, larger)."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(pair) != 2 or not any_number(name, pair[0]) < any_number(name, pair[1]):
         raise ValueError(f"`{name}` must be (smallest, largest), such as (0, 255). Received: {name}={value!r}.")

@@ -57,7 +57,7 @@ def in_context(correct: int, examples: int, class_examples: np.ndarray, confusio
 
 def _remark(correct: int, examples: int, largest: float) -> str | None:
     """Return a sentence if an accuracy is not significantly above the fraction of the largest class, else None."""
-    # Probability of at least `correct` correct predictions, if each is correct with probability `largest`.
+    # Probability of at least `correct` correct predictions if each prediction is correct with probability `largest`.
     p = float(special.betainc(correct, examples - correct + 1, largest)) if correct else 1.0
     if p <= SIGNIFICANCE:
         return None

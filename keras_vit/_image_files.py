@@ -78,8 +78,8 @@ class Tree:
     """Visible regular files and folders below a root, without links that could repeat files.
 
     Attributes:
-        skipped: Skipped links, and skipped files that are not regular, such as pipes. Links are skipped if they lead to
-            folders in the tree, to a parent folder of the link or of the tree, or to top-level folders such as `/usr`.
+        skipped: Skipped links, and skipped files that are not regular, such as pipes. A link is skipped if it leads to
+            a folder in the tree, a parent folder of the link or of the tree, or a top-level folder such as `/usr`.
         system: Names of the folders in `SYSTEM` that were found and skipped.
     """
 

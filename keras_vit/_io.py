@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path is a remote address, such as gs://bucket/file. file:///folder/file is local."""
+    """Return whether a path is a remote address, such as gs://bucket/file. An address file:///folder/file is local."""
     return "://" in path.removeprefix("file://")
 
 
@@ -65,7 +65,7 @@ def make_directory(path: str | os.PathLike) -> None:
 def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     """Yield a temporary path, and atomically replace `path` with the file written there.
 
-    Readers see either the old or the new content. The content is on the disk before the file gets its name. The
+    Readers see either the old or the new content. The content is on the disk before the file is renamed. The
     permissions of an existing file are kept, and symbolic links are followed. Temporary files of killed processes are
     removed after an hour.
     """
@@ -137,7 +137,7 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
 
 
 def decode_text(content: bytes, path: str | os.PathLike) -> str:
-    """Decode the content of a UTF-8 file, without a byte order mark. `path` is for the error message."""
+    """Decode the content of a UTF-8 file and drop the byte order mark. `path` is for the error message."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

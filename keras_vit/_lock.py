@@ -61,7 +61,7 @@ def is_taken(directory: str) -> bool:
 
 
 def _lock(directory: str, flag: str) -> filelock.BaseFileLock | None:
-    """Lock a directory and write the name of this process in the lock file. None if the file system has no locks."""
+    """Lock a directory and write this process's name to the lock file. Return None if the file system has no locks."""
     if _locks_are_local(directory):
         return None
     path = os.path.join(directory, LOCK)

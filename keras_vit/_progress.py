@@ -141,7 +141,7 @@ def hide() -> None:
 def track(
     items: Iterable[Item], what: str, total: int | None = None, unit: str = "images", **options: Any
 ) -> Iterator[Item]:
-    """Yield items and show the progress, with one unit per item. The default total is the number of items if known."""
+    """Yield items and show the progress, with one unit per item. `total` defaults to the number of items if known."""
     total = len(items) if total is None and isinstance(items, Sized) else total
     with Progress(what, total, unit=unit, **options) as bar:
         for item in items:

@@ -30,8 +30,8 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Handling of SIGTERM and SIGINT within a `with` block.
 
-    Initially, a signal raises `Stopped` in the main thread. Python's handlers wait while a library compiles or
-    computes. Therefore a thread logs each signal immediately, and ends the process after `PATIENCE` seconds.
+    Initially, a signal raises `Stopped` in the main thread. Python delays its handlers while a library compiles or
+    computes. A thread therefore logs each signal immediately, and ends the process after `PATIENCE` seconds.
 
     After `defer()`, a signal only sets `signal`, so that the caller can finish its work and save. Within
     `interruptible()`, a signal raises `Stopped`, and the caller saves. `release()` restores the initial behavior. A
@@ -60,7 +60,7 @@ class StopRequest:
         return None if self._number is None else name_of(self._number)
 
     def defer(self, what: str = "the current step or evaluation", seconds: float = 0.0) -> None:
-        """Only record later signals. `what` is the work to finish first, and `seconds` its estimated duration."""
+        """From now on, only record signals. `what` is the work to finish, and `seconds` is its estimated duration."""
         self._what, self._ends = what, time.monotonic() + seconds
         self._deferred, self._safe = True, False
         self.listen()
@@ -72,7 +72,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise `Stopped` for a recorded signal or a signal within the block. The caller then saves."""
+        """Raise `Stopped` for a recorded signal or a signal within the block. The caller must then save."""
         self._deferred = False
         try:
             self._raise_noted()

@@ -45,8 +45,8 @@ def fetched(
 ) -> str:
     """Return a local path unchanged. For an address, update the local copy and return its path.
 
-    Files that are not needed are empty in the copy. For `checkpoint="last"`, which is `model.keras`, the other
-    checkpoints of a run are empty. With `small`, all files except JSON files are empty.
+    Files that are not needed are empty in the copy. For `checkpoint="last"`, the files in `checkpoints/` and
+    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files are empty.
     """
     path = os.fspath(path)
     if not is_address(path):
@@ -63,8 +63,8 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
     """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
 
     With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
-    `writes=False`, the copy is only for reading, and is made when another process, the chief, owns the address. `flag`
-    is the flag that sets the path, for messages.
+    `writes=False`, the copy is only for reading, and is created after the chief, another process, has become the owner
+    of the address. Messages name `flag`, the flag that sets the path.
     """
     if not is_address(path):
         yield path
@@ -93,9 +93,9 @@ def publish(path: str) -> None:
 class _Copy:
     """Local copy of a folder or an object.
 
-    If the name contains a dot, the copy includes the other parts and the model card of the file, from the same folder.
-    A copy for reading also includes the JSON files in this folder. Names of files are relative to the folder that
-    contains the address.
+    If the name contains a dot, the copy also includes the model card and the other parts of the file, from the same
+    folder. A copy for reading also includes the JSON files in this folder. Names of files are relative to the folder
+    that contains the address.
     """
 
     def __init__(self, address: str, kind: str):
@@ -195,7 +195,7 @@ class _Copy:
 
     @contextlib.contextmanager
     def owned_by_chief(self) -> Iterator[None]:
-        """Wait until another process owns the address, after it has waited for an earlier owner that was killed."""
+        """Wait until another process becomes the owner of the address, in place of an earlier owner that was killed."""
         with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
             earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
             while self._read_owner() in (None, earlier):  # a living owner renews its ownership
@@ -277,7 +277,7 @@ class _Copy:
         return [info.st_mtime_ns, info.st_size]
 
     def _known(self) -> dict[str, list]:
-        """Return the identity, time and size that each file had when it was last equal to the bucket."""
+        """Return the identity, time and size of each file when it last matched the bucket."""
         return _io.read_json(self.record) if os.path.exists(self.record) else {}
 
 

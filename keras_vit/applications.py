@@ -75,7 +75,7 @@ def create_model(
     Args:
         variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
         weights: A name from `list_weights(variant)`, a model of the Hugging Face Hub (`"hf:OWNER/NAME"`), or the path
-            of a checkpoint. None for random initialization.
+            of a checkpoint. None initializes the weights randomly.
         **arguments: Arguments of `VisionTransformer` or `BiTResNet`, which override the sizes of the variant and the
             arguments of the published weights.
 

@@ -90,8 +90,8 @@ def device(strategy: tf.distribute.Strategy) -> str:
 def make_deterministic(strategy: tf.distribute.Strategy) -> None:
     """Make every run compute the same bits, including the input pipelines.
 
-    A TPU is always deterministic. This function does not change its settings, because with op determinism its compiler
-    refuses the gradient of max pooling.
+    A TPU is always deterministic. This function does not change the settings of a TPU, because the TPU compiler rejects
+    the gradient of max pooling under op determinism.
     """
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         tf.config.experimental.enable_op_determinism()
@@ -153,7 +153,7 @@ def distribute_batches(
         return dataset.map(split, num_parallel_calls=1, deterministic=True).unbatch().prefetch(local_replicas)
 
     if isinstance(strategy, tf.distribute.OneDeviceStrategy) and not tf.config.list_logical_devices("GPU"):
-        return per_worker_batches(0, 1)  # there is nothing to split or copy; starting a pass takes a third of the time
+        return per_worker_batches(0, 1)  # nothing to split or copy; a pass starts in a third of the time
     return strategy.distribute_datasets_from_function(per_replica_batches)
 
 

@@ -101,7 +101,7 @@ def collect(folder: str, paths: Sequence[str]) -> Rows:
 
 
 def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
-    """Write the description of the parts into their folder, and return its key.
+    """Write the description of the parts into their folder, and return the key of the description.
 
     Raises a ValueError if the folder contains finished parts of another model or of other images.
     """
@@ -115,7 +115,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     }
     path, before = os.path.join(folder, DESCRIPTION), about
     if parts_in(folder):
-        with contextlib.suppress(OSError, ValueError):  # without a description, the key of each part is compared
+        with contextlib.suppress(OSError, ValueError):  # if it is missing, the key of each part is compared
             before = _io.read_json(path)
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:

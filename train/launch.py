@@ -11,8 +11,8 @@ not listed here follow two dashes: `-- --track=wandb`. Read the file and adapt i
 submitted without --submit. --on=local writes no file and trains in several processes on this machine.
 
 After a preemption, the run is started again and resumes from its run directory, which must be on storage that all
-hosts share. For Kubernetes and TPU VMs, it may be an address in a bucket, such as gs://my-bucket/runs/s16. Both
-TensorFlow and JAX train on several hosts; TPUs need JAX.
+hosts share. For Kubernetes and TPU VMs, the run directory may be an address in a bucket, such as
+gs://my-bucket/runs/s16. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
 import itertools
@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file. An existing file with other content, such as the user's changes, needs --overwrite."""
+    """Write a file. Replacing an existing file with different content, such as a user's changes, needs --overwrite."""
     if os.path.exists(path) and not flags.FLAGS.overwrite:
         with open(path, encoding="utf-8", errors="replace") as file:
             if file.read() != text:

@@ -8,17 +8,17 @@
 
 For a data set without a recipe, the program uses the recipe `folder`. This recipe fine-tunes published weights. The
 program chooses its settings for the images, the model and the machine, and logs them in six lines. Weights are
-downloaded once, and their size and hash are compared with the values of their server. --model, --weights and
+downloaded once, and their size and hash are compared with the server's values. --model, --weights and
 --image_size set all fields of the recipe that depend on them. --model with a checkpoint (a name on the Hugging Face
 hub, or a path) sets the variant, the weights, the image size and the normalization of the pixels. --adapt=lora, head,
 bias or last(4) trains a part of the weights. --time=20m sets the number of steps. In Python: `keras_vit.fine_tune`.
 
 The run directory contains config.json, data.json, metrics.jsonl, tensorboard/, checkpoints/, model.keras and
 report.png; with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
-Started again with the same run directory, the program resumes from the last checkpoint. Changed data, and changed
-fields of the recipe that affect the trained weights, are errors. With --change_recipe, the program continues from the
-last checkpoint in spite of such changes, and keeps the old record. For exit codes, see `keras_vit.program`; 75 means
-that the run was stopped after saving: start it again.
+If you start the program again with the same run directory, it resumes from the last checkpoint. Changes of the data,
+and of fields of the recipe that affect the trained weights, are errors. With --change_recipe, the program resumes
+despite such changes and keeps the old record. The exit codes are listed in `keras_vit.program`. After exit code 75, the
+state is saved: start the program again.
 
 With KERAS_BACKEND=jax, the program trains the same recipes on JAX (--distribute=data_parallel or fsdp).
 """

@@ -3,9 +3,9 @@
     keras-vit make-tfrecords folder:/images --output=/data/images --shards=16
     keras-vit make-tfrecords tfds:cifar10 --splits=train,test --output=gs://bucket/cifar10 --shards=8
 
-Open the result as `tfrecord:/data/images`. The program decodes every image once. Unreadable images are errors that name
-the image, or are skipped with `--on_bad_image=skip`. If the program is interrupted, start it again: it keeps complete
-files.
+Open the result as `tfrecord:/data/images`. The program decodes every image once. An unreadable image ends the program
+with an error that names the image; `--on_bad_image=skip` skips such images. If the program is interrupted, start it
+again: it keeps complete files.
 """
 
 from collections.abc import Sequence

@@ -13,11 +13,11 @@ line, or `-` to read paths from the lines of standard input.
 
 Without --output, the program prints the predictions. An --output that ends in .csv, .jsonl or .parquet is a table with
 a row for each image. The same command continues the table: images that have a row are not predicted again. A table of
-another model is an error. The columns are path, the prediction, error, and model, a key of weights, preprocessing and
-names. The prediction is label and probability, label_2 and probability_2 and so on (--top_k), and uncertainty; or the
-values; or the share of each class in the mask. Uncertainty is 1 minus the margin between the two most probable classes.
-If an image may have several classes, it is 1 - |2p - 1|, where p is the probability closest to 0.5. Parquet files need
-pip install 'keras-vision-transformers[parquet]'.
+another model is an error. The first column is path, and the last columns are error and model, a key that identifies the
+weights, the preprocessing and the names. The other columns are label and probability, label_2 and probability_2 and so
+on (--top_k), and uncertainty; or the values; or the share of each class in the mask. The uncertainty is 1 minus the
+margin between the two most probable classes. If an image may have several classes, the uncertainty is 1 - |2p - 1|,
+where p is the probability closest to 0.5. Parquet files need pip install 'keras-vision-transformers[parquet]'.
 
 For a model that predicts masks, any other --output is a folder. The program writes NAME.png, the class of each pixel in
 the colors of a palette, and NAME_overlay.png, the image overlaid with these colors. Both files have the size of the
@@ -26,8 +26,8 @@ image. If two images have the same name, the folder also contains the folders of
 --sort copies each image to the folder of its most probable class and does not overwrite files. If an image may have
 several classes or none, it is copied to `none` if no probability reaches 0.5.
 
-Unreadable images are listed at the end and do not prevent the other predictions. The exit code is then 1, or 0 with
---on_bad_image=skip.
+Unreadable images are listed at the end and do not prevent the other predictions. If an image is unreadable, the exit
+code is 1, or 0 with --on_bad_image=skip.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from keras_vit import program
 from keras_vit.program import common_flags
 
 MANY = 1600  # number of images from which some seconds of preparation pay off
-NONE = "none"  # folder of --sort for images without any of several classes
+NONE = "none"  # folder of --sort for images without a class
 LISTED = 20  # maximum number of unreadable images in the log
 
 common_flags.define_model_flags()
@@ -202,7 +202,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
 
 def copier(card: ModelCard) -> Callable[[str, str, float], None]:
     """Return a function that copies an image to the folder of its most probable class."""
-    needs_half = card.has_independent_classes  # below 0.5, the image has none of the classes
+    needs_half = card.has_independent_classes  # if no probability reaches 0.5, the image has no class
     names = sorted_copies.folder_names(card.class_names, reserved=NONE if needs_half else "")
 
     def copy(path: str, label: str, probability: float) -> None:

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
-    """Return the table's entries for a run, and the command that resumes it or None if it is finished or running."""
+    """Return the table's entries for a run, and the command that resumes it; None if it is finished or running."""
     score = metric_of(record.recipe)
     scores = [line[score.name] for line in record.lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)

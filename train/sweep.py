@@ -4,7 +4,8 @@
     keras-vit sweep folder:images --range=optim.learning_rate=1e-5,1e-2 --trials=20 --workdir=runs/mine
     keras-vit sweep --config=digits --grid=seed=0,1,2 --workdir=runs/seeds -- --distribute=mirrored
 
-Each run is a process of `keras-vit train` in its own directory, DIR/runs/NAME. Arguments after `--` are passed to it.
+Each run is a process of `keras-vit train` with its own run directory, DIR/runs/NAME. Arguments after `--` are passed to
+this program.
 The results are in DIR/table.md, which is updated after every run. Run the same command again to resume, or on several
 machines that share DIR to divide the work. A larger grid or more trials add runs. A run with clearly worse validations
 than other runs is stopped. A failed run does not stop the other runs, but changes the exit code to 1.

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     predictor = open_model(options.model)
     pp = predictor.card.preprocess
 
-    # Images in the format of the model's input; images of a run have labels
+    # Images in the format of the model's input; only images of a run have labels
     found, origin = find_images([*options.images, *argv[1:]], predictor.card, preprocess.single_image(pp))
     prepared = prepare(found.contents, pp)
     is_mask = predictor.card.output == "mask"
@@ -145,7 +145,7 @@ def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:
-    """Return the results on labeled images, or None if there is nothing to measure."""
+    """Return the results on labeled images, or None without labels or outputs."""
     if outputs is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
     if predictor.card.output == "values":

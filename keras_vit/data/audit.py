@@ -21,7 +21,7 @@ class ImageReport:
 
     Attributes:
         origin: Path or another name of the image.
-        label: Class numbers, or values. For a mask, the numbers of its classes.
+        label: Class numbers or values. For a mask, the numbers of the classes that the mask contains.
         size: (height, width). None if the image cannot be read.
         digest: Hash of the pixels.
         problem: Reason why the image or its mask cannot be read, or an empty string.
@@ -39,7 +39,7 @@ class ImageReport:
 def audit(
     source: Source, threads: int = 0, on_progress: Callable[[int], None] = lambda done: None
 ) -> list[ImageReport]:
-    """Decode all images of a source in `threads` threads (0: one per core). Returns a report per image, in order."""
+    """Decode all images of a source in `threads` threads (0: one per core) and return a report per image, in order."""
     reports: list[ImageReport] = []
     for report in in_parallel(lambda named: _report(source, *named), source.items(), threads):
         reports.append(report)
@@ -82,7 +82,7 @@ def pixel_shares(reports: list[ImageReport], num_classes: int) -> list[float]:
 
 def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return count, mean, (population) deviation, minimum and maximum of each value over the readable images."""
-    rows = [report.label for report in reports if names and not report.problem]  # only values have equally long labels
+    rows = [report.label for report in reports if names and not report.problem]  # only value labels have equal lengths
     return {
         name: {
             "count": len(column),
@@ -91,7 +91,7 @@ def describe_values(reports: list[ImageReport], names: Sequence[str]) -> dict[st
             "min": float(column.min()),
             "max": float(column.max()),
         }
-        for name, column in zip(names, np.array(rows, np.float64).T, strict=False)  # there are no columns without rows
+        for name, column in zip(names, np.array(rows, np.float64).T, strict=False)  # without rows, there are no columns
     }
 
 

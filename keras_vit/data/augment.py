@@ -17,7 +17,8 @@ def color_jitter(
     """Change brightness, contrast, saturation and hue at random, in this order.
 
     As in torchvision's `ColorJitter`, the factors are drawn from [max(0, 1 - value), 1 + value]. The hue is rotated by
-    a fraction of the color circle from [-hue, hue], with `hue` up to 0.5. Torchvision also shuffles the order.
+    a fraction of the color circle that is drawn from [-hue, hue]; `hue` is at most 0.5. Torchvision also shuffles the
+    order of the four operations.
     """
     ranges = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
     for name, value in ranges.items():
@@ -56,9 +57,10 @@ def random_erasing(
     ratio_max: float = 1 / 0.3,
     value: int | str = 128,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cover a random rectangle with an area in percent of the image and a ratio of height to width.
+    """Cover a random rectangle of the image.
 
-    `value` is the color of the rectangle, 0..255 or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about 0.
+    The limits of the area are in percent of the image. The ratio is height over width. `value` is the color of the
+    rectangle, 0..255 or `"noise"`. `value_range(-1, 1)` maps the default, 128, to about 0.
 
     References:
         https://arxiv.org/abs/1708.04896

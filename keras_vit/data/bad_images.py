@@ -16,7 +16,7 @@ MAX_SHARE = 0.5
 
 
 class Log:
-    """Count and list of skipped images.
+    """Number and list of skipped images.
 
     Attributes:
         reasons: Dictionary from the path of each skipped image to the reason.
@@ -43,9 +43,10 @@ class Log:
 
 
 class Reporter:
-    """Determines why images cannot be read, then lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
+    """Reporter of unreadable images, which lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
 
-    In training, skipped images are replaced by others. The pipeline stops if more than half of the images are skipped.
+    In training, skipped images are replaced by other images. The pipeline stops if more than half of the images are
+    skipped.
     """
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
@@ -58,7 +59,7 @@ class Reporter:
         self._bad: set[str] = set()
 
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the error message with which the pipeline must fail, a scalar string; empty if it continues.
+        """Return the error message with which the pipeline must fail; an empty string if the pipeline continues.
 
         `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if the image and all replacements
         could not. `identity` contains a vector for each of `keys`.

@@ -17,7 +17,7 @@ def decode(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Decode an image to 3 or 1 `channels`. Arrays are only converted between RGB and gray.
 
-    `precise` decodes JPEG as PIL and OpenCV do. `exif` turns images upright; big_vision does not turn them.
+    `precise` decodes JPEG as PIL and OpenCV do. `exif` applies the Exif orientation, which big_vision ignores.
     """
     _checks.choice("channels", channels, (3, 1))
 
@@ -96,11 +96,11 @@ def _crop_of_masks(factory: Callable, arguments: dict) -> Callable:
 @operation(GEOMETRIC, random=True, name="decode_jpeg_and_inception_crop", mask=_crop_of_masks)
 @dataclasses.dataclass(frozen=True)
 class DecodeJpegAndInceptionCrop(InceptionCrop):
-    """`decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole.
+    """Faster `decode|inception_crop(size)` that decodes only the crop of a JPEG. Other formats are decoded whole.
 
     `scaled` decodes a JPEG at 1/2, 1/4 or 1/8 of its size if the crop still has at least `size` pixels per side. This
-    smooths the pixels. Evaluate with `resize(size, antialias=True)`, otherwise fine textures are recognized less well.
-    With `scaled`, an image of 12 megapixels takes 0.6 of the time; an image of 500 x 375 pixels takes the same time.
+    smooths the pixels. Evaluate with `resize(size, antialias=True)`; otherwise, fine textures are recognized less well.
+    `scaled` reduces the time for an image of 12 megapixels to 60%. It saves no time for an image of 500 x 375 pixels.
     """
 
     exif: bool = True
@@ -126,7 +126,7 @@ def central_crop(
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Cut out the center: `crop_size` (a side or (height, width)), or the largest square.
 
-    Offsets of half a pixel are rounded down, or to the even number with `rounding="even"`, as in torchvision.
+    Half-pixel offsets are rounded down or, with `rounding="even"`, to the nearest even number, as in torchvision.
     """
     _checks.choice("rounding", rounding, ("down", "even"))
     size = _checks.size_pair("crop_size", crop_size) if crop_size else None
@@ -144,7 +144,7 @@ def central_crop(
 
 @operation(GEOMETRIC, random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Cut out `crop_size` (a side or (height, width)) at a random place."""
+    """Cut out `crop_size` (a side or (height, width)) at a random position."""
     size = _checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 

@@ -73,7 +73,7 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _files(source: Source) -> list[tuple[str, str, int | None]]:
-    """Return class, name and size of each file in order. Sources without files only give the number of examples."""
+    """Return class, name and size of each file in order. For a source without files, return the number of examples."""
     if isinstance(source, RecordSource):
         return [("", os.path.basename(item.path), _size(item.path)) for item in source.slices]
     if not isinstance(source, FileSource):
@@ -97,7 +97,7 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
 
 
 def _size(path: str) -> int | None:
-    """Return the size of a local file; None for a missing file, or a remote file, which would need a request."""
+    """Return the size of a local file. Return None for a missing file, and for a remote file to avoid a request."""
     try:
         return None if _io.is_remote(path) else os.stat(path.removeprefix("file://")).st_size
     except OSError:

@@ -149,7 +149,7 @@ def _near_exif(encoded: tf.Tensor) -> tf.Tensor:
 @_one_node
 def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     orientation = _orientation(encoded, _find_exif(encoded))
-    # Orientations 5 to 8 are transposed first. The rest is mirroring at the axes.
+    # Orientations 5 to 8 are transposed first. The remaining step mirrors the image at its axes.
     image = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
     upside_down = tf.reduce_any(tf.equal(orientation, [3, 4, 7, 8]))
     mirrored = tf.reduce_any(tf.equal(orientation, [2, 3, 6, 7]))
@@ -158,7 +158,7 @@ def _turned(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _find_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the position of the TIFF structure in a file's Exif block, or the end of the file without Exif."""
+    """Return the position of the TIFF structure in a file's Exif block; the end of the file if it has no Exif block."""
     end = tf.cast(tf.strings.length(encoded), tf.int64)
     png, near = headers.has(encoded, b"\x89PNG"), _near_exif(encoded)
 
@@ -234,8 +234,8 @@ def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
-    # TensorFlow writes four channels of an animation even if it allocated only three, because the file flags no alpha
-    # channel. Therefore set both flags, and clear the flags of other chunks.
+    # If an animation lacks the alpha flag, TensorFlow allocates three channels but writes four. Therefore set the flags
+    # of animation and alpha, and clear the flags of other chunks.
     animated = headers.has(encoded, b"VP8X", 12) & (headers.read(encoded, 20, 1)[0] // 2 % 2 == 1)
     size = tf.strings.length(encoded)
     encoded = tf.cond(

@@ -28,8 +28,9 @@ def numbered(
 ) -> tuple[np.ndarray, list[str]]:
     """Return the class numbers of labels in text form, int32 `[n]`, and the names of the classes.
 
-    If all labels are numbers, they are the class numbers. Otherwise, they are names of classes, in alphabetical order
-    without `class_names`. `name` is the name of the data set, and `origin` the place of a label, for messages.
+    If all labels are numbers, they are the class numbers. Otherwise, they are names of classes. Without `class_names`,
+    the classes are in alphabetical order. Messages contain `name`, the name of the data set, and `origin`, the place of
+    a label.
     """
     found = sorted(set(labels))
     numbers = {label: int(label[: _MAX_DIGITS + 1]) for label in found if label.isdecimal()}

@@ -1,7 +1,7 @@
 """Masks of class indices: decoding and encoding of PNG files, and preprocessing.
 
 TensorFlow decodes a PNG with a palette to colors. To obtain the indices, this module replaces the header of the file
-by the header of a gray image. Like the decoding of images, it only uses TensorFlow operations.
+with the header of a gray image. Like the decoding of images, it only uses TensorFlow operations.
 """
 
 import struct
@@ -81,8 +81,8 @@ def encode(mask: tf.Tensor, num_classes: int) -> tf.Tensor:
 def processed(function: Callable[..., dict], num_classes: int) -> Callable[..., dict]:
     """Adapt a function from `preprocess.host_function` to examples with a mask, int32 `[H, W]`.
 
-    Operations fill empty pixels of a mask with 255. If a class has the index 255, indices of 255 and more are increased
-    by one before the function and decreased afterwards.
+    Operations fill empty pixels of a mask with 255. If 255 is the index of a class, indices of 255 and above are
+    increased by one before the call and decreased by one after it.
     """
     value, shifts = ignored(num_classes), num_classes > IGNORED
 

@@ -49,7 +49,7 @@ def resize(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
     channels = image.shape[-1]
     old_height, old_width = tf.shape(image)[0], tf.shape(image)[1]
     height, width = (tf.cast(side, tf.int32) for side in tf.unstack(size))
-    # Pillow resizes the width first. Since version 13, it begins with the height if that is reduced much more.
+    # Pillow resizes the width first. Since version 13, Pillow resizes the height first if it is reduced much more.
     is_first = (height < old_height) & (old_height - height > 2 * (old_width - width))
     image = _resize_rows(image, tf.where(is_first, height, old_height), method)
     image = tf.transpose(image, [1, 0, 2])  # [W, H, C]: columns are contiguous

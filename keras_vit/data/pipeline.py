@@ -162,7 +162,7 @@ def eval_batches(
 
 
 def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None = None) -> Iterator[dict]:
-    """Yield preprocessed images of their original size, and their stored masks, as arrays.
+    """Yield preprocessed images in their original sizes, with their stored masks, as arrays.
 
     The preprocessing is `other_pp`, or by default `pp` without crops and resizing.
     """
@@ -232,7 +232,7 @@ def _add_draws(batches: tf.data.Dataset, draw: Draw | None, start: int, rows: Ro
 
 
 def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
-    """Turn batches into `(images, labels)`: remove rows that are not valid, and apply the device's part of `pp`."""
+    """Convert batches to `(images, labels)`: remove rows that are not valid, and apply the device's part of `pp`."""
     function = preprocess.device_function(pp)
 
     def apply(batch):
@@ -245,7 +245,7 @@ def _tuples(batches: tf.data.Dataset, pp: str) -> tf.data.Dataset:
 
 
 def _finish(batches: tf.data.Dataset, pp: str | None = None, may_be_empty: bool = False) -> tf.data.Dataset:
-    """Set the options of a dataset. With `pp` return tuples, and with `may_be_empty` drop empty batches."""
+    """Set the options of a dataset. With `pp`, return tuples. With `may_be_empty`, drop empty batches."""
     if pp is not None:
         batches = _tuples(batches, pp)
     if may_be_empty:  # the number of batches becomes unknown

@@ -85,8 +85,8 @@ def operations_of(
 ) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
     """Return the 16 operations by name: functions of a uint8 image `[H, W, 3]` and two random numbers in [0, 1).
 
-    With `masks=True`, the operations are functions of a mask `[H, W, 1]`. Operations that do not move pixels return it
-    unchanged.
+    With `masks=True`, the operations are functions of a mask `[H, W, 1]`. Operations that do not move pixels return the
+    mask unchanged.
     """
     level = float(magnitude) / 10
     reference = mode == REFERENCE

@@ -49,8 +49,8 @@ def _tfrecords(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dat
 class RecordSource(Source):
     """Examples in record files. `parse` turns a serialized record into {"image", "label" or "mask"}.
 
-    `records` maps the path, `skip` and `take` of a slice to a dataset of its records, by default those of a TFRecord
-    file.
+    `records` maps the path, `skip` and `take` of a slice to a dataset of its records. By default, the file is a
+    TFRecord file.
 
     With `shard_by="rows"`, every worker reads all files but decodes only its own rows, so that the global batch does
     not depend on the number of workers. With `shard_by="files"`, every worker reads different files.
@@ -96,7 +96,7 @@ class RecordSource(Source):
     keys = ("file", "number")
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace an item whose image cannot be read: the rest of its file, cyclically."""
+        """Return the items that may replace an unreadable item: the later items of its file, then the earlier items."""
         file, number = item["file"], item["number"]
         behind = self.read(file).filter(lambda record: record["number"] > number)
         before = self.read(file).take_while(lambda record: record["number"] < number)

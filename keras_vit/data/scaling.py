@@ -38,9 +38,10 @@ def resize(
 def resize_small(
     smaller_size: int, method: str = "area", antialias: bool = False, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio. Arguments as in `resize`.
+    """Resize so that the smaller side is `smaller_size`, keeping the aspect ratio.
 
-    The other side is rounded to the nearest pixel. Pillow's methods round the other side down, as torchvision does.
+    The remaining arguments are the same as in `resize`. The other side is rounded to the nearest pixel. Pillow's
+    methods round the other side down, as torchvision does.
     """
     return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
@@ -49,7 +50,7 @@ def resize_small(
 def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Resize so that the longer side is `longer_size`, keeping the aspect ratio. Arguments as in `resize`."""
+    """Resize so that the longer side is `longer_size`, keeping the aspect ratio. See `resize` for the arguments."""
     return _resize_side(tf.maximum, _checks.positive_int("longer_size", longer_size), method, antialias, cast)
 
 
@@ -61,7 +62,7 @@ def scaled_crop(
     method: str = "bilinear",
     value: int = 0,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Resize by a random ratio, then cut out `crop_size` at a random place.
+    """Resize by a random ratio, then cut out `crop_size` at a random position.
 
     A ratio of 1 resizes the smaller side of the image to the smaller side of `crop_size`. An image that is smaller than
     the crop is padded with `value`.
@@ -117,7 +118,7 @@ def _resize(image: tf.Tensor, size, method: str, antialias: bool, cast: bool) ->
 
 
 def as_float32(image: Any) -> Any:
-    """Cast an image to float32, with Keras' backend for its tensors and with TensorFlow for all other values."""
+    """Cast an image to float32: tensors of Keras' backend with Keras, and all other values with TensorFlow."""
     return keras.ops.cast(image, "float32") if keras.ops.is_tensor(image) else tf.cast(image, tf.float32)
 
 

@@ -39,7 +39,7 @@ def _uint64(value: int) -> tf.Tensor:
 
 
 def _mix(value: tf.Tensor) -> tf.Tensor:
-    """The output function of SplitMix64 (https://doi.org/10.1145/2714064.2660195)."""
+    """Apply the output function of SplitMix64 (https://doi.org/10.1145/2714064.2660195)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         value = tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(shift))) * _uint64(factor)
     return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(31)))

@@ -236,7 +236,7 @@ class FileSource(StoredSource):
 
 
 class MaskFileSource(FileSource):
-    """Images and masks in files, one file each per example. `offset` is added to the indices in the masks."""
+    """Images and masks in files: an image file and a mask file per example. `offset` is added to the masks' indices."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class MaskFileSource(FileSource):
 
 
 def in_parallel(function: Callable[[Any], Any], items: Iterable[Any], threads: int = 0) -> Iterator[Any]:
-    """Map a function over items in `threads` threads (0: one per core), at most 256 items ahead, and keep the order."""
+    """Map a function over items in order, in `threads` threads (0: one per core), at most 256 items ahead."""
     items = iter(items)
     with concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         while chunk := list(itertools.islice(items, 256)):

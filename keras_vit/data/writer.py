@@ -109,7 +109,7 @@ def _write_file(
 
 
 def _record(source: Source, origin: str, item: dict[str, tf.Tensor]) -> tuple[str, bytes, str]:
-    """Return the name of an example, its record, and the reason if its image cannot be read (else an empty string)."""
+    """Return the name of an example, its record, and the reason why its image cannot be read, or an empty string."""
     try:
         example = source.load(item)
         images.decode_example(example)

@@ -90,7 +90,7 @@ def restrict(predict: Callable, classes: np.ndarray) -> Callable:
 
 
 def relabel(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Convert class numbers `[N]` to indices of `classes`. Raise an error for any other class."""
+    """Convert class numbers `[N]` to indices of `classes`. Raise an error for a class outside the subset."""
     same = labels[:, None] == classes  # [N, c]
     wrong = labels[~same.any(axis=1)]
     if len(wrong):

@@ -47,9 +47,10 @@ class Split:
 def opener(
     batch_size: int, on_bad_image: str = "error", opened_source: Callable[[str, Any], None] | None = None
 ) -> Callable[[str, str, str], Split]:
-    """Return a function for `Context.open_split`, which opens a split, given source, split and preprocessing string.
+    """Return a function that opens a split, for `Context.open_split`.
 
-    The function opens each split once. Later evaluations during training only read the images.
+    The function takes a source, a split and a preprocessing string. It opens each split once; later evaluations during
+    training only read the images.
 
     Args:
         batch_size: Images per batch.

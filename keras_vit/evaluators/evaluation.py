@@ -86,7 +86,7 @@ class Context:
     def open_fitting(
         self, source: str, split: str, pp: str, label_kinds: Sequence[str], outputs: Sequence[str] = ()
     ) -> Split:
-        """Open a split whose images, kind of labels and outputs fit the predictor. Otherwise raise a ValueError."""
+        """Open a split, or raise a ValueError if its images, labels or outputs do not fit the predictor."""
         opened = self.open_split(source, split, pp)
         if opened.label_kind not in label_kinds or (outputs and self.output not in outputs):
             model = f" and a model whose output is {' or '.join(map(repr, outputs))}" if outputs else ""
@@ -108,14 +108,14 @@ class Context:
     def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
         """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
-        Classes are matched by their names. Images whose class the model does not have are not counted. If the classes
-        of the data or of the model have only numbers, the data must have all classes of the model, or its classes
+        Classes are matched by their names. Images of classes that the model lacks are ignored. If the classes of the
+        data or of the model have only numbers, the data must have all classes of the model, or the model's classes
         `part`, in the same order.
         """
         known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))
         in_order = tuple(range(len(known or names)) if part is None or len(part) != len(names) else part.tolist())
-        of_the_data = tuple(card.data.get("class_names", ()))  # names during training, if the model has other names now
+        of_the_data = tuple(card.data.get("class_names", ()))  # names in training, if the model has new names
         imagenet = imagenet_classes(len(known)) if len(known) in (1000, 21_843) else ()
         identifiers = tuple(identifier for identifier, _ in imagenet) if known == tuple(n for _, n in imagenet) else ()
         numbers = np.asarray(_class_numbers(names, (known, of_the_data, identifiers), in_order) if known else in_order)
@@ -290,7 +290,7 @@ EVALUATORS: dict[str, type[Evaluator]] = {}
 
 
 def register(kind: Kind) -> Kind:
-    """Register an evaluator class, so that `Suite` finds it by its name. To be used as a decorator.
+    """Register an evaluator class, so that `Suite` finds it by its name. Use this function as a decorator.
 
     Example:
     >>> EVALUATORS["knn"]

@@ -75,7 +75,7 @@ def _normalized(features: np.ndarray) -> np.ndarray:
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
     """Return the indices `[B, count]` of the largest values in each row `[B, N]`, in descending order.
 
-    Of equal values, the first counts as larger.
+    Among equal values, the first value counts as the largest.
     """
     if count < values.shape[1]:
         some = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)

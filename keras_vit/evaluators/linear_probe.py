@@ -100,7 +100,7 @@ class LinearProbe(FeatureEvaluator):
     def evaluate(
         self, train: Labeled, test: Labeled, num_classes: int, validation: Labeled | None = None
     ) -> dict[str, float]:
-        """Return the accuracy on `test` after training on the training and validation examples together.
+        """Return the accuracy on `test` after training on both the training and the validation examples.
 
         The validation examples determine the strength. By default, a tenth of the training set is used for validation.
         """

@@ -71,12 +71,12 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
     Args:
         predict: Function from images to scores `[B, classes]`.
         batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
-        labels: Correct classes of each image, in the order of the batches. By default, "label" of the batches, which
-            must be multi-hot rows `[B, classes]`.
+        labels: Correct classes of each image, in the order of the batches. By default, the classes come from "label" in
+            the batches, which must be multi-hot rows `[B, classes]`.
 
     Returns:
         `"accuracy"`, the fraction of images whose predicted class is correct, and `"examples"`, the number of images.
-        As in the paper, images without a correct class do not count.
+        As in the paper, images without a correct class are ignored.
 
     References:
         Beyer et al. 2020, "Are we done with ImageNet?", https://arxiv.org/abs/2006.07159

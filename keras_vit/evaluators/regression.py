@@ -79,7 +79,7 @@ def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> 
 
 
 def _columns(context: Context, opened: Split) -> list[int]:
-    """Return the column of each predicted value in the labels. Raise an error if the data have other values."""
+    """Return the column of each predicted value in the labels. Raise an error if the names of the values differ."""
     known, names = tuple(context.predictor.card.values.get("names", opened.value_names)), opened.value_names
     if sorted(known) != sorted(names):
         raise ValueError(

@@ -65,8 +65,8 @@ class Suite:
     def check(self, context: Context) -> None:
         """Open all data before a long training, and check that they fit the predictor.
 
-        An evaluator that cannot measure this predictor raises no error, and neither do missing data of VTAB. The
-        results list both.
+        Evaluators that cannot measure this predictor, and missing data of VTAB, do not raise errors. The results list
+        both.
 
         Raises:
             ValueError: If an evaluator cannot run for another reason.
@@ -80,9 +80,9 @@ class Suite:
                 raise ValueError(f"The evaluator {name!r} cannot run: {error}") from error
 
     def run(self, context: Context, names: Iterable[str] | None = None) -> list[Result]:
-        """Run all evaluators, or those with the given names.
+        """Run all evaluators, or the evaluators with the given names.
 
-        If an evaluator cannot measure the predictor, `not_measured` of its result has the reason.
+        If an evaluator cannot measure the predictor, the `not_measured` field of its result contains the reason.
         """
         return [self._run(context, name) for name in (self.evaluators if names is None else names)]
 
@@ -126,7 +126,7 @@ class Scheduled:
         suite.check(context)
 
     def intervals(self) -> list[int]:
-        """Return intervals in steps. The training loop must stop at their multiples."""
+        """Return the intervals in steps. The training loop must stop at every multiple of an interval."""
         return [own or self.every for own in self.suite.every.values() if own or self.every]
 
     def due(self, step: int, last: bool = False) -> list[str]:

@@ -34,7 +34,7 @@ def run(command: Sequence[str], output: str, should_stop: Callable[[], object]) 
 
 
 def last_line(path: str) -> str:
-    """Return the last line of a program's output, without the advice after an error, or an empty string."""
+    """Return the last line of a program's output without the advice after an error; empty if there is no output."""
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip() and _ADVICE not in line]
     return re.sub(r"^(error: |[IWEF]\d{4} \S+ +\d+ \S+\] )", "", lines[-1]) if lines else ""

@@ -43,7 +43,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: str) -> "RunRecord":
-        """Read a run. Raises OSError or ValueError if `path` is not a run directory, or is damaged."""
+        """Read a run. Raises OSError or ValueError if `path` is not a run directory, or the run is damaged."""
         config = run_directory.read_config(path)
         recipe = recipes.from_dict(run_directory.recipe_of(config))
         return cls(path, config, run_directory.read_metrics(path), recipe)

@@ -10,7 +10,7 @@ from keras_vit import recipe as recipes
 
 Grid = Mapping[str, Iterable[Any]]
 Settings = dict[str, Any]
-# Commas inside quotes and brackets do not separate values. Round brackets may be nested once.
+# Commas inside quotes and brackets do not separate values. Parentheses may be nested once.
 _VALUES = re.compile(r"""(?:'[^']*'|"[^"]*"|\((?:[^()]|\([^()]*\))*\)|\[[^]]*\]|\{[^}]*\}|[^,])+""")
 _LONGEST_NAME = 150
 

@@ -54,8 +54,8 @@ def sweep(
 
     Args:
         recipe: Recipe with the values of all other fields.
-        space: Values by dotted field, or several such grids. With `trials`, a tuple is the range (low, high), and the
-            values of a field may be an Optuna distribution.
+        space: Values by dotted field, or several such grids. With `trials`, a tuple is a range (low, high), and a field
+            may have an Optuna distribution instead of values.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
         metric: Metric of `metrics.jsonl` whose last value ranks the settings. By default, the metric of the recipe's
@@ -116,13 +116,13 @@ class _Sweep:
         with contextlib.ExitStack() as claim:
             try:
                 claim.enter_context(_lock.locked(os.path.join(self.directory, LOCKS, name)))
-                with _lock.locked(path):  # fails if a training process has outlived its sweep
+                with _lock.locked(path):  # raises an error if a training process has outlived its sweep
                     last: Any = _last_trials(self.study).get(name)
             except ValueError as error:
                 logging.info("%s is skipped: %s", name, error)
                 return
             outcome = last.user_attrs.get("outcome", "") if last else ""
-            again = outcome.startswith("failed") and last.number < self.earlier  # it failed in an earlier call
+            again = outcome.startswith("failed") and last.number < self.earlier  # the run failed in an earlier call
             if self.stop or (outcome and not again):
                 return
             trial = self._ask(last)

@@ -51,7 +51,7 @@ def check(
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
         if name in found:
             expected, given = answers, found[name]
-        else:  # masks in the sizes of their images; empty for rejected images
+        else:  # masks in the sizes of their images; a rejected image has an empty mask
             expected = reference.card.at_image_sizes(answers, images.contents)
             given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
         comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
@@ -80,7 +80,7 @@ def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Co
 
 
 def _signatures(artifact: Predictor) -> dict[str, Callable[[list[bytes]], dict[str, np.ndarray]]]:
-    """Return a function from encoded images to outputs for each signature. A file has one signature without a name."""
+    """Return a function from encoded images to outputs for each signature. The only signature of a file is unnamed."""
     if not isinstance(artifact, SavedModelPredictor):
         return {"": lambda batch: {artifact.card.output_name: artifact.predict(artifact.preprocess(batch))}}
     return {

@@ -2,7 +2,7 @@
 
 Rounding each weight to the nearest integer ignores that the inputs of a layer are correlated. GPTQ rounds the weights
 of one input at a time and changes the remaining weights to compensate for the error. The bias compensates for the mean
-of the error that is left at the end.
+of the remaining error.
 """
 
 import functools

@@ -52,8 +52,8 @@ def export(
             or a SavedModel if `path` has no extension.
         images: Real images to verify with: file names, patterns, contents of image files, or arrays of pixels from 0 to
             255, `[N, H, W, C]`.
-        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Decoding and resizing are added if they are
-            missing. None uses the preprocessing of the run, or the model's `input_normalization`.
+        preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Missing decoding and resizing are added. None
+            uses the preprocessing of the run, or the model's `input_normalization`.
         class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
             `"float32"`, `"float16"`, `"weight_only_int8"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`,
@@ -102,7 +102,7 @@ def write(
 
 
 def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
-    """Return the function that writes a format, or raise an error for a bad path, a bad option or a missing package."""
+    """Return the function that writes a format. Raise an error for an invalid path or option, or a missing package."""
     _io.check_writable(path)
     chosen = format_of(path, format)
     chosen.require_packages()

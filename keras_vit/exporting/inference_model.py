@@ -20,9 +20,9 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
     """Rebuild a model for inference in another precision, with the same weights.
 
     A model that was built under `mixed_bfloat16` has casts in its graph. TFLite cannot convert these casts, and a CPU
-    without bfloat16 runs them slowly. The copy is therefore built anew. It has no dropout. If the model returns
-    `[B, k]`, the copy returns logits, without a last softmax or sigmoid; if it returns `[B, h, w, k]`, its activation
-    is kept.
+    without bfloat16 runs them slowly. The copy is therefore built again, without dropout. If the model returns
+    `[B, k]`, the copy returns logits, without a final softmax or sigmoid. If the model returns `[B, h, w, k]`, the copy
+    keeps the activation.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -42,7 +42,7 @@ def inference_model(model: keras.Model, precision: str = "float32", **arguments:
 
 
 def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPredictor:
-    """Return the predictor to compare an artifact with: the model, or its copy if either computes in 16 bits."""
+    """Return the predictor to compare an artifact with: the copy if either model computes in 16 bits, else `model`."""
     return KerasPredictor(copy if is_half(model) or is_half(copy) else model, card)
 
 
@@ -122,7 +122,7 @@ def _for_inference(config: dict[str, Any], precision: str) -> dict[str, Any]:
 
 
 def _copy_weights(source: Any, target: Any) -> None:
-    """Copy all weights to a copy. Layers are matched by name, and the weights of a layer by their path in the layer."""
+    """Copy all weights to another model. Layers are matched by name, and their weights by the path in the layer."""
     if isinstance(target, keras.Model):
         for layer in target.layers:
             if layer.weights:

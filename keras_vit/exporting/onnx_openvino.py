@@ -101,7 +101,7 @@ def _garbage_collected(seconds: float = 1.0) -> Iterator[None]:
     """Collect garbage regularly inside the block.
 
     tf2onnx copies the whole model in each of its passes. The copies are a few large objects in reference cycles. By
-    default, Python would collect the copies only after they have grown to forty times the size of the model.
+    default, Python would collect the copies only after they take forty times the memory of the model.
     """
     finished = threading.Event()
 

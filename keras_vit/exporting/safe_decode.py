@@ -15,8 +15,8 @@ def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: 
     additional first dimension, `B`.
 
     A failed operation normally stops its whole graph. The function therefore runs in a `tf.data` pipeline inside the
-    graph, where `ignore_errors` drops only the failed element; its results are zeros. Each element carries its index,
-    which restores the order.
+    graph, where `ignore_errors` drops only the failed element. The results of a failed element are zeros. The index of
+    each element is used to restore the order.
     """
     with tf.device("/cpu:0"):  # strings and variants cannot be placed on accelerators
         count = tf.shape(elements, out_type=tf.int64)[0]
@@ -29,7 +29,7 @@ def map_valid(function: Callable[[tf.Tensor], Any], elements: tf.Tensor, specs: 
 
         results = tf.data.Dataset.from_tensor_slices(elements).enumerate()
         results = results.map(numbered, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False).ignore_errors()
-        # Add an element, removed below: the pipeline cannot return an empty batch.
+        # Add an element, which is removed below, because the pipeline cannot return an empty batch.
         zeros = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
         extra = tf.data.Dataset.from_tensors((count, zeros))
         indices, found = extra.concatenate(results).batch(count + 1).get_single_element()

@@ -133,7 +133,7 @@ class ServingModule(tf.Module):
     def _read_sized(self, image_bytes: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
         """Preprocess encoded images.
 
-        Return the images, their original sizes, int32 `[B, 2]`, and whether each image is valid.
+        Returns the images, their original sizes, int32 `[B, 2]`, and whether each image is valid.
         """
         decode = preprocess.host_function(masks.decoding(self._card.preprocess))
 

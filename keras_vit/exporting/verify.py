@@ -34,8 +34,8 @@ class Comparison:
             differences of scores and features are relative to the largest number. For masks, the largest fraction of
             pixels of an image that differ.
         mean_difference: Mean absolute difference, in the same unit.
-        top1_agreement: Fraction of the images for which both predict the same class; for masks, fraction of the pixels.
-            None without classes.
+        top1_agreement: Fraction of the images (for masks, of the pixels) for which model and artifact predict the same
+            class. None without classes.
         reference_accuracy: Accuracy of the model; None without labels.
         accuracy: Accuracy of the artifact; None without labels.
         output: Output that was compared: `"probabilities"`, `"values"`, `"mask"`, `"scores"` or `"features"`.

@@ -1,8 +1,8 @@
 """Warm-up requests, which a server runs before it receives traffic, so that no user waits for a slow first call.
 
 A record of the file is a `PredictionLog`. The package that defines it, `tensorflow-serving-api`, requires the
-`tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. So this module
-encodes the messages itself. All required fields are strings or messages, which have the same encoding: a field
+`tensorflow` distribution, which must not share an environment with `tensorflow-cpu` or `tensorflow-tpu`. Therefore this
+module encodes the messages itself. All required fields are strings or messages, which have the same encoding: a field
 number, a length, and the content.
 
 References:

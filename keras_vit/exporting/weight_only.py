@@ -23,7 +23,7 @@ SMALLEST = 1024  # weights; in a smaller kernel, the scales cost more than the i
 def quantize(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Quantize weights to int8.
 
-    Return the integers, and the scales of the channels on an axis, float32 `[channels]`.
+    Returns the integers, and the scales of the channels on the given axis, float32 `[channels]`.
     """
     axis %= weights.ndim
     others = tuple(index for index in range(weights.ndim) if index != axis)
@@ -49,7 +49,7 @@ def in_onnx_file(path: str) -> None:
         names = [f"{tensor.name}/int8", f"{tensor.name}/scale"]
         model.graph.initializer.remove(tensor)
         model.graph.initializer.extend(map(numpy_helper.from_array, (integers, scales), names))
-        # The output has the name of the kernel, so that all nodes that used the kernel use it.
+        # The output gets the name of the kernel, so that every node that used the kernel now uses this output.
         model.graph.node.insert(0, helper.make_node("DequantizeLinear", names, [tensor.name], axis=axis))
     library.save(model, path)
 

@@ -61,7 +61,7 @@ class KerasPredictor(FunctionPredictor):
         model = models.representation(self.model)
         if keras.backend.backend() != "tensorflow":
             return model.predict_on_batch
-        # With an open batch size, a smaller last batch is not traced again.
+        # If the batch size is not fixed, a smaller last batch does not cause another trace.
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
         if self._prepared:
             with Progress("Preparing the model"):
@@ -111,7 +111,7 @@ def open_model(
         return KerasPredictor(encoder, card_of_model(encoder, path, preprocess, labels or (), run), run.path, whole)
     named = zoo.parse(path)
     file = named.local()
-    sha256 = _sha256(file)  # before loading, so that the hash of a file that is replaced meanwhile does not match
+    sha256 = _sha256(file)  # before loading: if the file is replaced meanwhile, the hash does not match
     if file.endswith(".keras"):
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
@@ -175,8 +175,8 @@ def card_of_model(
     Args:
         model: The model, or the encoder if the run trained without labels.
         name: File of the model, for the error message.
-        preprocess: Preprocessing string. The run's by default. Without a run, images are resized, and
-            normalized like the images on which the weights were trained.
+        preprocess: Preprocessing string. By default, the string of the run. Without a run, images are resized, and
+            normalized in the same way as when the weights were trained.
         labels: Names of the classes. By default, the names come from the run or from the loaded model; otherwise the
             names are numbers.
         run: The run of the model, if any.
@@ -243,7 +243,7 @@ def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None
         return {"class_names": (), "output": "values", "values": values.to_dict()}
     if is_dense and count > 1:
         return {"class_names": check_class_names(names, count), "output": "mask"}
-    if is_dense or is_given and not (names or run or output_activation(model)):  # of a head whose meaning is unknown
+    if is_dense or is_given and not (names or run or output_activation(model)):  # the meaning of the head is unknown
         return {"class_names": (), "output": "scores"}
     output = output_activation(model) or ("sigmoid" if count == 1 else "softmax")
     return {"class_names": check_class_names(names, count), "output": run.output if run else output}
@@ -268,14 +268,14 @@ def check_input(model: keras.Model) -> None:
 def _normalization(model: keras.Model) -> str | None:
     """Return the operation that normalized pixels when the weights were trained, or None if it is unknown."""
     known = of_images(model)
-    if known is None and not isinstance(model, ConfiguredModel):  # perhaps around a model of keras_vit
+    if known is None and not isinstance(model, ConfiguredModel):  # it may contain a model of keras_vit
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
         return next(filter(None, map(_normalization, inner)), None)
     return operation(known, getattr(getattr(model, "config", None), "input_range", None))
 
 
 def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
-    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty if there was none."""
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation."""
     evaluations = (line for line in reversed(run_directory.read_metrics(directory)) if "eval_loss" in line)
     return next((line for line in evaluations if step is None or line.get("step") == step), {})
 

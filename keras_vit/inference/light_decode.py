@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 MAX_PIXELS = 178_956_970  # as in `keras_vit.data.images`
-# TensorFlow takes less time and memory for larger images. Importing it takes as long as resizing an image of this size.
+# For larger images, TensorFlow takes less time and memory. Its import takes as long as resizing an image of this size.
 LARGE = 20_000_000
 # Bit depth, color type, compression, filter and interlacing in the header -> number of channels.
 PNG_CHANNELS = {b"\x08\0\0\0\0": 1, b"\x08\2\0\0\0": 3, b"\x08\6\0\0\0": 4}

@@ -1,8 +1,8 @@
 """Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
 
 The module supports the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels
-equal those of `keras_vit.data` bit for bit, because each formula adds in the order of TensorFlow's kernel. TensorFlow
-does everything else.
+equal those of `keras_vit.data` bit for bit, because each formula sums in the order of TensorFlow's kernel. All
+other files and operations need TensorFlow.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,12 +125,12 @@ def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Average the input pixels under each output pixel. Pixels on its border count in part."""
+    """Average the input pixels under each output pixel. Input pixels that it covers in part have a smaller weight."""
     (rows, row_shares, y), (columns, column_shares, x) = (
         _shares(size, target) for size, target in zip(image.shape[:2], (height, width), strict=True)
     )
     total = np.zeros((height, width, image.shape[-1]), np.float32)
-    # Float32 sums depend on the order, so it is that of TensorFlow's loops: along each row, then over the rows.
+    # Float32 sums depend on the order. Sum in the order of TensorFlow's loops: along each row, then over the rows.
     for row, row_share in zip(rows, row_shares, strict=True):
         along = np.zeros_like(total)
         for column, share in zip(columns, column_shares, strict=True):

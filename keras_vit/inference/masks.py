@@ -117,7 +117,7 @@ def from_png(content: bytes) -> np.ndarray:
 def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
     """Return paths in a folder for the mask and the overlay of each image: `NAME.png` and `NAME_overlay.png`.
 
-    If two images have the same name, NAME includes the folders below the common folder of all images.
+    If two images have the same name, NAME includes the folders of the image below the common folder of all images.
 
     Raises:
         ValueError: If two paths are equal, or a path is the path of an image.

@@ -27,7 +27,7 @@ class ModelCard:
     """Description of a predictor.
 
     Attributes:
-        class_names: One name for each class; empty for a model without classes.
+        class_names: Name of each class; empty for a model without classes.
         preprocess: Preprocessing string, from an encoded image to the input of the model.
         output: `"softmax"` or `"sigmoid"` for probabilities, `"values"` for numbers in the unit of the data, `"mask"`
             for the class of each pixel, or `"scores"` or `"features"` for raw outputs.
@@ -100,7 +100,7 @@ class ModelCard:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the names and hashes of the artifact's files, or without an artifact the SHA-256 of the model."""
+        """SHA-256 of the names and hashes of the artifact's files, or of the model if there is no artifact."""
         listed = repr(sorted(self.files.items())).encode()
         return hashlib.sha256(listed).hexdigest() if self.files else self.model_sha256
 
@@ -184,8 +184,9 @@ def path_of(path: str) -> str:
 
 
 def parts_of(path: str) -> dict[str, str]:
-    """Return the files of an artifact by their names in its card, with the warm-up requests of a SavedModel and the
-    weights of an OpenVINO model, but without the card.
+    """Return the files of an artifact, except for its card, by their names in the card.
+
+    The files include the warm-up requests of a SavedModel and the weights of an OpenVINO model.
     """
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]

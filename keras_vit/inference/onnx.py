@@ -65,7 +65,7 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
         import onnxruntime
     except ImportError as error:
         raise ImportError("ONNX files need ONNX Runtime: pip install 'keras-vision-transformers[onnx]'") from error
-    onnxruntime.disable_telemetry_events()  # on in the builds for Windows
+    onnxruntime.disable_telemetry_events()  # enabled by default on Windows
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors

@@ -93,7 +93,7 @@ class Predictor:
             found[outputs] = output[-1]
         for name, value in found.items():
             stated = getattr(self.card, name)
-            stated = len(self.card.names) or value if name == outputs else stated  # their number, if there are any
+            stated = len(self.card.names) or value if name == outputs else stated  # the number of names, if any
             if stated != value:
                 raise ValueError(
                     f"The model card of {self.path!r} must match the file. Received: {name}={stated!r} in the card, "
@@ -175,7 +175,7 @@ class Predictor:
         return self.predict(images)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Return the input of the classification head, float32 `[B, D]`. For two heads, return the mean of both inputs.
+        """Return the input of the classification head, float32 `[B, D]`. For two heads, return the mean of the inputs.
 
         `images` may have any form that `predict` accepts.
 

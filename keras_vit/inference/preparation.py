@@ -13,7 +13,7 @@ from keras_vit.inference import light_preprocess
 def image_function(pp: str) -> Callable[[bytes], np.ndarray]:
     """Return the function from an encoded image to the input of a predictor, float32 `[H, W, C]`.
 
-    If the process has not imported TensorFlow, the function avoids the import where possible. The values are the same.
+    If TensorFlow is not imported yet, the function avoids the import where possible. The values are the same.
     """
     light = light_preprocess.function_of(pp)
 

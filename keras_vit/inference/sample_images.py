@@ -169,7 +169,7 @@ def keep_readable(
 
 
 def within(images: SampleImages, max_pixels: int) -> SampleImages:
-    """Remove and log images of more than `max_pixels` (0: no limit), which the artifact refuses."""
+    """Remove and log images that the artifact rejects, which have more than `max_pixels` pixels (0: no limit)."""
     if not max_pixels:
         return images
     try:
@@ -211,7 +211,7 @@ def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
 
 
 def source_of(card: ModelCard) -> str | None:
-    """Return the source of a model's data set, which opens from the working directory; None if it is unknown.
+    """Return the source of a model's data set in a form that opens from the working directory; None if unknown.
 
     The source is unknown if the data had an absolute path and the card belongs to an artifact, because an artifact does
     not contain the path.
@@ -244,6 +244,6 @@ def _examples(source: sources.Source, count: int) -> Iterator[tuple[str, Callabl
             name = source.origin(index) if isinstance(source, sources.FileSource) else f"{source.name} #{index}"
             yield name, functools.partial(source.fetch, tf.constant(index, tf.int64))
         return
-    # A stream of records gives its first images.
+    # Record files are read in order, so take the first images.
     for index, example in enumerate(itertools.islice(source.examples(), count)):
         yield f"{source.name} #{index}", functools.partial(dict, example)

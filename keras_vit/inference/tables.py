@@ -22,7 +22,7 @@ _WRITE_EVERY = 30.0  # seconds, or 20 times the duration of a write if that is l
 
 
 class PredictionTable:
-    """Rows in memory, and a file with them that is replaced every half minute; see `opened`.
+    """Rows in memory, which are written to a file every half minute; see `opened`.
 
     Attributes:
         rows: Row of each image by its path. Images that an earlier call could not read have no row.
@@ -39,8 +39,8 @@ class PredictionTable:
     ) -> dict[str, Row]:
         """Start or continue the table for a model, and return the existing rows of `paths`.
 
-        The file has the rows of other images first, then those of `paths` in their order. With `uncertain_first`, all
-        rows are sorted by uncertainty instead.
+        The file contains the rows of other images first, then the rows of `paths` in their order. With
+        `uncertain_first`, all rows are sorted by uncertainty instead.
 
         Raises:
             ValueError: If the file has rows of another model, or other columns.

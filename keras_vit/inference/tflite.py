@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor, in_batches
 
-FEATURES = "features"  # an optional second signature
+FEATURES = "features"  # the optional second signature
 
 
 def signature_of(output: str) -> str:
@@ -102,7 +102,7 @@ def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
 
 
 def make_interpreter(path: str, num_threads: int | None = None) -> Any:
-    """Open a TFLite file with LiteRT (`ai-edge-litert`) if installed, else TensorFlow. Built-in operators only.
+    """Open a TFLite file of built-in operators with LiteRT (`ai-edge-litert`) if installed, else with TensorFlow.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -125,7 +125,7 @@ def make_interpreter(path: str, num_threads: int | None = None) -> Any:
 
 @contextlib.contextmanager
 def without_deprecation() -> Iterator[None]:
-    """Hide the deprecation warning of TensorFlow's interpreter, on which the user of a file cannot act."""
+    """Hide the deprecation warning of TensorFlow's interpreter, which the user of a file cannot avoid."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated.*", category=UserWarning)
         yield

@@ -50,7 +50,7 @@ def of_variant(name: str, **arguments: Any) -> Cost:
 
 
 def of_config(config: models.ViTConfig | models.BiTConfig) -> Cost:
-    """Return the costs of a model with this configuration. A model without a fixed image size is counted at 224."""
+    """Return the costs of a model with this configuration. A model for any image size is counted at 224 pixels."""
     if isinstance(config, models.MAEConfig):
         return _mae(config)
     return _bit(config) if isinstance(config, models.BiTConfig) else _vit(config)
@@ -86,7 +86,7 @@ class Tally:
         self.activations += count
 
     def dropout(self, count: int) -> None:
-        """Add the mask of a dropout: one byte per value, half of a 16-bit number."""
+        """Add the mask of a dropout: one byte per value, which is half of a 16-bit number."""
         self.activations += count // 2
 
     def add(self, other: "Tally") -> None:
@@ -123,7 +123,7 @@ def _mae(config: models.MAEConfig) -> Cost:
 
 
 def _encoder(config: models.ViTConfig, tokens: int) -> Tally:
-    """Count everything before the pooling. The blocks process `tokens` tokens."""
+    """Count all operations before the pooling. The blocks process `tokens` tokens."""
     tally, width = Tally(), config.hidden_size
     channels = config.channels
     if config.resnet_blocks is not None:

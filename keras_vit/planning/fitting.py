@@ -94,10 +94,11 @@ def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
 
 
 def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tuple[recipes.Recipe, dict[str, str]]:
-    """Return the recipe with the largest images whose training fits into the time and memory, and the reasons.
+    """Return the recipe with the largest image size at which training fits into time and memory, and the reasons.
 
-    Training may take half of the memory. The batch is divided into as few parts as possible. If the time suffices
-    for at least a quarter of the steps at an image size, that size is kept and the number of steps is reduced.
+    Training may take half of the memory. The batch is divided into as few parts as possible. An image size is also
+    accepted if the time suffices for only a part of the steps, but at least a quarter. The number of steps is then
+    reduced.
     """
     wanted, devices = change(recipe), max(1, facts.gpus)
     limit, local = wanted.time or rules.CPU_SECONDS, wanted.data.batch_size // devices
@@ -112,7 +113,7 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
         fields, reasons["steps"] = rules.steps(facts, change(base))
         base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
         found = change(base)
-        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals depend on the user's number
+        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals depend on this number
             steps, reasons["steps"] = found.total_steps, "given"
             base = recipes.replace(base, rules.of_steps(steps, found.data.batch_size, facts.test_images))
             found = change(base)
@@ -195,7 +196,7 @@ def warn_of_imbalance(source: StoredSource) -> None:
 
 
 def machine() -> tuple[int, float, int]:
-    """Return the number of GPUs, the bytes of memory of a GPU or, without GPUs, of this machine, and the cores."""
+    """Return the number of GPUs, the memory of a GPU (or of this machine) in bytes, and the number of CPU cores."""
     import tensorflow as tf
 
     gpus, cores = len(tf.config.list_physical_devices("GPU")), os.cpu_count() or 1

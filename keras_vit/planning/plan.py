@@ -14,7 +14,7 @@ from keras_vit.planning.cost import Cost
 from keras_vit.training import run_directory
 
 TPU_V3_CORE_FLOPS = 61.5e12  # a TPUv3 chip has two cores and 123 TFLOP/s in bfloat16
-UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32, and big_vision's ViT-S/16 in 6.5 h on a TPUv3-8 0.27
+UTILIZATION = 0.3  # the paper's ViT-H/14 reached 0.32; big_vision's ViT-S/16 (6.5 h on a TPUv3-8), 0.27
 _DAY = 24 * 3_600
 # Peak memory of activations in a step that is not compiled, as a multiple of the saved activations. Measured on a CPU:
 # for float32 in training runs (benchmarks/step_memory.py); for 16 bits, with sums in float32, 1.2 in a run of ViT-B/16
@@ -28,8 +28,8 @@ class Plan:
     """Costs of a recipe.
 
     `epochs` is None if the number of training examples is unknown. `teacher` is None without a distillation. Only
-    trained weights have gradients, optimizer state and averages. Activations are saved from the first trained weight
-    on.
+    trained weights have gradients, optimizer state and averages. Activations before the first trained weight are not
+    saved.
     """
 
     cost: Cost
@@ -122,7 +122,7 @@ def teacher_cost(recipe: recipes.Recipe, channels: int = 3) -> Cost | None:
 
 
 def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int) -> tuple[int, int, float]:
-    """Count all weights and the trained weights, and return the share that starts at the first trained weight."""
+    """Count all weights and the trained weights. Also return the share of the weights from the first trained weight."""
     if recipe.adapt == "all":
         return counted.parameters, counted.parameters, 1.0
     model = recipes.describe_model(recipe, classes, channels)  # with the factors of LoRA
@@ -133,7 +133,7 @@ def _trained(recipe: recipes.Recipe, counted: Cost, classes: int, channels: int)
 
 def _bytes_of_training(optim: recipes.Optim) -> int:
     """Return the bytes of the gradient, optimizer state and average of a trained weight."""
-    # All weights are counted as Muon's, because its AdamW updates only the few weights that are not matrices.
+    # For Muon, count all weights as matrices: the other weights, which AdamW updates, are few.
     slots = sum(2 if slot.dtype == "bfloat16" else 4 for slot in create_optimizer(optim).slots)
     gradients = 4 * (2 if optim.accumulation_steps > 1 else 1)
     return gradients + slots + (4 if optim.ema else 0)

@@ -16,7 +16,7 @@ that `program.run(main)` calls. Exit codes:
 A program ends within ten seconds after SIGTERM or Ctrl-C. A program that has to finish some work first logs the work
 and the expected time. A second signal, at least two seconds after the first signal, ends it at once.
 
-Nothing here imports TensorFlow, Keras or NumPy before the flags are parsed.
+No module of this package imports TensorFlow, Keras or NumPy before the flags are parsed.
 """
 
 import functools

@@ -59,7 +59,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     If the `get_config` of a recipe has keyword arguments named `data`, `model`, `image_size` or `adapt`, these choices
     are passed to it. The function `fit` of a recipe file receives the recipe and the function that applies the choices.
     With `workdir`, pixels are normalized as when the weights were trained, and a resumed run keeps the settings that
-    were fitted when it began.
+    were fitted at its start.
     """
     from absl import logging
 
@@ -103,7 +103,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return result
 
     def weights_normalization(recipe: "Recipe") -> str | None:
-        if own := choices.settings.get("data.pp_eval"):  # training pixels are normalized like the user's
+        if own := choices.settings.get("data.pp_eval"):  # training pixels get the user's normalization
             return preprocess.split(own)[1]
         path = recipe.model.checkpoint or ""
         try:

@@ -16,9 +16,9 @@ UNREADABLE_IMAGE = 66
 CANNOT_WRITE = 74
 LOST_WORKER = 75
 INTERRUPTED = 130
-READER_LEFT = 141  # as if by SIGPIPE
+READER_LEFT = 141  # the same code as after SIGPIPE
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
-# Errors of collective operations after another process has ended: of TensorFlow, and of JAX on CPUs and GPUs.
+# Errors that TensorFlow, and JAX on CPUs and GPUs, raise in collective operations after another process has ended.
 _LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WRONG_PATH = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
@@ -102,7 +102,7 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
 
 
 def _explain_lost_worker(error: BaseException) -> str | None:
-    """Return a message for the user if the error of TensorFlow or JAX means that another worker is lost."""
+    """Return a message for the user if an error of TensorFlow or JAX indicates that another worker is lost."""
     text = str(getattr(error, "message", error)).strip()
     if text.startswith("Graph execution error"):  # TensorFlow first lists the calls that created the operation
         found = _LOST.search(text)

@@ -22,11 +22,11 @@ LOG = "log.txt"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PREFIXES = {standard_logging.WARNING: "warning: ", standard_logging.ERROR: "error: "}
 _terminal: TextIO | None = None
-_former_output: TextIO | None = None  # kept, because its deletion would close the file of the new output
+_former_output: TextIO | None = None  # kept, because deleting it would close the file of the new output
 
 
 def begin() -> None:
-    """Log this package to the terminal in short lines, and everything else to a log file.
+    """Log messages of this package to the terminal in short lines, and all other output to a file.
 
     TensorFlow and the converters print from C++ to file descriptor 2. This function redirects the descriptor to a
     temporary file, which `log_to` turns into `log.txt`. Python's standard error and the log lines of this package stay
@@ -52,7 +52,7 @@ def begin() -> None:
     everything = _LogHandler(log)
     everything.setFormatter(logging.PythonFormatter())
     standard_logging.getLogger().addHandler(everything)
-    standard_logging.getLogger("httpx").setLevel(standard_logging.WARNING)  # otherwise a line for each request
+    standard_logging.getLogger("httpx").setLevel(standard_logging.WARNING)  # it logs a line for each request
     warnings.showwarning = _warn
 
 
@@ -103,7 +103,7 @@ def is_ours(path: str) -> bool:
 
 class _ShownHandler(standard_logging.StreamHandler):
     def emit(self, record: standard_logging.LogRecord) -> None:
-        hide()  # the line of progress
+        hide()  # the progress line
         super().emit(record)
 
 

@@ -23,7 +23,7 @@ def load(value: str, chosen: Mapping[str, Any] | None = None) -> tuple["Recipe",
     `value` is a file or the name of a recipe, optionally followed by a colon and an argument: `"my_recipe.py:ViT_B16"`.
     `value` may also be the `config.json` of a run, which contains all fields of the run. If `get_config` has a
     keyword-only argument with the name of a choice, the choice is passed to it. `fit(recipe, change)` returns the final
-    recipe; without a `fit` in the file, this is `change(recipe)`.
+    recipe. If the file has no `fit`, the final recipe is `change(recipe)`.
     """
     from keras_vit.recipe import Recipe, from_dict  # not before the flags are parsed
 

@@ -63,10 +63,10 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
 def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any]:
     """Return `model` (the variant), `weights` and `image_size` for a checkpoint that is given instead of a variant.
 
-    The checkpoint is a model of the Hugging Face hub, whose files are downloaded, a file or directory, or published
+    The checkpoint is one of: a model of the Hugging Face hub, which is downloaded; a file or directory; or published
     weights with their variant (`"ViT_S16:augreg"`). If the model does not match a variant, the variant with the nearest
-    width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant the
-    result is empty.
+    width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant,
+    the result is empty.
 
     Example:
     >>> named_checkpoint("ViT_S16:augreg", image_size=224)

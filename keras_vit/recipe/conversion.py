@@ -81,7 +81,7 @@ def check(recipe: Recipe) -> Recipe:
 
 
 def get(recipe: Recipe, path: str) -> Any:
-    """Return the field at a dotted path. A task is returned as text, an unset entry of `model.arguments` as None.
+    """Return the field at a dotted path. A task is returned as text, and an unset argument of the model as None.
 
     Raises:
         ValueError: If the field does not exist. The message suggests a similar name.

@@ -15,7 +15,7 @@ from keras_vit.recipe.tasks import Classification, parse_task
 
 
 class TaskField:
-    """Descriptor for a dataclass field that stores a task. A text that is assigned to the field is parsed."""
+    """Descriptor for a dataclass field that stores a task. Assigning a text to the field parses the text."""
 
     def __get__(self, recipe: Any, owner: type) -> Task:
         return Classification() if recipe is None else recipe.__dict__["task"]
@@ -164,7 +164,7 @@ class Recipe:
 
 # Fields that are computed from `time` if it is set, by path.
 OF_TIME = ("total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps")
-# Allowed values and smallest values of fields, by path.
+# Allowed values and minimum values of fields, by path.
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),
     "jit": ("auto", "on", "off"),

@@ -78,7 +78,7 @@ class Regression(Task):
 
     Attributes:
         loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard
-            deviation and linear above.
+            deviation and linear above it.
 
     Example:
     >>> parse_task("regression('huber')").score.name
@@ -104,7 +104,7 @@ class Segmentation(Task):
     """Prediction of a class for each pixel.
 
     The score is the intersection over union, computed over all pixels of the data set and averaged over the classes.
-    Classes that neither the masks nor the predictions contain do not count.
+    Classes that are absent from both the masks and the predictions are ignored.
 
     Attributes:
         classes: Number of classes. None takes the number from the data; any other number must match the data.

@@ -40,8 +40,7 @@ class Prediction(NamedTuple):
     Attributes:
         labels: Names of the classes, largest score first, or names of the values. Empty if the server could not read
             the image.
-        scores: Probabilities of the classes, their fractions of the pixels of a mask, or values in the unit of the
-            data.
+        scores: Probabilities of the classes, fractions of the mask's pixels, or values in the unit of the data.
         valid: Whether the server could read the image.
         kind: `"probabilities"`, `"values"` or `"mask"`.
         mask: Class of each pixel of the image, `[h, w]`; None for models that do not predict masks.
@@ -61,7 +60,7 @@ class Client:
         url: Address of the server, such as `"http://localhost:8501"`.
         model: Name of the model on the server.
         version: Version of the model; None for the newest version.
-        timeout: Seconds for each request, from the connection to the last byte of the response, including retries.
+        timeout: Maximum seconds per request, from the connection to the last byte of the response, including retries.
         retries: Number of retries while the server is unavailable. Other failures are not retried: a rejected request
             would be rejected again, and repeating a slow request would slow an overloaded server further.
         backoff: Seconds before the first retry. The delay doubles with each retry, with some randomness.
@@ -146,7 +145,7 @@ class Client:
         content = self._send_until_available(json.dumps({"signature_name": signature, "inputs": columns}).encode())
         try:
             outputs = json.loads(content)["outputs"]
-            # The server omits the name of a single output, which has the name of its signature.
+            # The server omits the name of a single output. This name is the name of the signature.
             named = outputs if isinstance(outputs, dict) else {signature: outputs}
             return {name: _to_array(value) for name, value in named.items()}
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
@@ -184,7 +183,7 @@ class Client:
         expired = threading.Event()
         timer = threading.Timer(seconds, _shut_down, (connection, expired))
         timer.daemon = True
-        timer.start()  # the timeout of a socket starts again with each byte
+        timer.start()  # the timeout of a socket restarts with each byte
         try:
             connection.request("POST", self._path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -236,7 +235,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _to_array(value: Any) -> np.ndarray:
-    """Convert nested lists of equal lengths to an array. Strings become objects, which take less memory."""
+    """Convert nested lists of equal lengths to an array. Strings are stored as objects, which take less memory."""
     if isinstance(value, list) and value and isinstance(value[0], dict):  # files, one per image
         files = np.empty(len(value), object)
         files[:] = [base64.b64decode(item["b64"], validate=True) for item in value]

@@ -1,4 +1,4 @@
-"""Page of the development server: the prediction for an image, and the parts that the prediction relies on."""
+"""Page of the development server: the prediction for an image, and the parts on which the prediction relies."""
 
 import base64
 import hashlib
@@ -65,7 +65,7 @@ class Page:
         return {"kind": kind, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
 
     def explain(self, body: bytearray) -> dict[str, Any]:
-        """Return the preprocessed image, and how much each output falls if each part is covered, `[rows, columns]`.
+        """Return the preprocessed image, and each output's decrease when a part is covered, `[rows, columns]`.
 
         For probabilities, only the most probable classes are returned.
         """

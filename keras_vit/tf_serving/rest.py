@@ -80,7 +80,7 @@ def _to_array(value: object, name: str, info: Any) -> np.ndarray:
 
 
 def _decode(value: Any, dtype: tf.DType) -> Any:
-    """Replace `{"b64": ...}` by its bytes and text by its UTF-8 encoding, in lists of any depth."""
+    """Replace `{"b64": ...}` with its bytes and text with its UTF-8 encoding, in lists of any depth."""
     if isinstance(value, list):
         return [_decode(item, dtype) for item in value]
     if isinstance(value, dict):

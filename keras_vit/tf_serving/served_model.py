@@ -28,7 +28,7 @@ _LARGE_PIXELS = 12_500_000  # Requests with more pixels are computed one at a ti
 class ServedModel:
     """Responses of one version of a model, as objects for JSON.
 
-    `examples` maps names to image files, which the page offers to try the model with.
+    `examples` maps names to image files. The page offers these images for trying the model.
     """
 
     def __init__(self, name: str, predictor: Predictor, examples: Mapping[str, bytes] | None = None):
@@ -98,7 +98,7 @@ class ServedModel:
                 f"{len(images)} images with {pixels:,} pixels. Send fewer images per request.",
                 413,
             )
-        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # preprocessing enlarges small images
+        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # small images are enlarged by preprocessing
 
     def metadata(self) -> dict[str, Any]:
         """Respond to a metadata request."""

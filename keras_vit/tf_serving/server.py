@@ -44,7 +44,7 @@ class Limits:
             503.
         body_seconds: Time in which a body must arrive.
         json_values: Values in a body, including lists and objects. Each takes more memory than its characters.
-        connections: Concurrent connections. An additional connection closes the connection that has been idle for the
+        connections: Concurrent connections. An additional connection replaces the connection that has been idle for the
             longest time. If no connection is idle, the requests of the new connection get status 503.
         grace_seconds: Time in which running requests must finish after SIGTERM.
     """
@@ -124,7 +124,7 @@ def _connection_class(limits: Limits) -> type:
             super().on_response_complete()
 
         def shutdown(self) -> None:
-            """Close after the next response, or after a delay, because the client may be sending a request."""
+            """Close the connection after the next response or a delay, because the client may be sending a request."""
             self.server_state.default_headers[:] = [(b"connection", b"close")]
             self.loop.call_later(_CLOSING_SECONDS, self._end)
 

@@ -17,8 +17,8 @@ from keras_vit.training.tasks import Task
 # Maps (batches, first step, number of steps) to the metrics of the steps by name, float32 `[steps]`. The names are the
 # task's metrics, `"grad_norm"` and `"learning_rate"`.
 RunSteps = Callable[[Iterator[Any], int, int], dict[str, np.ndarray]]
-# Maps a batch to the sums of the task's metrics and of `"examples"` by name, the task's tally, such as the confusion
-# matrix, and the distributed predictions.
+# Maps a batch to three results: the sums of the task's metrics and of `"examples"` by name; the task's tally, such as
+# the confusion matrix; and the distributed predictions.
 EvaluateBatch = Callable[[Any], tuple[dict[str, float], np.ndarray, Any]]
 
 
@@ -85,7 +85,7 @@ class Backend(Protocol):
         """
 
     def wait(self) -> None:
-        """Wait until every process has called this. Does nothing if each step synchronizes the processes anyway."""
+        """Wait until every process has called this method. Return at once if each step synchronizes the processes."""
 
 
 def check_rows(images: np.ndarray, replicas: int) -> None:

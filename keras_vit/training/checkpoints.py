@@ -1,8 +1,8 @@
 """Checkpoints that survive a kill at any moment.
 
 TensorFlow writes a checkpoint under temporary names and renames the files. Then a manifest with the size and hash of
-every file is renamed into place. A checkpoint that lacks its manifest, or differs from it, is torn: it is reported, and
-the previous checkpoint is used. There is no index of the checkpoints, only their files.
+every file is renamed into place. A checkpoint is torn if its manifest is missing or does not match its files. A torn
+checkpoint is reported, and the previous checkpoint is used. There is no separate index of the checkpoints.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
@@ -83,7 +83,7 @@ class CheckpointStore:
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
         prefixes = [_prefix(self.directory, step) for step in reversed(found)]
-        if found:  # in case all of them are torn
+        if found:  # all checkpoints may be torn
             prefixes += [_prefix(self.best, step) for step in saved_steps(self.best)]
         for prefix in prefixes:
             problem = problem_with(prefix)
@@ -124,7 +124,7 @@ class CheckpointStore:
 
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
-    """Write arrays as a TensorFlow checkpoint."""
+    """Write arrays to a TensorFlow checkpoint."""
     with tf.device("CPU:0"):
         tensors = [tf.convert_to_tensor(array) for array in arrays.values()]
         tf.raw_ops.SaveV2(
@@ -156,7 +156,10 @@ def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple
 
 
 def choose(directory: str, checkpoint: str) -> str:
-    """Return the prefix of the best checkpoint (`"best"`) or of a step's checkpoint. Raises a ValueError if torn."""
+    """Return the prefix of the best checkpoint (`"best"`) or of a step's checkpoint.
+
+    Raises a ValueError if the checkpoint is torn.
+    """
     best = os.path.join(directory, BEST)
     folders = [best] if checkpoint == "best" else [best, directory]
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
@@ -180,7 +183,7 @@ def listed(directory: str) -> str:
 
 
 def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Read the weights for evaluation by path: the moving average if the checkpoint has one, otherwise the weight."""
+    """Read the weights for evaluation by path: their moving averages if the checkpoint contains them."""
     stored, read_arrays = _opened(prefix)
     names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():
@@ -286,7 +289,7 @@ def remove(prefix: str) -> None:
 
 
 def remove_unfinished(directory: str) -> None:
-    """Delete temporary files that killed processes left of unfinished checkpoints."""
+    """Delete the temporary files of unfinished checkpoints, which killed processes have left."""
     for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 

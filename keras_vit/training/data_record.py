@@ -43,7 +43,7 @@ def read(directory: str) -> dict[str, Any]:
 
 
 def locate(directory: str, source: str) -> str:
-    """Return the source of a run so that it opens from the current working directory.
+    """Return the source of a run in a form that opens from the current working directory.
 
     A path in the recipe may be relative to the directory in which the run was started.
     """
@@ -63,7 +63,7 @@ def locate(directory: str, source: str) -> str:
 
 
 def changes(directory: str, source: Source) -> list[str]:
-    """Return the changes of a split since the run recorded it, in words; empty if the run did not record the split."""
+    """Describe the changes of a split since the run recorded it. The list is empty if the run did not record it."""
     before = read(directory).get("splits", {})
     if source.split not in before:
         return []

@@ -136,7 +136,7 @@ class Loop:
         return history
 
     def _awaited(self) -> str:
-        """Return a sentence that explains why the current steps do not finish."""
+        """Return a sentence that explains why the current steps have not finished."""
         step, read = self.state.progress.step, self.read() if self.read is not None else None
         if read == step:
             return f"This worker has no batch for step {step + 1}: reading its data hangs."
@@ -156,7 +156,10 @@ class Loop:
         )
 
     def _next_count(self, step: int, speed: Speed) -> int:
-        """Return the number of steps until the next log line, evaluation or checkpoint. It does not affect results."""
+        """Return the number of steps to run before the next log line, evaluation or checkpoint.
+
+        The number does not affect the results.
+        """
         recipe = self.recipe
         of_evaluators = (evaluator.intervals() for evaluator in self.evaluators)
         intervals = [recipe.log_every, recipe.checkpoint_every, *itertools.chain(*of_evaluators)]

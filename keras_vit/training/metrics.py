@@ -17,7 +17,7 @@ from keras_vit.training.trackers import TRACKERS
 class MetricsWriter:
     """Writer of a run's metrics to `metrics.jsonl` and to its trackers.
 
-    A killed run may have left lines of steps after `step`; they are removed. Without a directory, nothing is written.
+    Lines of steps after `step`, which a killed run may have left, are removed. Without a directory, nothing is written.
     """
 
     def __init__(self, directory: str | None, step: int, track: Sequence[str] = ("tensorboard",)):

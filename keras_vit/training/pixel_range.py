@@ -12,7 +12,7 @@ from keras_vit.models.normalization import of_images, operation, value_range
 
 
 def set_normalization(model: ConfiguredModel, pp: str) -> None:
-    """Record in a model how a preprocessing string normalizes pixels. Warn if its weights expect another way."""
+    """Record a preprocessing string's normalization in a model. Warn if the weights expect another normalization."""
     low, high = value_range(preprocess.device_function(pp), model.config.channels)
     # Six digits, because single precision turns 0.485 into 0.48500001.
     mean, deviation = ([float(f"{x:.6g}") for x in side] for side in (-low / (high - low), 1.0 / (high - low)))

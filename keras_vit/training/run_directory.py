@@ -1,6 +1,6 @@
 """Files of a run directory.
 
-DIR/config.json      recipe, classes and sizes of the data, versions, devices, and the history of their changes
+DIR/config.json      recipe, classes and sizes of the data, versions, devices, and the history of all changes
 DIR/data.json        the absolute path of the data, and fingerprints of both splits
 DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
 DIR/tensorboard/     the same metrics as TensorBoard events
@@ -244,7 +244,7 @@ def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
 def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
     """Build the model of a run with the weights of a checkpoint.
 
-    Return the model, its step, and the SHA-256 of the checkpoint and `config.json`.
+    Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
     """
     # Imported here because these modules need TensorFlow, and the records do not.
     from keras_vit.training import checkpoints, pixel_range, state

@@ -64,7 +64,7 @@ def check(
 
 
 def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, tuple]:
-    """Return the fields that differ as `{field: (before, after)}`. `config` is the content of `config.json`."""
+    """Return the differing fields as `{field: (before, after)}`. `config` is the content of `config.json`."""
     old, new = fields(config), fields({"recipe": recipes.to_dict(recipe), "data": data})
     both = {field: (old.get(field), new.get(field)) for field in {**new, **old}}
     return {field: (before, after) for field, (before, after) in both.items() if before != after}
@@ -81,7 +81,7 @@ def _short(value) -> str:
 
 
 def flatten(values: dict, prefix: str = "") -> dict:
-    """Flatten nested dictionaries to one with dotted names. Values are converted as by JSON."""
+    """Flatten nested dictionaries to one dictionary with dotted names. Values are converted as in JSON."""
     flat: dict[str, Any] = {}
     for name, value in run_directory.as_json(values).items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}

@@ -73,14 +73,14 @@ class Remote:
         try:
             if not self.failed:
                 call(*values, **step)
-        except Exception as error:  # a network can fail in any way
+        except Exception as error:  # trackers raise many kinds of errors for network failures
             self.failed = True
             logging.warning("%s will not record further metrics of this run: %s", self.package, _io.one_line(error))
 
 
-# Each takes the directory and name of a run, the identifier of the record to continue or None, and the fields of the
-# recipe. It returns the identifier of the record, a function of (values, step=step) that logs, and a function that
-# finishes the record.
+# Each function takes the directory and name of a run, the identifier of the record to continue or None, and the fields
+# of the recipe. The function returns the identifier of the record, a function of (values, step=step) that logs values,
+# and a function that finishes the record.
 def _start_wandb(directory: str, name: str, known: str | None, fields: dict) -> tuple[str, Callable, Callable]:
     run = require("wandb").init(dir=directory, name=name, id=known, resume="allow", config=fields)
     return run.id, run.log, run.finish
@@ -90,7 +90,7 @@ def _start_mlflow(directory: str, name: str, known: str | None, fields: dict) ->
     mlflow = require("mlflow")
     run = mlflow.start_run(run_id=known, run_name=None if known else name)
     if not known:
-        mlflow.log_params({field: str(value)[:500] for field, value in fields.items()})  # its limit
+        mlflow.log_params({field: str(value)[:500] for field, value in fields.items()})  # MLflow's limit
     return run.info.run_id, mlflow.log_metrics, mlflow.end_run
 
 

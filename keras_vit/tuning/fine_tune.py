@@ -23,7 +23,7 @@ def fine_tune(
     verbose: bool = True,
     **devices: Any,
 ) -> Run:
-    """Train a model on your own images, from pretrained weights if there are any.
+    """Train a model on your own images, from pretrained weights if available.
 
     The function is equivalent to `keras-vit train DATA --model=MODEL --workdir=OUTPUT` and writes the same run
     directory. Settings that you do not pass are chosen for the images, the model and the machine by the rules in

@@ -56,10 +56,10 @@ def train(
         The results of the last evaluation by name.
     """
     for package in set(track) - {"tensorboard"}:
-        trackers.require(package)  # fails before the long start
+        trackers.require(package)  # raises an error before the slow start
     with preemption.StopRequest() as stop:
         backend = create.create(recipe, **devices)
-        stop.listen()  # TensorFlow and JAX replace the handler of SIGTERM where several processes train
+        stop.listen()  # with several processes, TensorFlow and JAX replace the handler of SIGTERM
         logging.info("%s; %s", backend.describe(), recipe.precision)
         logging.info("Run directory: %s", workdir)
         with (
@@ -150,7 +150,7 @@ def train_on(
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe, if it has one. `head="auto"` resets a head with another order of the classes."""
+    """Load the checkpoint of a recipe, if any. `head="auto"` resets the head if the order of the classes differs."""
     path = recipes.weights_path(recipe)
     if path is None:
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")

@@ -7,9 +7,9 @@ Papers: "DINOv2", https://arxiv.org/abs/2304.07193, section 7.4; "DINOv3", https
     keras-vit train --config=ade20k:dinov3,ViT_S16 --workdir=runs/ade20k_dinov3 --weights=dinov3_vits16
     keras-vit plan --config=ade20k:dinov3
 
-The data are in the folder ADEChallengeData2016 of the scene parsing challenge. Classes in its masks begin at 1; pixels
-of 0 are ignored. `--weights` sets other weights. The weights of DINOv3 require a license and are not in the list of
-published weights: pass their folder.
+The data are in the folder ADEChallengeData2016 of the scene parsing challenge. The masks number the classes from 1;
+pixels with the value 0 are ignored. `--weights` sets other weights. The weights of DINOv3 require a license and are not
+in the list of published weights: pass their folder.
 
 - The head is a batch norm and a linear layer on the last block, after the final norm. DINOv3 drops 10% of the channels.
 - Images are scaled by a factor of 0.5 to 2, cropped to 512 pixels and mirrored at random. DINOv2 pads the crops to a

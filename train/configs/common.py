@@ -13,7 +13,7 @@ from keras_vit.models.registry import constructor_name
 # Augmentation levels of "How to train your ViT?", figure 4: RandAugment, and the alpha of mixup.
 AUGREG = {
     "none": ("", 0.0),
-    "light1": ("randaug(2, 0)", 0.0),  # in the reference's RandAugment, magnitude 0 changes images
+    "light1": ("randaug(2, 0)", 0.0),  # magnitude 0 of the reference's RandAugment changes images
     "light2": ("randaug(2, 10)", 0.2),
     "medium1": ("randaug(2, 15)", 0.2),
     "medium2": ("randaug(2, 15)", 0.5),
@@ -109,7 +109,7 @@ def published_model(variant: str, *preferred: str, image_size: int = 224, **argu
 
     Args:
         variant: Name of the model.
-        *preferred: Names of weights in `keras_vit.list_weights` that, if they exist, replace the original weights.
+        *preferred: Names in `keras_vit.list_weights`. The first weights that exist replace the original weights.
         image_size: Height and width of the images.
         **arguments: Additional arguments of the model.
     """
@@ -137,7 +137,7 @@ def pretraining(
     mixup: float = 0.0,
     **fields: Any,
 ) -> recipes.Recipe:
-    """Return a recipe for pre-training at 224 pixels, with the splits, evaluators and intervals of big_vision.
+    """Return a recipe for pre-training at 224 pixels with big_vision's splits, evaluators and intervals.
 
     Args:
         dataset: `"imagenet2012"` or `"imagenet21k"`.
@@ -211,7 +211,7 @@ class HyperRule:
         resize: Size of training images before the crop.
         crop: Size of the random crop, and of images in evaluation.
         mixup: Alpha of mixup. 0 disables it.
-        supports: Steps of the schedule: the end of the warm-up, three decays by a factor of ten, the end of training.
+        supports: Steps of the schedule: the end of the warm-up, three decays by a factor of ten, and the last step.
     """
 
     resize: int

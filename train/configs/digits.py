@@ -13,7 +13,7 @@ from keras_vit import recipe
 
 
 def get_config(*, data: str | None = None) -> recipe.Recipe:
-    """Return the recipe. `data` is another source, of image files."""
+    """Return the recipe. `data` is another source, which must contain image files."""
     read = "decode(channels=1)|resize(8)|" if data else ""
     return recipe.Recipe(
         total_steps=1_800,

@@ -6,8 +6,10 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, sectio
     keras-vit train --config=fashion_mnist --workdir=runs/fashion_mnist
 
 The images are read from the published IDX files. `--config=fashion_mnist:/my/folder` reads the files from another
-folder. Published: nothing of this size. The measured accuracy is in docs/results.md, next to other models. Cost: see
-docs/results.md; 8.8e13 operations by `keras-vit plan`. Smaller machines: `--config.total_steps=4680` (10 epochs).
+folder.
+Published: nothing of this size. The measured accuracy is in docs/results.md, next to other models.
+Cost: see docs/results.md; 8.8e13 operations by `keras-vit plan`.
+Smaller machines: `--config.total_steps=4680` (10 epochs).
 """
 
 from keras_vit import recipe

@@ -10,8 +10,8 @@ resolution, and the position embeddings are resized to the new grid
     keras-vit train --config=fashion_mnist_transfer:scratch --workdir=runs/scratch
 
 The two held-out classes are T-shirts and shirts, the pair that is hardest to distinguish. The model is trained on 500
-images of each class for 100 steps, with pre-training (`finetune`) and without it (`scratch`). `scratch` uses the
-learning rate of `pretrain`; with `--config.optim.learning_rate=0.0005` it uses the learning rate of `finetune`. The
+images of each held-out class for 100 steps, with pre-training (`finetune`) and without it (`scratch`). `scratch` uses
+the learning rate of `pretrain`; with `--config.optim.learning_rate=0.0005` it uses the learning rate of `finetune`. The
 folder with the two files that `benchmarks.results` prepares can follow: `:scratch,/my/folder`.
 Published: nothing of this size. The measured results are in docs/results.md.
 Cost: see docs/results.md.

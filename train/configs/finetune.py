@@ -8,12 +8,12 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, append
     keras-vit train --config=finetune:ViT_B16,vtab:svhn --workdir=runs/svhn
 
 Data sets: imagenet2012, cifar10, cifar100, pets, flowers, and vtab:TASK (see `keras_vit.evaluators.vtab.TASKS`).
-Settings: SGD with momentum, batches of 512, cosine schedule, gradient clipping at 1, no weight decay. Images have 384
-pixels. On ImageNet, images have 512 pixels for L/16 and 518 pixels for H/14, both with a Polyak average of 0.9999.
+Settings: SGD with momentum, batches of 512, cosine schedule, gradient clipping at 1, no weight decay. The image size is
+384 pixels. On ImageNet, it is 512 pixels for L/16 and 518 pixels for H/14, both with a Polyak average of 0.9999.
 Learning rates: the paper chooses them on held-out data, from 0.003, 0.01, 0.03 and 0.06 for ImageNet, and from 0.001,
 0.003, 0.01 and 0.03 for other data. `--config.optim.learning_rate=0.01` sets the learning rate.
-For H/14 on other data, images have 378 pixels, which are 27 patches. The paper uses 384 pixels, but its patches do not
-cover the last six pixels.
+For H/14 on other data, the image size is 378 pixels, or 27 patches per side. The paper uses 384 pixels, of which the
+patches do not cover the last six.
 Dropout: 0.1 for L/16, H/14 and the R50 hybrids, and 0 for the other models, as in the published configurations.
 VTAB: as in BiT, images are cropped (384 of 448 pixels) and mirrored, except for tasks whose labels would change. These
 tasks are in `WITHOUT_CROP` and `WITHOUT_FLIP`, from appendix F of https://arxiv.org/abs/1912.11370.
@@ -102,7 +102,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
 
 
 def vtab_augmentation(task: str, size: int) -> str:
-    """Return the augmentation of a VTAB task, which results in images of `size` pixels."""
+    """Return the augmentation of a VTAB task, which produces images of `size` pixels."""
     vtab.check_tasks([task])
     cropped = f"resize({size * 448 // 384}, cast=False)|random_crop({size})"
     resized = f"resize({size}, cast=False)" if task in WITHOUT_CROP else cropped

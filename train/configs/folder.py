@@ -6,8 +6,8 @@
     keras-vit train folder:/images --weights=none
     keras-vit train --config=folder:/images,ViT_S16 --workdir=runs/images
 
-`/images` contains one folder per class, such as `/images/rose/1.jpg`. `/images` can also contain `train/` and `test/`
-or `val/` with such folders. Without these splits, a fifth of the images is used for testing.
+`/images` contains one folder per class, with images such as `/images/rose/1.jpg`. `/images` can also contain `train/`
+and `test/` or `val/` with such folders. Without these splits, a fifth of the images is used for testing.
 
 The default model is DINOv2's ViT-S/14; `--model` sets another model. If the weights cannot be downloaded, a small
 hybrid is trained from scratch, as with `--weights=none`.
@@ -16,7 +16,7 @@ The program chooses the image size, batch size, number of steps, optimizer, lear
 augmentation to suit the images, the model and the machine. The rules and the measurements behind them are in
 docs/how_to/own_images.md. The choices are logged in six lines and written to config.json. Flags take precedence:
 `--time=20m` plans the number of steps for twenty minutes, and `--image_size`, `--adapt` and `--config.FIELD=VALUE` set
-single choices.
+individual fields.
 
 With fewer than 20,000 images, training stops after three consecutive evaluations without a better accuracy.
 `--config.stop_after=0` disables this. The log reports if the classes have very different numbers of images; with

@@ -12,10 +12,10 @@ The checkpoint is the result of `mae_pretrain`, or a published checkpoint conver
 The head is a batch norm without scale and offset on the class token, followed by a linear layer. LARS trains the head
 without weight decay. The batch norm uses the statistics of the images on one device. The linear layer is initialized
 with zeros instead of random weights. `keras-vit evaluate --evaluators=linear_probe` solves the same problem in one
-pass, without augmentation. Published: 68.0% top-1 for B/16, 75.8% for L/16, 76.6% for H/14, after 1,600 epochs of
-pre-training. Not run here. Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of this if the encoder's
-backward pass is omitted. Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16
-times as many steps.
+pass, without augmentation.
+Published: 68.0% top-1 for B/16, 75.8% for L/16, 76.6% for H/14, after 1,600 epochs of pre-training. Not run here.
+Cost: 7.6 TPUv3-core-days for B/16 by `keras-vit plan`; a third of this if the encoder's backward pass is omitted.
+Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.4` and 16 times as many steps.
 """
 
 from keras_vit import recipe

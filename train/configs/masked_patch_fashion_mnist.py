@@ -9,9 +9,10 @@ Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, append
 The data and the model are the same as in `mae_fashion_mnist`. The task and the learning rate differ, and training takes
 8 epochs instead of 15, because the encoder processes all patches.
 The images are read from the published IDX files. `--config=masked_patch_fashion_mnist:/my/folder` reads the files from
-another folder. report.png and the page show images, the model's corrupted inputs, and reconstructions. Published:
-nothing of this size. The results of fine-tuning the encoder with few labels are in docs/results.md. Cost: 11 minutes on
-one core of an AMD EPYC. Smaller machines: `--config.total_steps=936` (2 epochs).
+another folder. report.png and the page show images, the model's corrupted inputs, and reconstructions.
+Published: nothing of this size. The results of fine-tuning the encoder with few labels are in docs/results.md.
+Cost: 11 minutes on one core of an AMD EPYC.
+Smaller machines: `--config.total_steps=936` (2 epochs).
 """
 
 from keras_vit import recipe

@@ -17,7 +17,7 @@ from .tpus import Slice
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
 COPIES = "/root/.keras"  # directory of the local copies of buckets in a container
-DROPPED = "\0"  # in a line of a template that is left out
+DROPPED = "\0"  # marks a line of a template to be omitted
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 _FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on its own line, or within a line
 

@@ -19,10 +19,10 @@ from keras_vit._progress import duration
 from keras_vit.experiments.processes import last_line
 from keras_vit.program import exit_codes
 
-# Seconds that the other workers have to end: after a worker has died, and after exit code 75, when they may save.
+# Seconds within which the other workers must end: after a worker has died, and after exit code 75, when they may save.
 PATIENCE, SAVING = 10.0, 60.0
 _LOOK = 0.2  # seconds between two checks of the workers
-# Exit codes after which a restart helps, as after death by a signal: a lost worker, SIGTERM and Ctrl-C.
+# Exit codes after which a restart helps: of a lost worker, SIGTERM and Ctrl-C. Death by a signal counts as well.
 _RESTARTABLE = (exit_codes.LOST_WORKER, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 _RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
 
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
     """Train in several processes on this machine.
 
     Worker 0 is the chief. The terminal shows its output, and the warnings and errors of the other workers. If a worker
-    dies or stops with exit code 75, the other workers end as well; then all workers start again and resume from the
+    dies or stops with exit code 75, the other workers end as well. All workers then start again and resume from the
     last checkpoint. SIGTERM or Ctrl-C makes all workers save and end. A second signal ends all processes at once.
 
     Args:
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
 
 
 def environments(processes: int, backend: str) -> list[dict[str, str]]:
-    """Return the environment variables of each worker, with its position in a cluster on free ports, and its GPUs."""
+    """Return the environment variables of each worker: its position in a cluster on free ports, and its GPUs."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(processes)]
     cluster = {"worker": [f"localhost:{one.getsockname()[1]}" for one in sockets]}
     for one in sockets:

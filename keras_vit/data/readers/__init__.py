@@ -89,7 +89,7 @@ def absolute(spec: str) -> str:
 
 
 def read_alike(first: str, second: str) -> bool:
-    """Return whether two sources read the same features of each example. Their paths do not matter."""
+    """Return whether two sources read the same features of each example. The paths of the sources are ignored."""
     one, other = (dict(map(_option, _parts(spec)[2])) for spec in (first, second))
     return all(one.get(name) == other.get(name) for name in _FEATURES)
 
@@ -97,7 +97,7 @@ def read_alike(first: str, second: str) -> bool:
 def exists(spec: str) -> bool:
     """Return whether the file or folder of a source exists, or its pattern matches a file.
 
-    True if the source is not local.
+    A source that is not local counts as existing.
     """
     kind, location, _ = _parts(spec)
     path = _absolute_path(location)

@@ -24,8 +24,8 @@ def read(
     """Return the images of a folder with one subfolder per class, or with such folders in `train`, `val` and `test`.
 
     If there is only one set of class folders, a hash of the file names divides each class into "train" and "test".
-    With `masks`, a folder with a mask for each image, there are no class folders. `classes` are the classes of the
-    masks; by default, they are read from `classes.txt` in the folder of masks.
+    `masks` is a folder with a mask for each image. In this case, there are no class folders. `classes` are the classes
+    of the masks; by default, the classes are read from `classes.txt` in the folder of masks.
     """
     if masks is not None:
         return mask_folders.read(location, str(masks), classes, label_offset, test_fraction)

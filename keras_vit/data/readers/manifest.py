@@ -174,9 +174,9 @@ def _mask_paths(location: str, entries: Sequence[_Entry], root: str) -> np.ndarr
 def _class_labels(
     location: str, entries: list[_Entry], class_names: list[str] | None, separator: str | None
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the labels of all entries and the names of the classes. If all labels are numbers, so are the names.
+    """Return the labels of all entries and the names of the classes, which are numbers if all labels are numbers.
 
-    `separator` separates any number of labels in the column `labels`. None stands for one label in the column `label`.
+    `separator` separates the labels in the column `labels`. If it is None, the column `label` contains one label.
     """
     named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
     texts = [name for _, name in named]

@@ -21,7 +21,7 @@ Classes = int | str | Sequence[str] | None
 
 
 def read(location: str, masks: str, classes: Classes, label_offset: int, test_fraction: float) -> DataSet:
-    """Return the images of a folder, and their masks of the same names in the folder `masks`.
+    """Return the images of a folder with their masks, which have the same names in the folder `masks`.
 
     Both folders have subfolders for the splits, such as `train` and `val`. Without these subfolders, a hash of the file
     names chooses the images of "test".

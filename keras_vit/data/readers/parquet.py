@@ -30,7 +30,7 @@ def read(
 
     The column `image` contains encoded images, or structures with an entry "bytes". The column `label` contains class
     numbers or class names. By default, the class names are those in Hugging Face's metadata, or those in the column.
-    A row group is read as a whole. With `shard_by="files"`, each worker reads other row groups.
+    A row group is read as a whole. With `shard_by="files"`, each worker reads different row groups.
     """
     _checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"parquet:{location}"

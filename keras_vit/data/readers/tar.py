@@ -1,7 +1,7 @@
 """The positions of the files in a tar file.
 
-Python's `tarfile` also finds them. It takes about five times as long, which is several minutes for ImageNet. Before
-Python 3.12.12, it reads headers with negative sizes in an endless loop (CVE-2025-8194).
+Python's `tarfile` takes about five times as long, which is several minutes for ImageNet. Before Python 3.12.12,
+`tarfile` does not terminate if a header has a negative size (CVE-2025-8194).
 """
 
 import os

@@ -43,12 +43,15 @@ def _above(value, bounds):
 
 
 def _nearest_object(example):
-    """Return the distance of the nearest object of an example of CLEVR, in six steps."""
+    """Return the label for the distance of the nearest object in an example of CLEVR, in six steps."""
     return _above(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), [0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0])
 
 
 def _nearest_vehicle(example):
-    """Return the distance of the nearest car, van or truck of an example of KITTI: three steps, or 3 without any."""
+    """Return the label for the distance of the nearest car, van or truck in an example of KITTI.
+
+    The label is the step of the distance, 0 to 2, or 3 if there is no such vehicle.
+    """
     depth = example["objects"]["location"][:, 2]
     vehicles = tf.boolean_mask(depth, example["objects"]["type"] < 3)
     return _above(tf.reduce_min(tf.concat([vehicles, [1000.0]], axis=0)), [-100.0, 8.0, 20.0, 999.0])

@@ -28,7 +28,8 @@ def read(
     """Return the images in tar files. `location` is a folder, a pattern, or a path with braces such as `{000..015}`.
 
     An example consists of an image `KEY.jpg`, or another format, and a label: the text of `KEY.cls`, or the entry
-    "label" of the object in `KEY.json`. `label` is another name for the entry; then, `KEY.cls` is not used.
+    "label" of the object in `KEY.json`. `label` sets another name for the entry. In this case, `KEY.cls` is not
+    used.
     """
     images: list[tar.Member] = []
     labels: list[str] = []

@@ -24,7 +24,7 @@ class Devices:
     """Mesh of devices that all take part in every step.
 
     With `fsdp`, a weight is also sharded if each device gets at least `min_part` of its elements. Programs for devices
-    of a `jax.experimental.topologies` description can only be compiled.
+    of a `jax.experimental.topologies` description can be compiled but not run.
 
     Attributes:
         count: Number of devices that share a batch.
@@ -51,8 +51,9 @@ class Devices:
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
         """Return the sharding of a weight of this shape.
 
-        `fsdp` shards the longest axis that the number of devices divides. If there is none, it shards several axes. For
-        256 devices, it shards `[1408, 6144]` in 256 parts of the second axis, and `[1408, 16, 88]` in 128 x 2 parts.
+        `fsdp` shards the longest axis whose length is divisible by the number of devices. If there is no such axis,
+        several axes are sharded. On 256 devices, `[1408, 6144]` is sharded into 256 parts of the second axis, and
+        `[1408, 16, 88]` into 128 x 2 parts.
         """
         if not self.fsdp or np.prod(shape, dtype=np.int64) < self.min_part * self.count:
             return self.whole
@@ -108,7 +109,7 @@ class Devices:
 
 
 def _prime_factors(number: int) -> list[int]:
-    """Return the prime factors in ascending order."""
+    """Return the prime factors of a number in ascending order."""
     factors = []
     for factor in range(2, number + 1):
         while number % factor == 0:

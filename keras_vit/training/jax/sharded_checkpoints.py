@@ -1,7 +1,8 @@
 """Checkpoints of several hosts: each host writes its parts of the arrays with Orbax while training continues.
 
-Orbax renames a checkpoint into place after all hosts have written their parts. A kill before that leaves the previous
-checkpoint as the newest. `orbax.checkpoint` reads these checkpoints without this package, on any number of devices.
+Orbax renames a checkpoint into place after all hosts have written their parts. If a host is killed earlier, the
+previous checkpoint remains the newest. `orbax.checkpoint` reads these checkpoints without this package, on any number
+of devices.
 
     checkpoints/ckpt_200/default       the arrays of a `State` by name
     checkpoints/best/ckpt_100/default  the same for the best evaluation so far
@@ -58,7 +59,7 @@ class ShardedCheckpointStore:
         return checkpoints.sharded_path(self.directory, steps[-1]) if steps else None
 
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
-        """Read the newest checkpoint onto the devices. Returns None without one. See `CheckpointStore.restore`."""
+        """Read the newest checkpoint onto the devices, or return None if none exists; see `CheckpointStore.restore`."""
         path = self.newest()
         if path is None:
             return None

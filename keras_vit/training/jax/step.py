@@ -46,10 +46,10 @@ def training_inputs(task: tasks.Task) -> Callable:
 class TrainStep:
     """Training step: a function that maps (arrays, fixed weights, batch, step) to (arrays, metrics).
 
-    The step is written for the global batch. `Devices` determines the sharding of its arguments and results; from these
-    the compiler derives the work of each device and the communication. `compiled` is the function, compiled at its
-    first call, to which the arrays of the state are donated. `inputs` maps (batch, step, replica) to the values of the
-    task; see `training_inputs`.
+    The step is written for the global batch. `Devices` determines the sharding of its arguments and results. The
+    compiler derives the work of each device and the communication from this sharding. `compiled` is the function, which
+    is compiled at its first call and to which the arrays of the state are donated. `inputs` maps (batch, step, replica)
+    to the values of the task; see `training_inputs`.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):

@@ -55,7 +55,7 @@ class MAE(Task):
         return (pixels - mean) / deviation
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return the input, its visible patches, and the visible patches completed by the predicted patches.
+        """Return the input, its visible patches, and its visible patches together with the predicted patches.
 
         Predictions of normalized pixels are rescaled with the mean and standard deviation of the input's patches.
         """
@@ -76,5 +76,5 @@ class MAE(Task):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]
 
     def _mean(self, of_patch, removed):
-        """Return the mean over the removed patches, `[b]`, whose number is the same for all images."""
+        """Return the mean over the removed patches, `[b]`. All images have the same number of removed patches."""
         return ops.sum(of_patch * removed, axis=1) / self.config.num_hidden

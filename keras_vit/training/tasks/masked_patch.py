@@ -16,8 +16,8 @@ class MaskedPatch(Task):
     """Cross-entropy of the colors of the corrupted patches, or squared error of their pixels.
 
     The values are images `[b, h, w, c]`, sources and corrupted patches `[b, N]`, and targets `[b, N, predictions]`. The
-    score is the fraction of correctly predicted colors. A predicted pixel counts as correct if it is within half a
-    level of 3 bits.
+    score is the fraction of correctly predicted colors. A predicted pixel counts as correct if its error is
+    less than half a level of a 3-bit value.
 
     References:
         - [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
@@ -71,7 +71,7 @@ class MaskedPatch(Task):
         return ops.mean(losses, axis=-1), ops.mean(right, axis=-1)
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return the input, the input with corrupted patches, and the input with predicted colors in their place."""
+        """Return the input, the input with corrupted patches, and the input with predicted colors of these patches."""
         del preprocess
         config = self.config
         cut = p.to_patches(ops.convert_to_tensor(batch["image"]), config.stride)
@@ -95,5 +95,5 @@ class MaskedPatch(Task):
         return colors[:, :, rows][:, :, :, columns]
 
     def _mean(self, of_patch, corrupted):
-        """Return the mean over the corrupted patches, `[b]`, whose number is the same for all images."""
+        """Return the mean over the corrupted patches, `[b]`. All images have the same number of corrupted patches."""
         return ops.sum(of_patch * corrupted, axis=1) / self.config.num_hidden

@@ -21,8 +21,8 @@ _MOST_LINES = 20  # maximum number of classes in the report of a run
 class Segmentation(Task):
     """Cross-entropy of each pixel. The values are images `[b, h, w, c]` and masks of class numbers, int32 `[b, h, w]`.
 
-    The logits are resized to the masks. The loss of an image is the mean over all of its pixels. Ignored pixels
-    contribute zero, as in mmsegmentation, so that every pixel has the same weight however a batch is divided.
+    The logits are resized to the masks. The loss of an image is the mean over all of its pixels, where ignored pixels
+    contribute zero, as in mmsegmentation. Every pixel therefore has the same weight, however a batch is divided.
     """
 
     counts = True

@@ -34,7 +34,7 @@ class Shown:
 class Task:
     """Learning task of a run: targets, loss and scores as pure functions, and the display of predictions.
 
-    A subclass is created once per run from the recipe and the training split. The split is None if only the model is
+    A task is created once per run from the recipe and the training split. The split is None if only the model is
     needed.
 
     Attributes:
@@ -95,10 +95,10 @@ class Task:
 def loss_and_metrics(
     task: Task, model: keras.Model, values: Any, global_batch_size: int, moving: Sequence[keras.Variable] = ()
 ) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Return the share of some examples in the mean loss, the mean metrics and the moving statistics of a global batch.
+    """Return the share of some examples in a global batch's mean loss, mean metrics and moving statistics.
 
-    The model runs in training mode. Call this function within a `keras.StatelessScope`, which keeps the new values of
-    `moving`; the sum of the shares averages them over the parts of the batch.
+    The model runs in training mode. Call this function within a `keras.StatelessScope`, which stores the new values of
+    `moving`. The sum of the shares is the average of these values over the parts of the batch.
     """
     of_examples, _ = task(model, values, training=True)  # [b] each
     means = {name: ops.sum(value) / global_batch_size for name, value in of_examples.items()}

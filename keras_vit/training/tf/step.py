@@ -64,8 +64,8 @@ class TrainStep:
         def add(index, totals):
             # The same seeds for every micro-batch, as in the reference.
             gradients, moved, sums = self._micro_gradients([value[index] for value in values], seeds)
-            # Without this dependency, the graph optimizer merges these sums with earlier sums. If memory is short, it
-            # then sums in temporary variables; the loop leaves them allocated, and the next loop fails.
+            # Without this dependency, the graph optimizer merges these sums with earlier sums. If memory is short, the
+            # optimizer also adds temporary variables, which the loop does not free, and the next loop fails.
             with tf.control_dependencies([sums]):
                 return index + 1, [total + part for total, part in zip(totals, [*gradients, *moved, sums], strict=True)]
 
