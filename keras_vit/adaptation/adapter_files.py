@@ -114,8 +114,8 @@ def save_adapter(
         base: Path or name of the base model, such as `"hf:facebook/dinov2-small"`, to write in the adapter.
 
     Raises:
-        CheckpointError: A `ValueError`. If the model has no LoRA, trains weights other than the factors and the head,
-            or cannot be represented in the format.
+        CheckpointError: A `ValueError`. If the model has no LoRA, if weights other than the factors and the head are
+            trainable, or if the format cannot represent the model.
 
     References:
         - [peft](https://github.com/huggingface/peft)

@@ -121,7 +121,7 @@ def resnet_blocks(shapes: Shapes, path: str) -> list[int]:
 
 
 def _count(numbers: set[int], first: int, what: str, path: str) -> int:
-    """Count blocks, stages or units, whose numbers must have no gaps."""
+    """Count blocks, stages or units. Their numbers must be consecutive."""
     expected = range(first, first + len(numbers))
     if missing := sorted(set(expected) - numbers):
         raise CheckpointError(f"{path} is incomplete: it has {what} {max(numbers)}, but no {what} {missing[0]}.")

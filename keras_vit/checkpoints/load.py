@@ -125,8 +125,8 @@ def model_from_checkpoint(
         A `VisionTransformer` or `BiTResNet`; with `decoder=True`, a `MaskedAutoencoder`.
 
     Raises:
-        CheckpointError: If the file is damaged, does not belong to a known project or does not fit the overrides. Also
-            if `decoder=True` and the file has no decoder.
+        CheckpointError: If the file is damaged, does not belong to a known project or does not fit the overrides. If
+            `decoder=True` but the file has no decoder.
         FileNotFoundError: If `path` does not exist.
 
     Example:

@@ -235,7 +235,7 @@ class Match:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Return whether all entries are finite. The usual case takes one pass and no temporary array."""
+    """Return whether all entries are finite. The usual case needs one pass and no temporary array."""
     with np.errstate(all="ignore"):
         if array.dtype.itemsize != 4:
             array = array.astype(np.float32)  # the model's dtype, in which double-precision values may overflow

@@ -143,7 +143,7 @@ def _apply_note(checkpoint: Checkpoint) -> None:
 
 
 def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:
-    """Return the normalization from the metadata, else from the configuration, else from the project."""
+    """Return the first available normalization: from the metadata, from the configuration, or from the project."""
     stated, note = checkpoint.input_normalization, checkpoint.source.metadata
     if note.get("input_normalization") is None:
         return of_project if stated is None and "input_normalization" not in note else stated

@@ -84,7 +84,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
         attention pooling. Rows sum to 1.
 
     Raises:
-        ValueError: If the model has no attention, or is a subclass with its own `call`, whose layers cannot be
+        ValueError: If the model has no attention, or is a subclass with a custom `call`, in which layers cannot be
             intercepted.
 
     References:

@@ -113,7 +113,7 @@ def layer_similarity(
         model: Any functional or sequential model with blocks.
         other: The second model. It may be the same as `model`.
         images: Inputs of `model`: an array or an iterable of batches.
-        other_images: The same images as inputs of `other`; None if both models take the same inputs.
+        other_images: The same images, preprocessed for `other`. None if both models take the same inputs.
         batch_size: Number of images that are compared with each other, at least 4. Larger batches give a less noisy
             estimate. Larger batches of an iterable are split, and batches of fewer than 4 images are ignored.
 

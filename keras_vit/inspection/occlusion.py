@@ -20,7 +20,7 @@ def occlusion_sensitivity(
 ) -> np.ndarray:
     """Return how much the score of a class drops when each part of the image is covered.
 
-    Only predictions are needed, so exported models and models without attention work as well.
+    Only predictions are needed, so exported models and models without attention are also supported.
 
     Args:
         predict: A model, or a function from images `[B, height, width, channels]` to scores `[B, classes]`.

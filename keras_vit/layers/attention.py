@@ -49,10 +49,11 @@ class SelfAttention(CompositeLayer):
             attention weights. Cannot be combined with dropout of the attention weights or relative positions. With
             None, sequences of up to 1,024 queries are processed at once, and longer sequences in chunks of up to 256
             queries where possible. Pass at least the number of queries to process all queries at once.
-        head_dim: Width `K` of an attention head, or None for the width divided by `num_heads`.
+        head_dim: Width `K` of an attention head, or None for the width `D` divided by `num_heads`.
         output_projection: `"bias"` or `"no_bias"` to project the concatenated attention heads with or without a bias.
             `"none"` returns the concatenated heads without a projection.
-        qk_norm: Type of the norm of each attention head's query and key, `"layer"` or `"rms"`, or None for no norm.
+        qk_norm: Type of the norm of each attention head's query and key, `"layer"` or `"rms"`, or None to omit the
+            norms.
         layer_norm_epsilon: Epsilon of the query and key norms.
 
     Call arguments:
@@ -62,8 +63,8 @@ class SelfAttention(CompositeLayer):
         return_attention_scores: Whether to return `(output, scores)`. The scores `[B, H, N, M]` are the attention
             weights after the softmax and before dropout.
         edit_scores: Function that receives the scores and returns the attention weights to use in their place, or None.
-        rotation: Cosines and sines `[2, M, K]` from `RotaryPositions` for all tokens, starting with the queries, or
-            None for no rotation.
+        rotation: Cosines and sines `[2, M, K]` from `RotaryPositions` for all tokens, starting with the queries. None
+            disables rotation.
 
     Raises:
         ValueError: If `num_heads` does not divide the width and `head_dim` is None. If `chunk_size` is combined with

@@ -59,7 +59,7 @@ class EncoderBlock(CompositeLayer):
         dropout_rate: Rate of the dropout after the attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
         layer_norm_epsilon: Epsilon of both norms.
-        layer_scale: Initial value of the `LayerScale` of both branches, or None for no `LayerScale`.
+        layer_scale: Initial value of the `LayerScale` of both branches, or None to omit `LayerScale`.
         norm_type: Type of both norms, `"layer"` or `"rms"`.
 
     Call arguments:

@@ -33,7 +33,7 @@ class PatchEncoder(BaseLayer):
         hidden_size: Width `D` of the embeddings.
         flatten: Whether to return a sequence in raster order `[B, h*w, D]` instead of a grid `[B, h, w, D]`.
         use_bias: Whether the projection has a bias.
-        norm_epsilon: Epsilon of the layer norms before and after the projection, or None for no norms.
+        norm_epsilon: Epsilon of the layer norms before and after the projection, or None to omit the norms.
 
     Call arguments:
         images: Float tensor `[B, height, width, channels]`.

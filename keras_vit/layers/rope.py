@@ -37,11 +37,12 @@ class RotaryPositions(BaseLayer):
         head_dim: Width `K` of an attention head, a multiple of 4.
         num_prefix_tokens: Number of tokens before the patches (class token, registers).
         base: Ratio of the periods' upper bound to the shortest period. All periods are below the upper bound.
-        shift: During training, each coordinate is shifted by a random number in [-shift, shift]. None for no shift.
-        jitter: During training, each coordinate is multiplied by a random number in [1 / jitter, jitter]. None for no
+        shift: During training, each coordinate is shifted by a random number in [-shift, shift]. None disables the
+            shift.
+        jitter: During training, each coordinate is multiplied by a random number in [1 / jitter, jitter]. None disables
             jitter.
         rescale: During training, both coordinates are multiplied by the same random number in [1 / rescale, rescale].
-            None for no rescaling.
+            None disables rescaling.
         seed: Integer or None.
 
     Call arguments:

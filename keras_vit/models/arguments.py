@@ -77,7 +77,7 @@ def bind(
 def configured_by(
     config_class: Callable[P, C],
 ) -> Callable[[Callable[[Self, C], None]], Callable[Concatenate[Self, P], None]]:
-    """Decorate an `__init__` that takes a configuration, so that callers pass the configuration's arguments."""
+    """Decorate an `__init__` that takes a configuration. Callers then pass the configuration's arguments instead."""
     signature = inspect.signature(config_class)
 
     def decorate(init: Callable[[Self, C], None]) -> Callable[Concatenate[Self, P], None]:

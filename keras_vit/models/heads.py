@@ -17,7 +17,8 @@ class Head:
     """Pooling and classification, or only pooling with `include_top=False`. `pooling=None` keeps all tokens.
 
     Attributes:
-        blocks: Indices of the blocks whose tokens the head receives as a list, or None for the last block's tokens.
+        blocks: Indices of the blocks whose tokens the head receives as a list. With None, the head receives only the
+            last block's tokens.
     """
 
     blocks: Sequence[int] | None = None

@@ -40,7 +40,7 @@ class ViTOptions(Options):
         norm: Type of all norms: `"layer"`, or `"rms"` for a norm without mean and bias.
         layer_norm_epsilon: Epsilon of all norms.
         qkv_bias: Whether the projections to query, key and value have biases: one bool for all, or three bools.
-        layer_scale: Initial value of the learned scale of each residual branch, or None for no scale.
+        layer_scale: Initial value of the learned scale of each residual branch, or None to omit the scale.
         norm_after_pooling: Whether the final norm follows the mean over the patches instead of preceding it (timm's
             `fc_norm`).
         resnet_numerics: Epsilons of a hybrid's ResNet: `"reference"` or `"timm"`.

@@ -46,7 +46,7 @@ class PublishedWeights:
         resolution: Height and width, in pixels, of the images in the last training.
         accuracy: Published top-1 accuracy on ImageNet in percent, or None if not published.
         size_mib: Published size of the file in MiB, or None if not published.
-        pool_padding: Padding of the max-pooling with which a BiT was trained; None for other models.
+        pool_padding: Padding of the max-pooling in the training of a BiT; None for other models.
         arguments: Arguments of the model that differ from the defaults of its constructor.
         license: License of the weights.
 

@@ -70,7 +70,7 @@ _SIGLIP = _torch.Names(
 
 
 def _later(names: _torch.Names, *blocks: str, **changes: Any) -> dict[str, _torch.Names]:
-    """Return the later styles of a type: one style for each name of the blocks in later versions."""
+    """Return one style for each block name that later versions of transformers use."""
     return {f"later:{block}": dataclasses.replace(names, block=block, **changes) for block in blocks}
 
 

@@ -1,4 +1,4 @@
-"""Names of timm's tensors, which the authors of masked autoencoders use as well."""
+"""Names of timm's tensors, also used by the authors of masked autoencoders."""
 
 import dataclasses
 

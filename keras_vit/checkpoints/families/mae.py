@@ -23,7 +23,8 @@ from keras_vit.models.normalization import IMAGENET, Normalization
 _BLOCK = "decoder_block_{i}"
 _HEADS = 16  # of all published decoders
 _DECODER, _ENCODER = "decoder.", "vit."  # Hugging Face's prefixes
-# Hugging Face's names of the decoder's blocks: in published files (transformers up to 4), and in later versions.
+# Hugging Face's names of the decoder's blocks: in published files (transformers up to version 4), and in later
+# versions.
 _BLOCKS = ("decoder_layers", "decoder_encoder.layer")
 # Fields of Hugging Face's configuration that can be inferred from the decoder's tensors, and this package's arguments.
 _SHOWN = {

@@ -235,7 +235,7 @@ def _infer_pooling(arguments: dict[str, Any], found: dict[str, Any], path: str) 
 def _infer_block(
     checkpoint: Checkpoint, name: str, facts: dict[str, Any], arguments: dict[str, Any], wanted: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments from the configuration, else from the architecture, else from timm's defaults."""
+    """Return arguments from the configuration. Missing arguments come from the architecture or from timm's defaults."""
     path, found, style = checkpoint.path, checkpoint.arguments, checkpoint.layout.style
     if name == _OTHER_BLOCKS:
         raise CheckpointError(f"{path}: timm's {name} normalizes after attention and MLP, which is not supported.")

@@ -33,7 +33,7 @@ def open_source(path: str, config: str | os.PathLike[str] | dict | None = None) 
 
 
 def _config(source: TensorSource, directory: str, stem: str | None, config: Any) -> dict[str, Any] | None:
-    """Return the configuration from the caller, else from the copy in the file, else from a separate file.
+    """Return the first available configuration: from the caller, from the copy in the file, or from a separate file.
 
     The copy was written together with the tensors, so the copy always matches the tensors.
     """

@@ -97,7 +97,7 @@ def attention_distance(distances: np.ndarray, title: str = "Attention distance",
     Args:
         distances: `[layers, heads]`, in pixels.
         title: Title of the figure.
-        num_images: Number of images that the distances are averaged over, to show in the title.
+        num_images: Number of averaged images, shown in the title.
 
     Example:
     >>> figure = attention_distance(keras_vit.inspection.attention_distance(model, images), num_images=len(images))

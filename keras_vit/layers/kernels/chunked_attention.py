@@ -11,7 +11,7 @@ LARGEST = 256
 
 
 def queries_per_chunk(queries: int | None, chunk_size: int | None) -> int | None:
-    """Return the number of queries per chunk, or None for one chunk. `chunk_size=None` derives it from `queries`."""
+    """Return the number of queries per chunk, or None for one chunk. With `chunk_size=None`, `queries` decides."""
     if chunk_size is None:
         if queries is None or queries <= LONG:
             return None
