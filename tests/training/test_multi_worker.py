@@ -113,7 +113,7 @@ def assert_all_stop_and_save(workers, signaled, directory, name="ckpt-{}.json"):
     finally:
         kill(workers)
     assert [worker.returncode for worker in workers] == [75, 75], "".join(output[-3000:] for output in outputs)
-    assert "SIGTERM received: saving after the step" in outputs[signaled]
+    assert "SIGTERM received: saving after the current step" in outputs[signaled]
     found = [re.search(r"Stopped by (.+) at step (\d+) of 100000; the state is saved", output) for output in outputs]
     assert found[signaled][1] == "SIGTERM" and found[1 - signaled][1] == "another worker"
     assert found[0][2] == found[1][2]
