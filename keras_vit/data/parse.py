@@ -27,7 +27,7 @@ class Op:
     """An operation of preprocessing strings.
 
     `kind` is `"image"` for a function of the image, `"geometric"` for a function that moves pixels, `"value"` for an
-    elementwise function, which may run on the device, or `"example"` for a function of the dictionary.
+    elementwise function, or `"example"` for a function of the dictionary. Elementwise functions may run on the device.
 
     Geometric operations also process the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` builds the
     function for masks from the factory and its arguments. That function takes the nearest pixel and fills with

@@ -47,7 +47,7 @@ def onehot(
 
 @operation(EXAMPLE)
 def keep(*keys: str) -> Callable[[dict], dict]:
-    """Drop all features except the named ones.
+    """Drop all features except the given features.
 
     Example:
     >>> keep("image")({"image": images, "name": "cat.png"}).keys()

@@ -185,7 +185,7 @@ class RecordSource(Source):
 
 
 def several_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Turn the class numbers of an example, `[m]`, into a vector of zeros and ones, float32 `[num_classes]`."""
+    """Convert the class numbers of an example, `[m]`, to a vector of zeros and ones, float32 `[num_classes]`."""
     return tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
 
 
