@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from keras_vit import _spec
 
 IMAGE, GEOMETRIC, VALUE, EXAMPLE = "image", "geometric", "value", "example"
-# Value of pixels of a mask that preprocessing adds, for example by padding. Loss and metrics ignore them.
+# Value of the mask's pixels that preprocessing adds, for example by padding. Loss and metrics ignore these pixels.
 IGNORED = 255
 
 Factory = TypeVar("Factory", bound=Callable[..., Callable])

@@ -132,7 +132,7 @@ def host_function(pp: str) -> Callable[..., dict]:
 
 def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the decoded image and its mask; fail if their sizes differ."""
-    if image.dtype == tf.string:  # operations that decode crop the stored image before they turn it upright
+    if image.dtype == tf.string:  # decoding operations crop the stored image before they turn it upright
         image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
     with tf.control_dependencies([images.check_size(image, mask)]):
         return image, tf.identity(mask)

@@ -170,7 +170,7 @@ class RecordSource(Source):
     def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
         size, batch_size = self.num_examples, rows.batch_size
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
-        # A wrong number of records in a file would shift all following examples, so it is an error.
+        # A wrong number of records in a file is an error, because it would shift all following examples.
         items = items.apply(tf.data.experimental.assert_cardinality(size))
         filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
         items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))

@@ -118,7 +118,7 @@ class CheckpointStore:
                 "Free some space or pass another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
-        for known in saved_steps(directory):  # later steps are torn, because the run resumed before them
+        for known in saved_steps(directory):  # later checkpoints are torn, because the run resumed from an earlier step
             if known not in kept_steps:
                 remove(_prefix(directory, known))
 
