@@ -145,7 +145,7 @@ def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:
-    """Return the results on labeled images, or None without labels or outputs."""
+    """Return the results on labeled images, or None if there is nothing to measure."""
     if outputs is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
     if predictor.card.output == "values":

@@ -13,7 +13,7 @@ def split_indices(
 ) -> dict[str, np.ndarray]:
     """Return the indices of the splits "train", "test" and "all", stratified by class.
 
-    A hash of its key assigns each example to a split, independently of random numbers and of the order of the list.
+    The split of an example depends on a hash of its key, but not on random numbers or on the order of the list.
     "train" contains at least one example of every class. "test" contains at least one example of every class with two
     or more examples. `shuffle` orders the indices by hash, so that a slice is a fair sample.
     """

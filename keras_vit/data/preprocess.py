@@ -255,8 +255,8 @@ def _output_shape(pp: str) -> tf.TensorShape:
 def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -> str:
     """Add decoding and resizing to a preprocessing string that lacks them.
 
-    Recipes for arrays of the model's size omit both operations. For images of the model's size, the completed string
-    gives the same result.
+    Recipes for arrays of a single size omit both operations. For images of the model's size, the completed string gives
+    the same result.
 
     Args:
         pp: Preprocessing string.
