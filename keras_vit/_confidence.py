@@ -1,4 +1,4 @@
-"""Context of an accuracy: its confidence interval, and baselines to compare it with."""
+"""Context of an accuracy: its confidence interval, and baselines for comparison."""
 
 import math
 from typing import Any

@@ -47,8 +47,8 @@ def segmentation_scores(confusion: Any) -> dict[str, Any]:
     Returns:
         A dictionary with the keys:
 
-        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. A class without true or
-          predicted pixels has the value NaN, which the mean ignores.
+        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. A class with no true
+          and no predicted pixels has the value NaN, which the mean ignores.
         - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
         - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
 

@@ -1,4 +1,4 @@
-"""Removal of absolute paths from files that users pass on to others."""
+"""Removal of absolute paths from files that users share."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # folders of
 
 
 def without_folders(value: Any, instead: str = "") -> Any:
-    """Shorten the absolute paths in a value to their last part, with `instead` before it."""
+    """Shorten each absolute path in a value to its last part, preceded by `instead`."""
     if isinstance(value, Mapping):
         return {key: without_folders(item, instead) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

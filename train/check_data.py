@@ -5,10 +5,10 @@
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class or describes the values, and measures the sizes of the images. It lists
-unreadable images and duplicates, and draws augmented training images. For masks, the program also
-measures the share of the pixels of each class and lists masks that do not fit their images. For a folder, the program
-also lists unused files, folders and links, and classes without test images. The exit code is 1 if an image is
-unreadable or occurs in several splits.
+unreadable images and duplicates, and draws augmented training images. For masks, the program also measures the share of
+the pixels of each class and lists masks that do not fit their images. For a folder, the program also lists unused
+files, folders and links, and classes without test images. The exit code is 1 if an image is unreadable or occurs in
+several splits.
 """
 
 import json

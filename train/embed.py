@@ -115,7 +115,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     }
     path, before = os.path.join(folder, DESCRIPTION), about
     if parts_in(folder):
-        with contextlib.suppress(OSError, ValueError):  # if it is missing, the key of each part is compared
+        with contextlib.suppress(OSError, ValueError):  # without it, the key of each part is compared
             before = _io.read_json(path)
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:

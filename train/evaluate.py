@@ -104,7 +104,7 @@ def table(title: str, result: evaluators.Result, numbers: Mapping[str, np.ndarra
 def per_class(details: Mapping[str, Any], class_names: Sequence[str]) -> list[str]:
     """Return the lowest accuracies of classes and the confusion matrix as lines of text."""
     accuracies, confusion = details["per_class"], details["confusion"]
-    order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # without classes that have no image
+    order = np.argsort(accuracies, kind="stable")[: np.isfinite(accuracies).sum()]  # omit classes without images
     lines = ["Accuracy per class" if confusion is not None else "Recall per class"]
     lines += [f"  {class_names[index]:<24}{percent(accuracies[index], 2):>12}" for index in order[:20]]
     if len(order) > 20:

@@ -119,7 +119,7 @@ def open_model(path: str) -> Predictor:
 def find_images(
     patterns: Sequence[str], description: ModelCard, prepare_one: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[sample_images.SampleImages, str]:
-    """Return the images of the command line or, without any, of the run's evaluation split, and their origin."""
+    """Return the images of the command line, or by default of the run's evaluation split, and their origin."""
     options, recipe = flags.FLAGS, description.recipe_data
     limit = max(options.num_images, options.distance_images, options.evaluated_images)
     on_bad_image = options.on_bad_image or recipe.get("on_bad_image", "error")
@@ -145,7 +145,7 @@ def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:
-    """Return the results on labeled images, or None without labels or outputs."""
+    """Return the results on labeled images, or None if there is nothing to measure."""
     if outputs is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
     if predictor.card.output == "values":

@@ -59,7 +59,7 @@ class Reporter:
         self._bad: set[str] = set()
 
     def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the error message with which the pipeline must fail; an empty string if the pipeline continues.
+        """Return the error message with which the pipeline must fail, a scalar string; empty to continue.
 
         `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if the image and all replacements
         could not. `identity` contains a vector for each of `keys`.

@@ -21,7 +21,7 @@ class UnreadableImageError(ValueError):
     ('images/cat.jpg', 'the file is empty')
     """
 
-    exit_code = 66  # of programs that this error ends
+    exit_code = 66  # exit code of a program that this error ends
 
     def __init__(self, origin: str, reason: str, advice: str = ""):
         super().__init__(f"{_MARK} {origin}: {reason}" + (f". {advice}" if advice else ""))

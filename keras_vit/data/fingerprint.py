@@ -17,7 +17,7 @@ from keras_vit.data.readers.webdataset import TarSource
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
 
-_SHOWN = 5  # classes per split that messages list
+_SHOWN = 5  # maximum number of classes per split in messages
 
 
 def fingerprint(source: Source) -> dict[str, Any]:

@@ -13,9 +13,9 @@ def split_indices(
 ) -> dict[str, np.ndarray]:
     """Return the indices of the splits "train", "test" and "all", stratified by class.
 
-    The split of an example depends on a hash of its key, and not on random numbers or the order of the list. "train"
-    contains at least one example of every class; "test" contains at least one example of every class with two or more
-    examples. `shuffle` orders the indices by hash, so that a slice is a fair sample.
+    The split of an example depends on a hash of its key, but not on random numbers or on the order of the list.
+    "train" contains at least one example of every class. "test" contains at least one example of every class with two
+    or more examples. `shuffle` orders the indices by hash, so that a slice is a fair sample.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")

@@ -137,7 +137,7 @@ def _may_have_exif(encoded: tf.Tensor) -> tf.Tensor:
     def in_jpeg():
         head = headers.read(encoded, 0, 22)
         first = tf.where(head[3] == 0xE0, head[21], head[3])  # marker of the first segment after JFIF
-        return (first >= 0xE0) | _near_exif(encoded)  # markers from 0xE0 on are metadata, smaller ones are tables
+        return (first >= 0xE0) | _near_exif(encoded)  # markers from 0xE0 are metadata, smaller markers are tables
 
     return tf.cond(tf.io.is_jpeg(encoded), in_jpeg, lambda: tf.strings.regex_full_match(encoded, rb"\C*(eXIf|EXIF)\C*"))
 

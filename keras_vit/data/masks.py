@@ -28,8 +28,8 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
     The file is gray (1 to 16 bits) or has a palette, whose colors do not matter. `offset` is added to the indices.
     `origin` is the name of the file, for messages.
 
-    Ignored pixels become `ignored(num_classes)`. A pixel is ignored if its index plus `offset` is negative, if its
-    index is 65,535 (in 16-bit files), or if its index is 255 and there are at most 255 classes.
+    Ignored pixels become `ignored(num_classes)`. A pixel is ignored if its index plus `offset` is negative. It is also
+    ignored if its index is 65,535 (in 16-bit files), or 255 with at most 255 classes.
     """
     header = headers.read(encoded, 0, 26)
     bits, kind = header[24], header[25]

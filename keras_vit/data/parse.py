@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from keras_vit import _spec
 
 IMAGE, GEOMETRIC, VALUE, EXAMPLE = "image", "geometric", "value", "example"
-# Value of pixels of a mask that preprocessing adds, for example by padding. Loss and metrics ignore them.
+# Value of the mask's pixels that preprocessing adds, for example by padding. Loss and metrics ignore these pixels.
 IGNORED = 255
 
 Factory = TypeVar("Factory", bound=Callable[..., Callable])
@@ -27,7 +27,7 @@ class Op:
     """An operation of preprocessing strings.
 
     `kind` is `"image"` for a function of the image, `"geometric"` for a function that moves pixels, `"value"` for an
-    elementwise function, which may run on the device, or `"example"` for a function of the dictionary.
+    elementwise function, or `"example"` for a function of the dictionary. Elementwise functions may run on the device.
 
     Geometric operations also process the mask of an example, uint8 `[H, W, 1]`, with the same seed. `mask` builds the
     function for masks from the factory and its arguments. That function takes the nearest pixel and fills with

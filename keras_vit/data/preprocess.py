@@ -47,7 +47,7 @@ def onehot(
 
 @operation(EXAMPLE)
 def keep(*keys: str) -> Callable[[dict], dict]:
-    """Drop all features except the named ones.
+    """Drop all features except the given features.
 
     Example:
     >>> keep("image")({"image": images, "name": "cat.png"}).keys()
@@ -132,7 +132,7 @@ def host_function(pp: str) -> Callable[..., dict]:
 
 def _with_mask(image: tf.Tensor, mask: tf.Tensor, call: Call) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the decoded image and its mask; fail if their sizes differ."""
-    if image.dtype == tf.string:  # operations that decode crop the stored image before they turn it upright
+    if image.dtype == tf.string:  # decoding operations crop the stored image before they turn it upright
         image = images.decode(image, exif=call.arguments["exif"], max_pixels=call.arguments["max_pixels"])
     with tf.control_dependencies([images.check_size(image, mask)]):
         return image, tf.identity(mask)
@@ -255,8 +255,8 @@ def _output_shape(pp: str) -> tf.TensorShape:
 def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -> str:
     """Add decoding and resizing to a preprocessing string that lacks them.
 
-    Recipes for arrays of the model's size omit both operations. For images of the model's size, the completed string
-    gives the same result.
+    Recipes for arrays of a single size omit both operations. For images of the model's size, the completed string gives
+    the same result.
 
     Args:
         pp: Preprocessing string.

@@ -170,7 +170,7 @@ class RecordSource(Source):
     def eval_items(self, rows: Rows, steps: int) -> tf.data.Dataset:
         size, batch_size = self.num_examples, rows.batch_size
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
-        # A wrong number of records in a file would shift all following examples, so it is an error.
+        # A wrong number of records in a file is an error, because it would shift all following examples.
         items = items.apply(tf.data.experimental.assert_cardinality(size))
         filler = {"record": tf.constant(""), "file": tf.constant(0, tf.int64), "number": tf.constant(0, tf.int64)}
         items = items.concatenate(tf.data.Dataset.from_tensors(filler).repeat(steps * batch_size - size))
@@ -185,7 +185,7 @@ class RecordSource(Source):
 
 
 def several_hot(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Turn the class numbers of an example, `[m]`, into a vector of zeros and ones, float32 `[num_classes]`."""
+    """Convert the class numbers of an example, `[m]`, to a vector of zeros and ones, float32 `[num_classes]`."""
     return tf.minimum(tf.reduce_sum(tf.one_hot(labels, num_classes), axis=0), 1.0)
 
 

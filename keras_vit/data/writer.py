@@ -60,7 +60,7 @@ def write_tfrecords(
 
 
 def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-    """Return the names and items of all examples, in random order if the source allows it."""
+    """Return the names and items of all examples, in random order if the source supports it."""
     if not isinstance(source, IndexedSource):
         return source.items()
     order = np.random.default_rng(seed).permutation(source.num_examples).tolist()

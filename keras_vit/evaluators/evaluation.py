@@ -108,9 +108,9 @@ class Context:
     def in_model_classes(self, opened: Split, part: np.ndarray | None = None) -> Split:
         """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
-        Classes are matched by their names. Images of classes that the model lacks are ignored. If the classes of the
-        data or of the model have only numbers, the data must have all classes of the model, or the model's classes
-        `part`, in the same order.
+        Classes are matched by their names. Images of classes that the model lacks are ignored. If the data or the model
+        has only numbers as class names, the data must have all classes of the model, or the model's classes `part`, in
+        the same order.
         """
         known, card = tuple(self.predictor.class_names or ()), self.predictor.card
         names = tuple(opened.class_names or map(str, range(opened.num_classes)))

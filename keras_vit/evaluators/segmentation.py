@@ -24,13 +24,13 @@ class Segmentation(SplitEvaluator):
     """mIoU, mean class accuracy and pixel accuracy, exact over the data set.
 
     Classes that are absent from both the masks and the predictions are ignored. By default, predictions are compared
-    with the preprocessed masks. With `stride`, images may have any size: sliding windows cover the image
-    after `pp`, the logits of overlapping windows are averaged, and the result is resized to the stored mask.
+    with the preprocessed masks. With `stride`, images may have any size: sliding windows cover the image after `pp`,
+    the logits of overlapping windows are averaged, and the result is resized to the stored mask.
 
     Attributes:
         stride: Pixels between two windows. By default, each image is predicted as a whole.
         crop: Height and width of a window, for models that take any image size. By default, the size of the model.
-        ignore: Number of a class whose pixels do not count; 255 for no class. By default, the class of the training
+        ignore: Number of a class whose pixels are ignored; 255 for no class. By default, the class of the training
             recipe.
         pp: Preprocessing of the whole image if windows are used, such as
             `"decode|resize_small(512)|value_range(-1, 1)"`. By default, the model's preprocessing without operations
@@ -113,7 +113,7 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """Return the confusion matrix of pixels, int64 `[true classes, predicted classes]`.
 
     Args:
-        true: True classes, integers of any shape. Pixels with numbers outside `range(classes)` do not count.
+        true: True classes, integers of any shape. Pixels with numbers outside `range(classes)` are ignored.
         predicted: Predicted classes, of the same shape.
         classes: Number of classes.
 

@@ -21,8 +21,9 @@ PRECISIONS = {
 CALIBRATED = ("int8", "int16x8")
 
 # Operators that stay in float32 in an int8 file. Quantizing the two matrix products of attention costs the most
-# accuracy: both operands are activations, with one range for all attention heads. The other operators have outliers, or
-# a fixed output scale of 1/256, which is too coarse for attention weights over hundreds of tokens.
+# accuracy: both operands are activations, with one range for all attention heads. Residual sums, norms, softmax and
+# GELU have outliers, or a fixed output scale of 1/256, which is too coarse for attention weights over several
+# hundred tokens.
 FLOAT_OPERATORS = (
     "BATCH_MATMUL",
     "SOFTMAX",

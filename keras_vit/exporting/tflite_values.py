@@ -1,8 +1,8 @@
 """Operators that convert a TFLite file's output to the unit of the data, in float32 for every precision of the file.
 
-The converter would fold the operators into the last layer and lose precision. With a mean of 1950 and a deviation of
-10, for example, a step of an 8-bit output would be one deviation, and a step of a float16 bias would be a tenth of a
-deviation. The operators are therefore appended to the converted file.
+The converter would fold the operators into the last layer and lose precision. Take a mean of 1950 and a deviation of
+10: a step of an 8-bit output would be one deviation, and a step of a float16 bias would be a tenth of a deviation. The
+operators are therefore appended to the converted file.
 """
 
 from typing import Any

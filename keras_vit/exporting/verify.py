@@ -103,8 +103,8 @@ TOLERANCES = {
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
 }
 
-# Limits for values in standard deviations, and for scores and features relative to the largest of them. Errors add up
-# through the blocks, and no softmax dampens them.
+# Limits for values in standard deviations, and for scores and features relative to the largest number. Errors add up
+# through the blocks, and no softmax dampens these errors.
 RELATIVE = {"float32": 1e-4, "float16": 0.02} | dict.fromkeys(("int8", "int16x8"), 0.25)
 RELATIVE |= dict.fromkeys(("bfloat16", "weight_only_int8", "dynamic_int8"), 0.1)
 

@@ -40,7 +40,7 @@ def in_onnx_file(path: str) -> None:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm", "Conv")]
     for node in [node for node in nodes if node.input[1] in constants][_OF_PIXELS:]:
-        tensor = constants.pop(node.input[1], None)  # None if it was replaced for another node
+        tensor = constants.pop(node.input[1], None)  # None if the kernel was replaced for another node
         if tensor is None or np.prod(tensor.dims) < SMALLEST:
             continue
         is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)

@@ -79,7 +79,7 @@ def find(path: str) -> tuple[str, Format] | None:
         return None
     from keras_vit.training import run_directory  # imports Keras' backend, which artifacts do not need
 
-    if run_directory.is_run(path):  # a run that also contains artifacts
+    if run_directory.is_run(path):  # a run may also contain artifacts
         return None
     if len(found) > 1:
         raise ValueError(f"The directory {path!r} must have one artifact. Received: {', '.join(sorted(dict(found)))}.")

@@ -32,7 +32,7 @@ def pays(model: keras.Model) -> bool:
 
 def function(model: keras.Model, spec: tf.TensorSpec) -> Callable:
     """Return a function that runs inference on images with the current weights of a model."""
-    # Read before the trace, in which variables have no values.
+    # Read the values before the trace, where variables have no values.
     values = {id(variable): variable.numpy() for variable in model.variables}
 
     def call(images: tf.Tensor) -> Any:

@@ -59,7 +59,7 @@ def _decode_png(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     if not stored or channels == 1 < stored or height * width > max_pixels:
         raise NotCovered
     try:
-        # Checked first: Pillow accepts some files that TensorFlow rejects, and leaves missing rows black.
+        # Check the data first: Pillow accepts some files that TensorFlow rejects, and leaves missing rows black.
         inflate, size = zlib.decompressobj(), height * (1 + width * stored)
         if len(inflate.decompress(_png_data(encoded), size + 1)) != size or not inflate.eof:
             raise NotCovered

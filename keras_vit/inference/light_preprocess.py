@@ -1,8 +1,8 @@
 """Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
 
 The module supports the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels
-equal those of `keras_vit.data` bit for bit, because each formula sums in the order of TensorFlow's kernel. All
-other files and operations need TensorFlow.
+equal those of `keras_vit.data` bit for bit, because each formula sums in the order of TensorFlow's kernel. All other
+files and operations need TensorFlow.
 """
 
 from collections.abc import Callable, Sequence

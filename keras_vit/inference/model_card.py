@@ -191,7 +191,7 @@ def parts_of(path: str) -> dict[str, str]:
     if os.path.isdir(path):
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
         return {os.path.relpath(f, path).replace(os.sep, "/"): f for f in sorted(files) if f != path_of(path)}
-    # Without the stem, so that a file can be renamed together with its card.
+    # Omit the stem of the names, so that a file can be renamed together with its card.
     stem, extension = os.path.splitext(path)
     known = formats.of_file(path)
     return {part: stem + part for part in (extension, *(known.parts if known else ()))}

@@ -19,8 +19,8 @@ class Prediction:
     Attributes:
         name: Path of the image, or its number.
         answer: Probabilities or values, `[k]`, or a mask, `[H, W]`; None if the image cannot be read.
-        parts: The prediction as pairs of name and number: the most probable classes in descending order; all values; or
-            the classes in a mask and their shares of the pixels, in descending order.
+        parts: The prediction as pairs of name and number: the most probable classes, in descending order; all values;
+            or the classes in a mask with their shares of the pixels, in descending order.
         uncertainty: Uncertainty of probabilities, from 0 to 1, see `outputs.uncertainty`; 0 for other outputs.
         error: Reason why the image cannot be read; empty if it can.
 

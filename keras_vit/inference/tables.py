@@ -18,7 +18,7 @@ from keras_vit.inference.predictor import Prediction
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
-_WRITE_EVERY = 30.0  # seconds, or 20 times the duration of a write if that is longer
+_WRITE_EVERY = 30.0  # seconds between writes, but at least 20 times the duration of a write
 
 
 class PredictionTable:

@@ -116,7 +116,7 @@ def make_interpreter(path: str, num_threads: int | None = None) -> Any:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
-        import tensorflow as tf  # imported only if needed: it takes seconds
+        import tensorflow as tf  # imported only if needed, because the import takes seconds
 
         Interpreter = tf.lite.Interpreter
     with without_deprecation():

@@ -1,1 +1,1 @@
-"""Estimates of the operations, memory and time of recipes, without any measurement."""
+"""Estimates of the operations, memory and time of recipes, without measurements."""

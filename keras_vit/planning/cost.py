@@ -24,8 +24,9 @@ class Cost:
             class token, the last block computes less, which saves 7% in a model of twelve blocks.
         activations: Number of values per image that the backward pass needs from the forward pass: inputs of matrix
             products, norms, poolings and GELU, attention weights, and dropout masks. Values that
-            `keras_vit.layers.kernels` recompute do not count. With `remat` or attention in chunks, recomputed values
-            count for one block instead of all. The temporary values of a step are not included: see `planning.plan`.
+            `keras_vit.layers.kernels` recompute are not included. With `remat` or attention in chunks, recomputed
+            values count for one block instead of all. The temporary values of a step are not included: see
+            `planning.plan`.
         tokens: Length of the transformer's sequence; 0 without a transformer.
     """
 

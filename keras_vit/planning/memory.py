@@ -78,7 +78,7 @@ def machine_memory() -> tuple[float, float]:
     free = min(total, 1024 * _entries("/proc/meminfo").get("MemAvailable", total))
     for folder in _control_groups():
         limit, used = (_text(os.path.join(folder, name)).strip() for name in ("memory.max", "memory.current"))
-        if limit.isdigit() and float(limit) < total:  # it may be "max"
+        if limit.isdigit() and float(limit) < total:  # the limit may be "max"
             freed = _entries(os.path.join(folder, "memory.stat")).get("inactive_file", 0)
             total, free = float(limit), min(free, float(limit) - float(used or 0) + freed)
     return total, free

@@ -136,7 +136,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
         return normalized(recipe) if workdir else recipe
 
     recipe = recipes.check(fit(recipe, change))
-    for field, operation in changed.items() if fit is not fitting.fit else ():  # `fitting.fit` logs it itself
+    for field, operation in changed.items() if fit is not fitting.fit else ():  # `fitting.fit` logs the change itself
         logging.info(
             "%s ends in %s, as when the weights were trained. --config.%s=... replaces it.", field, operation, field
         )

@@ -65,8 +65,8 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
 
     The checkpoint is one of: a model of the Hugging Face hub, which is downloaded; a file or directory; or published
     weights with their variant (`"ViT_S16:augreg"`). If the model does not match a variant, the variant with the nearest
-    width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant,
-    the result is empty.
+    width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant, the
+    result is empty.
 
     Example:
     >>> named_checkpoint("ViT_S16:augreg", image_size=224)

@@ -18,7 +18,7 @@ class Task:
         name: Name of the task.
         labels: Kind of labels that the task reads: `"classes"`, `"values"`, `"masks"` or None.
         metrics: Metrics of an evaluation: first the loss, then the score, then other metrics of the task.
-        evaluator: Default evaluator of `keras-vit evaluate`. Empty if there is none.
+        evaluator: Default evaluator of `keras-vit evaluate`; an empty string for a task without evaluator.
         model: Class of the model. None for the variant of the recipe with a head.
         config: Class of the model's configuration. None for the variant of the recipe with a head.
         teacher: Directory of the teacher's run, or None.

@@ -21,7 +21,7 @@ from keras_vit.tf_serving import rest
 from keras_vit.tf_serving.client import RequestError
 
 MAX_IMAGES = 400  # per request
-MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # per request, unless it has a single image
+MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # per request with several images
 _LARGE_PIXELS = 12_500_000  # Requests with more pixels are computed one at a time.
 
 

@@ -2,7 +2,7 @@
 
 The server has one version of one model, without batching or access control. A client's mistake cannot exhaust the
 machine's memory or block other clients: `Limits` bounds the number of connections, the size of each body and of all
-bodies together, the time in which a body arrives, and the number of values in it. `served_model` bounds the images in a
+bodies together, the time until a body has arrived, and the number of its values. `served_model` bounds the images in a
 request. The server is not secure against attackers.
 
 References:
@@ -42,11 +42,11 @@ class Limits:
         body_bytes: Largest body of a request.
         bodies_bytes: Total size of all bodies. If a body of more than 1 MiB exceeds this total, its request gets status
             503.
-        body_seconds: Time in which a body must arrive.
+        body_seconds: Maximum time until a body has arrived.
         json_values: Values in a body, including lists and objects. Each takes more memory than its characters.
         connections: Concurrent connections. An additional connection replaces the connection that has been idle for the
             longest time. If no connection is idle, the requests of the new connection get status 503.
-        grace_seconds: Time in which running requests must finish after SIGTERM.
+        grace_seconds: Maximum time for finishing running requests after SIGTERM.
     """
 
     body_bytes: int = 64 << 20

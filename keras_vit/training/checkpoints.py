@@ -118,7 +118,7 @@ class CheckpointStore:
                 "Free some space or pass another --workdir, then start again."
             ) from error
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
-        for known in saved_steps(directory):  # later steps are torn, because the run resumed before them
+        for known in saved_steps(directory):  # later checkpoints are torn, because the run resumed from an earlier step
             if known not in kept_steps:
                 remove(_prefix(directory, known))
 
@@ -183,7 +183,7 @@ def listed(directory: str) -> str:
 
 
 def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Read the weights for evaluation by path: their moving averages if the checkpoint contains them."""
+    """Read the weights for evaluation by path, or their moving averages if the checkpoint contains averages."""
     stored, read_arrays = _opened(prefix)
     names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
     for path, shape in shapes.items():

@@ -27,7 +27,7 @@ def write(directory: str, description: Mapping[str, Any]) -> None:
 
 
 def read(directory: str) -> dict[str, Any]:
-    """Return the description in a run directory, or an empty dictionary if there is none."""
+    """Return the description in a run directory, or an empty dictionary if it does not exist."""
     path = os.path.join(directory, FILE)
     if not os.path.exists(path):
         return {}
@@ -45,7 +45,7 @@ def read(directory: str) -> dict[str, Any]:
 def locate(directory: str, source: str) -> str:
     """Return the source of a run in a form that opens from the current working directory.
 
-    A path in the recipe may be relative to the directory in which the run was started.
+    A path in the recipe may be relative to the working directory at the start of the run.
     """
     recorded, here = read(directory).get("source"), readers.absolute(source)
     if recorded is None:

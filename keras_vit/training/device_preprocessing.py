@@ -21,7 +21,7 @@ def training_inputs(task: tasks.Task, center: Callable = mix_center) -> Callable
     """Return a function that maps (batch, step, replica) to the values of a task.
 
     The first value is the images, float32 `[b, height, width, channels]` in the model's range. Class labels are mixed
-    if the recipe uses MixUp or CutMix, then smoothed. `center` draws the center of CutMix's box from (seed, step).
+    if the recipe uses MixUp or CutMix, and then smoothed. `center` draws the center of CutMix's box from (seed, step).
     """
     recipe = task.recipe
     to_model_range = preprocess.device_function(recipe.data.pp_train)

@@ -30,6 +30,6 @@ class StorageError(TrainingError):
 
 
 class Interrupted(TrainingError):
-    """SIGTERM or SIGINT stopped the run after it had saved its state. A restart resumes the run."""
+    """SIGTERM or SIGINT stopped the run, and nothing is lost. A restart resumes the run."""
 
     exit_code = 75

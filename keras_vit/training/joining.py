@@ -1,4 +1,4 @@
-"""Start of several workers: each waits for the others and reports missing workers."""
+"""Start of several workers: each worker waits for the other workers and reports missing workers."""
 
 import contextlib
 import json

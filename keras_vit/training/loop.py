@@ -115,7 +115,7 @@ class Loop:
             saved = best or last or self._is_due(self.recipe.checkpoint_every)
             if saved:
                 self._save(best)
-            if not last and self.backend.mean(bool(stop)) > 0:  # a signal in one process stops all
+            if not last and self.backend.mean(bool(stop)) > 0:  # a signal in one process stops all processes
                 if not saved:
                     self._save(best=False)
                 raise self._interrupted(stop)
@@ -212,7 +212,7 @@ class Loop:
         name = f"eval_{self.recipe.task.score.name}"
         lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
         missing = not any(name in line for line in lines if line["step"] == step)
-        return self.backend.mean(missing) > 0  # only the chief reads the metrics; all processes follow it
+        return self.backend.mean(missing) > 0  # only the chief reads the metrics; the other processes follow
 
     def _is_stale(self) -> bool:
         """Return whether the best checkpoint is at least `stop_after` evaluations old."""

@@ -17,7 +17,7 @@ def set_normalization(model: ConfiguredModel, pp: str) -> None:
     # Six digits, because single precision turns 0.485 into 0.48500001.
     mean, deviation = ([float(f"{x:.6g}") for x in side] for side in (-low / (high - low), 1.0 / (high - low)))
     known, input_range = of_images(model), model.config.input_range
-    if input_range is None:  # otherwise the model normalizes
+    if input_range is None:  # otherwise the model normalizes its inputs
         model.input_normalization = (mean, deviation)
     if known is not None and not np.allclose(known, (mean, deviation), rtol=1e-4):
         own = operation(known, input_range)

@@ -1,4 +1,4 @@
-"""Images of self-supervised pre-training: the input, its visible patches, and the reconstruction."""
+"""Images to display for self-supervised pre-training: the input, its visible patches, and the reconstruction."""
 
 import numpy as np
 import tensorflow as tf

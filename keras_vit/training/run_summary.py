@@ -33,7 +33,7 @@ def report_text(
 
 
 def accuracy_lines(confusion: np.ndarray) -> list[str]:
-    """Return lines that put an accuracy into context, from the confusion matrix `[true class, predicted class]`."""
+    """Return the confidence interval and baselines of an accuracy as text, given its confusion matrix."""
     examples = int(confusion.sum())
     found = _confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
     remark = found.pop("remark")

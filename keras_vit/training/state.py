@@ -70,7 +70,7 @@ class BaseState:
         self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
 
     def fetch(self, array: Any) -> Any:
-        """Return the values of an array on the devices in a form that NumPy can read. Every process must call this."""
+        """Return an array on the devices in a form that NumPy can read. Every process must call this method."""
         raise NotImplementedError
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Reports of workers that wait for other workers, or that delay them."""
+"""Reports of workers that wait for other workers, or that delay the other workers."""
 
 import contextlib
 import math
@@ -46,7 +46,7 @@ class Watch:
             self._since = math.inf
 
     def note(self, seconds: float, starved: bool) -> None:
-        """Record the duration of some steps. `starved` is True if the next batch had not been read when they ended."""
+        """Record the duration of some steps. `starved` is True if the steps ended before the next batch was read."""
         self._seconds, self._starved = self._seconds + seconds, self._starved + seconds * starved
         if self._seconds >= EVERY:
             if self._starved > self._seconds / 2:

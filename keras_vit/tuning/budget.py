@@ -36,7 +36,7 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
             run_steps(batches, count, 1)
             progress.add(1)
     size, seconds = recipe.data.batch_size, backend.mean(time.monotonic() - compiled) / count
-    # The model is built and compiled once more. An evaluation takes about as long to compile, and is run at least once.
+    # The model is built and compiled again. An evaluation takes about as long to compile, and runs at least once.
     evaluation = seconds / 2 * data.eval.num_examples / size
     fixed = backend.mean(time.monotonic() - started + 2 * (compiled - before)) + evaluation
     total = max(1, int(_SHARE * (recipe.time - fixed) / seconds))

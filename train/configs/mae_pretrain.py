@@ -11,8 +11,8 @@ normalized to mean 0 and variance 1. `mae_finetune` continues from the result:
 `--config.model.checkpoint=runs/mae_b16/model.keras`.
 Published, after 1,600 epochs and fine-tuning: 83.6% top-1 for B/16, 85.9% for L/16, 86.9% for H/14. Not run here.
 Cost: 38 TPUv3-core-days for 800 epochs of B/16 by `keras-vit plan`.
-According to the compiler, B/16 with a batch of 4,096 images needs 21.88 GiB per chip on 8 chips of v5e and does not
-fit. With `--config.optim.accumulation_steps=2`, it needs 15.33 GiB per chip and fits.
+According to the TPU's compiler, B/16 with a batch of 4,096 images needs 21.88 GiB per chip on 8 chips of v5e and does
+not fit. With `--config.optim.accumulation_steps=2`, it needs 15.33 GiB per chip and fits.
 Smaller machines: `--config.data.batch_size=1024 --config.optim.learning_rate=0.0006` and four times as many steps;
 `--config.optim.accumulation_steps=8` divides a step into 8 micro-batches.
 """

@@ -40,8 +40,8 @@ def read(
 ) -> DataSet:
     """Return an `.npz` file: `x_train, y_train, x_test, y_test`, `train_images, ...`, or one pair `images, labels`.
 
-    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones. Masks are integers [n, H,
-    W]. With the option `values` (names of the values), labels are numbers [n] or [n, k].
+    Labels are integers [n] or [n, 1], or zeros and ones [n, classes] with any number of ones per row. Masks are
+    integers [n, H, W]. With the option `values` (names of the values), labels are numbers [n] or [n, k].
     """
     name = f"npz:{location}"
     headers = _headers(location)

@@ -1,4 +1,4 @@
-"""WebDataset: tar files, in which all files of an example have the same name up to the first period."""
+"""WebDataset: tar files, where all files of an example have the same name up to the first period."""
 
 import functools
 import json

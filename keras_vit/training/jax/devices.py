@@ -135,10 +135,10 @@ class Batches:
 def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: bool = False) -> Devices:
     """Return the devices to train on. Call this before anything else uses JAX.
 
-    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job by itself. Hosts in the environment
+    With `several_hosts`, JAX finds the other hosts of a TPU pod or cluster job automatically. Hosts in the environment
     variable TF_CONFIG are always joined.
     """
-    import tensorflow as tf  # reads the data; the step itself runs without it
+    import tensorflow as tf  # TensorFlow reads the data; the step does not need it
 
     from keras_vit import distribute
 

@@ -54,7 +54,7 @@ class Segmentation(Task):
         return images, ops.where(counted, mask, -1)
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
-        """Return losses, pixel accuracies and logits `[b, height, width, classes]`. Ignored pixels do not count."""
+        """Return losses, pixel accuracies and logits `[b, height, width, classes]`. Ignored pixels are excluded."""
         images, masks = values
         outputs = ops.cast(model(images, training=training), "float32")
         logits = resized(outputs, masks.shape[1:])  # [b, h, w, classes]

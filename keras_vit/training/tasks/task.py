@@ -110,11 +110,11 @@ def loss_and_metrics(
 def evaluation(
     task: Task, model: keras.Model, inputs: Callable
 ) -> Callable[[Iterable[tuple], dict], tuple[dict[str, Any], Any, Any]]:
-    """Return a function that evaluates a batch. Examples whose `valid` is 0 do not count.
+    """Return a function that evaluates a batch. Examples whose `valid` is 0 are excluded.
 
-    The function takes pairs of (variable, value to evaluate with) and a batch. `inputs` maps the batch to the values of
-    the task. The function returns the sums of the metrics and of `"examples"` by name, the tally, and the predictions
-    `[b, ...]`.
+    The function takes pairs of (variable, value for the evaluation) and a batch. `inputs` maps the batch to the values
+    of the task. The function returns the sums of the metrics and of `"examples"` by name, the tally, and the
+    predictions `[b, ...]`.
     """
 
     def evaluate(weights, batch):

@@ -129,7 +129,7 @@ class TrainStep:
 
 def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
     """Return a function that runs several steps on every replica in one compiled loop."""
-    # Autograph converts the loop below. Converting the step would take longer than tracing it.
+    # Autograph converts only the loop below. Converting the step would take longer than tracing the step.
     one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
     @tf.function
@@ -142,7 +142,7 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
         return history.stack()
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
-        # Tensors instead of numbers, so that another count or step does not retrace the function.
+        # Pass tensors instead of numbers, so that a different count or step does not retrace the function.
         history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
         return dict(zip(names, history.T, strict=True))
 
