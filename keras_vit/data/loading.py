@@ -93,7 +93,7 @@ def _batches_that_fail(
 ) -> tf.data.Dataset:
     """Load all items in one fast stream. Items are numbered, so that a gap in the numbers identifies a failed item.
 
-    Each step gets an additional row that cannot fail. The stream has elements even if all other items fail.
+    Each step gets an additional row that cannot fail, so the stream is not empty even if all other items fail.
     """
 
     def number(step, item):

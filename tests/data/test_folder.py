@@ -225,7 +225,7 @@ def test_a_class_in_both_unicode_forms_is_one(tmp_path):
     pictures.folder(tmp_path, classes=(*FRUIT, *formed("NFD", FRUIT[2:])), count=5)
     source = data.open_source(f"folder:{tmp_path}", "all")
     assert source.class_names == FRUIT and np.bincount(source.labels()).tolist() == [5, 5, 10]
-    assert "differ in their Unicode form are one class" in " ".join(source.notes)
+    assert "only differ in their Unicode form are one class" in " ".join(source.notes)
 
 
 def test_the_division_does_not_depend_on_the_unicode_form(tmp_path):

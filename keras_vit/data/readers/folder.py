@@ -158,7 +158,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
     found = {
         "Folders without images are left out": empty,
         "Images beside the folders of the classes are not used": sorted(stray),
-        "Folders of names that differ in their Unicode form are one class": joined,
+        "Folders whose names only differ in their Unicode form are one class": joined,
         "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
         "Folders of file servers and operating systems are not read": list(tree.system),
     }
