@@ -47,9 +47,9 @@ class TrainStep:
     """Training step: a function that maps (arrays, fixed weights, batch, step) to (arrays, metrics).
 
     The step is written for the global batch. `Devices` determines the sharding of its arguments and results. The
-    compiler derives the work of each device and the communication from this sharding. `compiled` is the jitted function.
-    It is compiled at its first call, and the caller donates the arrays of the state to it. `inputs` maps (batch, step, replica)
-    to the values of the task; see `training_inputs`.
+    compiler derives the work of each device and the communication from this sharding. `compiled` is the jitted
+    function. It is compiled at its first call, and the caller donates the arrays of the state to it. `inputs` maps
+    (batch, step, replica) to the values of the task; see `training_inputs`.
     """
 
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
