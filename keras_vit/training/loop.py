@@ -98,7 +98,7 @@ class Loop:
         while not last:
             count = self._next_count(progress.step, speed)
             if speed.calls:
-                stop.defer("the step that runs", speed.seconds_for(count) or 0.0)
+                stop.defer("the current step", speed.seconds_for(count) or 0.0)
             history = self._call(iterator, count, speed, watch)
             stop.defer()  # the new steps must be saved first
             progress.step += count
