@@ -94,9 +94,9 @@ def test_names_decide_which_value_is_meant():
         (
             "regression",
             of_values(TRUE, TRUE, NAMES, output="softmax"),
-            "Received: .* 'values', and a model .* 'softmax'",
+            "Received: .* 'values', and the output 'softmax'",
         ),
-        ("classification", of_values(TRUE, TRUE, NAMES), "'class' or 'classes' .* 'values', .* output is 'values'"),
+        ("classification", of_values(TRUE, TRUE, NAMES), "'class' or 'classes' .* 'values', and the output 'values'"),
         ("classification", of_values(TRUE, TRUE, NAMES, output="softmax"), "Received: .* 'values', .* 'softmax'"),
         ("classification", context(Data(), output="values"), "'made-up' with .* 'class', .* 'values'"),
         ("knn", of_values(TRUE, TRUE, NAMES), "of the kind 'class'. Received: 'made-up' with .* 'values'"),

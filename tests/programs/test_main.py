@@ -184,7 +184,7 @@ def test_accumulation_is_enabled_if_memory_is_short(tmp_path):
 def test_an_evaluator_that_fails_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(knn.Knn, "measure", None)
     output = worlds.train(tmp_path, expect=1, total_steps=2, evaluators="('knn',)")
-    assert "model saved, but evaluators failed: knn" in output
+    assert "the model is saved, but evaluators failed: knn" in output
     assert (tmp_path / "model.keras").exists()
     assert "TypeError" in worlds.metrics(tmp_path)[-1]["not_measured"]
 
