@@ -50,6 +50,8 @@ class Source:
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise images are arrays.
         keys: Entries of an item that identify its example.
         notes: Remarks about the data, for example about files that are not used.
+        shard_by: `"files"` if every worker reads different files, so that batches depend on the number of workers;
+            `"rows"` otherwise.
 
     Example:
     >>> source = open_source("digits", split="test")
@@ -62,6 +64,7 @@ class Source:
 
     keys: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    shard_by: str = "rows"
 
     def __init__(self, name: str, split: str, num_examples: int, names: Sequence[str], label_kind: str = "class"):
         """`names` are the names of the classes or values."""

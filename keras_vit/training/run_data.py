@@ -98,6 +98,7 @@ class Splits:
             "num_eval": self.eval.num_examples,
             "label_kind": self.train.label_kind,
             "channels": self.channels,
+            **({"workers": self.backend.num_workers} if self.train.shard_by == "files" else {}),
             **self.task.record(),
         }
 

@@ -212,3 +212,22 @@ def test_missing_files(tmp_path):
             data.open_source(f"webdataset:{location}")
     with pytest.raises(ValueError, match="must be local.*gs://bucket"):
         data.open_source("webdataset:gs://bucket/a.tar")
+
+
+@pytest.mark.parametrize(
+    ("names", "counted"),
+    [
+        (["a-0-of-2", "a-1-of-2"], None),
+        (["a-0-of-2.tar", "a-1-of-2.tar", "b-0-of-2.tar", "b-1-of-2.tar", "c.tar"], None),  # two series, one other file
+        (["a-0-of-2", "b-0-of-2", "c"], ("4", "2")),
+        (["a-00000-of-00010.parquet"], ("10", "1")),
+        (["1-of-2", "a-of-2", "a-1-of-x"], None),  # not numbered
+    ],
+)
+def test_numbered_files_must_be_complete(names, counted):
+    files = {"train": [f"/in-3-of-4/{name}" for name in names]}
+    if counted is None:
+        shards.check_complete("/in", files)
+        return
+    with pytest.raises(FileNotFoundError, match="'train' in /in .* Expected: {} files. Received: {}.".format(*counted)):
+        shards.check_complete("/in", files)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from keras_vit import recipe as recipes
 from keras_vit.data import writer
 from keras_vit.inference import sample_images
 from keras_vit.training import data_record, run_directory, run_fields
+from keras_vit.training.run_data import Splits
 from tests import programs, tiny
 
 DIGITS = data.open_source("digits", "test")
@@ -95,6 +97,26 @@ def test_other_labels_of_the_same_files_are_refused(tmp_path):
         run_fields.check(run, recipe_of(other), about, files=files)
     with pytest.raises(ValueError, match="data.source"):
         run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), about, files=files)
+
+
+@pytest.mark.parametrize("shard_by", ["rows", "files"])
+def test_only_with_own_files_do_workers_count(tmp_path, shard_by):
+    """With shard_by=files, another number of workers would train on other batches."""
+    for split in ("train", "test"):
+        writer.write_tfrecords(data.open_source("digits", f"{split}[:8]"), str(tmp_path / "data"), split, 1)
+    recipe = recipe_of(f"tfrecord:{tmp_path}/data#shard_by={shard_by}")
+    recipe.model.image_size, recipe.data.pp_train = 8, "decode(1)|resize(8)"
+    recipe.data.pp_eval = recipe.data.pp_train
+    splits = Splits(recipe, types.SimpleNamespace(num_workers=2, num_replicas=2))
+    run_directory.write_config(str(tmp_path), recipe, splits.describe())
+    (tmp_path / run_directory.MODEL).touch()
+    run_fields.check(str(tmp_path), recipe, splits.describe())
+    splits.backend.num_workers = 4
+    if shard_by == "rows":
+        run_fields.check(str(tmp_path), recipe, splits.describe())
+    else:
+        with pytest.raises(ValueError, match="data set.workers: 2 -> 4"):
+            run_fields.check(str(tmp_path), recipe, splits.describe())
 
 
 def test_another_recipe_is_not_called_other_data(run):

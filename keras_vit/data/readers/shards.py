@@ -5,11 +5,13 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 from keras_vit import _io
 from keras_vit.data.readers.walk import SPLITS
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)(?:\.\w+)?", re.DOTALL)
 _MAX_FILES = 100_000
 
 
@@ -37,14 +39,21 @@ def by_split(location: str, extension: str) -> dict[str, list[str]]:
     for path in sorted(dict.fromkeys(paths)):
         words = re.split(r"[\W_]+", os.path.relpath(path, root).lower())
         files.setdefault(next((SPLITS[word] for word in words if word in SPLITS), "all"), []).append(path)
-    for split, found in files.items():
-        counts = {int(match[1]) for path in found if (match := re.search(r"-\d+-of-(\d+)", os.path.basename(path)))}
-        if os.path.isdir(location) and counts and sum(counts) != len(found):
-            raise FileNotFoundError(
-                f"All files of the split {split!r} in {location} must exist. Expected: {sum(counts)} files. Received: "
-                f"{len(found)}."
-            )
+    if os.path.isdir(location):
+        check_complete(location, files)
     return files
+
+
+def check_complete(folder: str, files: Mapping[str, Sequence[str]]) -> None:
+    """Raise a FileNotFoundError if a split of a folder has names such as `train-00000-of-00010`, and one is missing."""
+    for split, paths in files.items():
+        numbered = [match for path in paths if (match := _NUMBERED.fullmatch(path))]
+        expected = sum(int(count) for _, count in {match.groups() for match in numbered})
+        if len(numbered) != expected:
+            raise FileNotFoundError(
+                f"All files of the split {split!r} in {folder} must exist. Expected: {expected} files. Received: "
+                f"{len(numbered)}."
+            )
 
 
 def expanded(location: str) -> list[str]:

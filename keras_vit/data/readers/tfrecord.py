@@ -14,13 +14,13 @@ from absl import logging
 from keras_vit import _checks, _io
 from keras_vit.data import masks
 from keras_vit.data.labels import MAX_CLASSES, value_names
-from keras_vit.data.readers import mask_folders
+from keras_vit.data.readers import mask_folders, shards
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, select, several_hot
 
 INFO_FILE = "dataset_info.json"
 MASK = "image/segmentation/class/encoded"  # the name in DeepLab's files
-_SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-(?P<count>\d{5})(\.tfrecords?)?")
+_SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-\d{5}(\.tfrecords?)?")
 _INFO_TYPES = {"class_names": list, "value_names": list, "num_classes": int, "label_kind": str}
 _INFO_TYPES |= {"records": dict, "written": dict}
 
@@ -154,18 +154,12 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
     paths = sorted(path for path in paths if not path.endswith((".json", ".tmp")) and not tf.io.gfile.isdir(path))
     if not paths:
         raise FileNotFoundError(f"No TFRecord file matches {location!r}.")
-    files, told = collections.defaultdict(list), {}
+    files = collections.defaultdict(list)
     for path in paths:
         match = _SHARD.fullmatch(os.path.basename(path))
         files[match["split"] if match else "all"].append(path)
-        if match:
-            told[match["split"]] = int(match["count"])
-    for split, count in told.items():
-        if tf.io.gfile.isdir(location) and len(files[split]) != count:
-            raise FileNotFoundError(
-                f"All files of the split {split!r} in {location} must exist. Expected: {count} files. "
-                f"Received: {len(files[split])}."
-            )
+    if folder == location:
+        shards.check_complete(location, files)
     info_path = f"{folder.rstrip('/')}/{INFO_FILE}" if folder else INFO_FILE
     return dict(files), read_info(info_path)
 
