@@ -1,7 +1,4 @@
-"""Run a functional model layer by layer, to inspect or change the outputs of its layers.
-
-This is the only module of the package that uses private attributes of Keras' models.
-"""
+"""Run a functional model layer by layer, to inspect or change the outputs of its layers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
