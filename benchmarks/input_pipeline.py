@@ -48,7 +48,9 @@ def main(argv: Sequence[str]) -> int:
             name = f"folder:{jpeg_files.make(folder, options.width, count)}#test_fraction=0"
         source = data.open_source(name, split=options.split or "train")
         if not isinstance(source, data.IndexedSource):
-            raise ValueError(f"--source must have its images in separate files. Received: {name!r}.")
+            raise ValueError(
+                f"--source must read its images in any order, as folder: and webdataset: do. Received: {name!r}."
+            )
         stages = make_stages(source, options.size, options.batch_size, options.augment)
         rates = measure(stages, threads, options.rounds, options.seconds)
         waiting = {}
