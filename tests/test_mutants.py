@@ -36,6 +36,7 @@ def test_a_test_that_fails_without_the_mistake_proves_nothing():
     assert named == list(within)
 
 
+@pytest.mark.slow
 def test_tests_that_fail_in_the_unchanged_copy_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(mutants, "copy_checkout", lambda directory: None)
     monkeypatch.setattr(mutants, "ROOT", tmp_path)

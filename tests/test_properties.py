@@ -162,6 +162,7 @@ literals = st.recursive(
 ).filter(lambda value: "inf" not in repr(value))  # no literal of Python
 
 
+@pytest.mark.slow
 @few
 @given(st.lists(literals, min_size=1, max_size=3), literals)
 def test_arguments_are_read_as_they_are_written(values, keyword):

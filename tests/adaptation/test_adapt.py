@@ -76,6 +76,7 @@ def test_the_statistics_of_a_linear_probe_follow_the_images():
     assert not model.get_layer("head_norm").trainable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "int8"])
 def test_a_merged_model_equals_the_adapted_model(mode, tmp_path):
     model, images = tiny.model(), np.random.default_rng(0).normal(size=(2, tiny.SIZE, tiny.SIZE, 3)).astype("float32")

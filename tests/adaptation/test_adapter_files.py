@@ -40,6 +40,7 @@ def layers_with_lora(model):
     return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
 
 
+@pytest.mark.slow
 def test_golden_adapter(tmp_path):
     golden = np.load(LORA / "io.npz")
     model, images = model_from_checkpoint(LORA / "base"), golden["image"]

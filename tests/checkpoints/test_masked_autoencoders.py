@@ -105,6 +105,7 @@ def test_an_encoder_without_its_decoder(tmp_path):
 DECODER = {"decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mae", "masked_patch"])
 @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
 def test_files_of_keras(kind, suffix, tmp_path):

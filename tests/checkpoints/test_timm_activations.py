@@ -50,6 +50,7 @@ def test_an_argument_comes_before_the_name(tmp_path):
     assert files.config_of(path).activation == "quick_gelu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["vit_base_patch16_siglip_4096", "my_own_vit", None])
 def test_unknown_names_are_refused_with_the_next_step(architecture, tmp_path, caplog):
     path = siglip_directory(tmp_path / "model", "timm_siglip_tanh", architecture=architecture)

@@ -353,6 +353,7 @@ def test_a_link_to_nowhere_is_an_image_that_cannot_be_read(tmp_path):
     assert data.open_source(f"folder:{tmp_path}", "all").num_examples == 35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "images"])
 def test_folders_that_nest_too_deeply(kind, tmp_path):
     pictures.folder(tmp_path)

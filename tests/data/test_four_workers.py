@@ -38,6 +38,7 @@ def order(source, worker, workers, start=0):
     return [list(zip(*(item[key].tolist() for key in keys), strict=True)) for item in items.as_numpy_iterator()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tfrecord by rows", "tfrecord by files", "parquet by files", "tar"])
 def test_four_workers(kind, tmp_path):
     source, half = open_source(kind, tmp_path), STEPS // 2

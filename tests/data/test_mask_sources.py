@@ -128,6 +128,7 @@ def test_folders_of_splits(tmp_path):
         data.open_source(spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pp", ["decode|resize_small(12)|random_crop(10)|flip_lr|value_range(-1, 1)"])
 def test_batches(tmp_path, pp):
     """A batch has the same content when training resumes and on several workers, and masks move with images."""
@@ -150,6 +151,7 @@ def test_batches(tmp_path, pp):
         data.train_batches(source, pp, 4, mixup=0.2)
 
 
+@pytest.mark.slow
 def test_bad_masks(tmp_path):
     """A run stops with the names of the files, or leaves the example out."""
     source = data.open_source(write(tmp_path), "all")
@@ -228,6 +230,7 @@ def check_examples(source, count=10):
     np.testing.assert_array_equal(10 * batch["mask"], batch["image"][..., 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["list.csv", "list.jsonl"])
 def test_lists(tmp_path, name):
     write(tmp_path)
@@ -301,6 +304,7 @@ def test_arrays(tmp_path):
         data.open_source(spec, "all")
 
 
+@pytest.mark.slow
 def test_audit(tmp_path):
     """Shares are of pixels, ignored ones are counted apart, and a mask that does not fit is listed."""
     source = data.open_source(write(tmp_path), "all")

@@ -1,11 +1,13 @@
 """Which patches are hidden, by hand."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_vit.data import masking_indices
 
 
+@pytest.mark.slow
 def test_shares_of_corrupted_patches():
     """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
     sources, corrupted = masking_indices.corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)

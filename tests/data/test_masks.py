@@ -50,6 +50,7 @@ def test_the_measure_detects_misalignment():
         assert agreement(COLORS[MASK], other) < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: op.name)
 def test_operations(op):
     masks = list(check(f"{default(op)}|resize(80)" if op.kind == parse.VALUE else default(op)))
@@ -57,6 +58,7 @@ def test_operations(op):
         assert all(np.array_equal(mask, MASK) for mask in masks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pp",
     [

@@ -33,6 +33,7 @@ def stored(source):
     return [int(tf.io.decode_png(example["image"])[0, 0, 0]) for example in source.examples()]
 
 
+@pytest.mark.slow
 def test_rows_splits_and_slices(tmp_path):
     write(tmp_path / "train-00000-of-00002.parquet", range(10), names=["cat", "dog", "eel"])
     write(tmp_path / "train-00001-of-00002.parquet", range(10, 15))

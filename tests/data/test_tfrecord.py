@@ -62,6 +62,7 @@ def test_splits_come_from_the_file_names(tmp_path):
     assert stored(one) == list(range(5, 12))
 
 
+@pytest.mark.slow
 def test_slices(tmp_path):
     write_numbered(tmp_path, [13, 7, 20])
     slices = {
@@ -76,6 +77,7 @@ def test_slices(tmp_path):
     assert values(source) == expected
 
 
+@pytest.mark.slow
 def test_labels_as_in_imagenet_begin_with_one(tmp_path):
     write_numbered(tmp_path, [6], label=lambda i: i % 3 + 1)
     source = data.open_source(f"tfrecord:{tmp_path}", label_offset=-1, class_names=["a", "b", "c"])
@@ -83,6 +85,7 @@ def test_labels_as_in_imagenet_begin_with_one(tmp_path):
     assert batch["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.slow
 def test_other_features_and_several_labels(tmp_path):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     records = [example(pictures.encode(image), labels, ("pixels", "tags")) for labels in ([0, 2], [], [1, 1])]

@@ -136,6 +136,7 @@ def record(image, **numbers):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
+@pytest.mark.slow
 def test_written_values_are_exact(listed, tmp_path):
     source = data.open_source(listed, "all", values=("age", "height"))
     writer.write_tfrecords(source, f"{tmp_path}/out", "train", 2)
@@ -151,6 +152,7 @@ def test_written_values_are_exact(listed, tmp_path):
         writer.write_tfrecords(data.open_source("digits", "test[:2]"), f"{tmp_path}/out", "test", 1)
 
 
+@pytest.mark.slow
 def test_a_record_without_a_finite_number_is_named(tmp_path):
     image = pictures.encode(np.zeros((4, 4, 3), np.uint8))
     write_records(tmp_path / "all.tfrecord", [record(image, age=1.0), record(image, age=math.inf)])
@@ -165,6 +167,7 @@ def test_a_record_without_a_finite_number_is_named(tmp_path):
         data.values_of(source)
 
 
+@pytest.mark.slow
 def test_features_of_tensorflow_datasets(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
     pytest.importorskip("importlib_resources")
@@ -238,6 +241,7 @@ def test_fingerprints_tell_changed_values(listed, tmp_path):
     assert "other images" in fingerprint.changes({"all": before}, {"all": after})[0]
 
 
+@pytest.mark.slow
 def test_check_data_describes_values(listed, capsys):
     source = data.open_source(listed, "all", values=("age", "height"))
     found = audit.describe_values(audit.audit(source), source.value_names)

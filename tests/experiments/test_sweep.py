@@ -189,6 +189,7 @@ class TestResume:
                 assert states(sweep(tmp_path, {RATE: [0.1]})) == {}
         assert set(states(sweep(tmp_path, {RATE: [0.1]})).values()) == {"finished"}
 
+    @pytest.mark.slow
     def test_two_processes_divide_the_runs(self, tmp_path):
         grid = {RATE: [0.1, 0.2, 0.3], SEED: [0, 1, 2]}
         sweeps = [forked.start(sweep, tmp_path, grid) for _ in range(2)]

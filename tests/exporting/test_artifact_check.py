@@ -58,6 +58,7 @@ def exchange_labels(path, signature):
     (path / "saved_model.pb").write_bytes(content.SerializeToString())
 
 
+@pytest.mark.slow
 def test_an_artifact_that_was_not_changed_has_no_problems(served, served_artifact):
     comparison, problems = check(served_artifact, served[0])
     assert problems == []

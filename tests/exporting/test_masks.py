@@ -119,6 +119,7 @@ def test_maps_and_numbers_per_patch_stay_as_they_are(tmp_path):
         np.testing.assert_allclose(artifact.predict(images), model(images), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_activation_of_a_mask_is_kept(tmp_path):
     """The larger of two enlarged probabilities is not always that of the larger logit."""
     model = tiny.model(head=models.LinearSegmenter(3), classifier_activation="softmax")

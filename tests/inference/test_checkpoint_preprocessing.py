@@ -145,6 +145,7 @@ OF_FOLDER = (
 )
 
 
+@pytest.mark.slow
 def test_a_folder_predicts_as_its_processor_prepares(folder, processed):
     predictor = open_predictor(folder)
     assert predictor.card.preprocess == OF_FOLDER and predictor.card.image_shape == (42, 42, 3)
@@ -157,6 +158,7 @@ def test_a_folder_predicts_as_its_processor_prepares(folder, processed):
     assert open_predictor(folder, image_size=56).card.preprocess.startswith("decode(precise=True)|resize_small(64, ")
 
 
+@pytest.mark.slow
 def test_a_model_knows_its_preprocessing(folder, tmp_path):
     model = keras_vit.model_from_checkpoint(folder, image_size=42)
     assert model.preprocess == OF_FOLDER

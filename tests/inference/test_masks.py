@@ -122,6 +122,7 @@ def test_kind_of_a_given_head(head, names, output):
     assert card.class_names == (names or (("0", "1", "2") if output == "mask" else ()))
 
 
+@pytest.mark.slow
 def test_masks_of_the_image(tmp_path):
     """A preprocessing that cuts the image is refused."""
     model = tiny.model(head=DenseHead(3))

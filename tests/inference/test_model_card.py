@@ -68,6 +68,7 @@ def test_a_changed_artifact_is_refused(copied):
         open_artifact(str(copied))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

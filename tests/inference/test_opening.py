@@ -26,6 +26,7 @@ def expected():
     return model, predictor.predict(predictor.preprocess(tiny.images().contents))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", selection.cases(["model.keras", "model.npz", "model.safetensors", "model_directory"], ["model.keras"])
 )
@@ -118,6 +119,7 @@ def test_a_run_with_other_names_keeps_those_of_its_data(tmp_path):
     assert "class_names" not in inference.open_predictor(tmp_path / "run").card.data
 
 
+@pytest.mark.slow
 def test_images_that_are_not_square(tmp_path):
     """A model of 16 x 24 pixels sees an image as Pillow reads it."""
     model = tiny.model(image_size=(16, 24))
@@ -166,6 +168,7 @@ def test_files_that_cannot_be_opened(tmp_path):
         inference.open_predictor(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", selection.cases(["softmax", "sigmoid"], ["softmax"]))
 def test_a_model_that_ends_in_probabilities(output, tmp_path):
     model = tiny.model(classifier_activation=output)
@@ -190,6 +193,7 @@ def sha256_of(path, **options):
     return inference.open_predictor(path, preprocess=PREPROCESS, **options).card.sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(["model.keras", "model.npz", "directory"], ["model.keras"]))
 def test_the_sha256_of_the_files_that_were_read(name, expected, tmp_path):
     path = tmp_path / name
@@ -249,6 +253,7 @@ def test_the_sha256_of_an_artifact():
     assert len({card.sha256 for card in cards}) == 3 and cards[2].sha256 == "2" * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_size", [False, True])
 def test_another_image_size(any_size, tmp_path):
     """The positions of the file, a grid of 2 by 2, are resized as its project does it."""
@@ -275,6 +280,7 @@ def test_another_image_size_of_a_model_without(served, expected, tmp_path):
         inference.open_predictor(tmp_path / "model.keras", preprocess=PREPROCESS, image_size=20)
 
 
+@pytest.mark.slow
 def test_preprocessing_to_another_size_names_the_remedy(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     pp = "decode|resize(32)|value_range(-1, 1)"

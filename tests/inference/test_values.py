@@ -24,6 +24,7 @@ def restored(model, images):
     return np.float64(model.predict(images, verbose=0)) * VALUES.deviation + VALUES.mean
 
 
+@pytest.mark.slow
 def test_a_file(tmp_path):
     model = network()
     model.save(tmp_path / "model.keras")
@@ -60,6 +61,7 @@ def run(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_a_run(run):
     predictor = inference.open_predictor(run)
     images = np.random.default_rng(0).uniform(-1, 1, (3, 8, 8, 1)).astype(np.float32)
@@ -67,6 +69,7 @@ def test_a_run(run):
     np.testing.assert_allclose(predictor.predict(images), restored(predictor.model, images), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_predict(run, tmp_path, capsys):
     predictor = inference.open_predictor(run)
     paths = [tmp_path / "a.png", tmp_path / "bad.png"]

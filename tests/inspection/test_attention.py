@@ -123,6 +123,7 @@ class Flipped(keras.layers.Layer):
         return self.flip(x)
 
 
+@pytest.mark.slow
 def test_augmentation_layers_do_nothing():
     inner, images = small.model(num_layers=1), small.images()
     inputs, tensor = keras.Input((*small.SIZE, 3)), keras.Input((*small.SIZE, 3))

@@ -60,6 +60,7 @@ def test_equals_attention_at_once(chunk_size):
     assert_close(values_and_gradients(chunk_size), values_and_gradients(None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [dict(compiled=True), dict(compiled=True, xla=True)], ids=["graph", "XLA"])
 def test_equals_attention_at_once_when_compiled(compiled):
     """In graphs also for shapes that are known at run time only."""

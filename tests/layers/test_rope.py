@@ -75,6 +75,7 @@ def coordinates(layer, training=True):
     return angles[[quarter - 1, 2 * quarter - 1]] / (2 * np.pi) * layer.base ** ((quarter - 1) / quarter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "low", "high", "same"),
     [

@@ -26,6 +26,7 @@ def gradients(model, images):
     return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(["token", "dropout", "remat", "any_size", "bit"], ["token"]))
 def test_a_second_step_does_not_retrace(name):
     model, traces = variants.shared(name), []
@@ -171,6 +172,7 @@ def test_images_of_the_size_of_the_table_get_its_positions():
     np.testing.assert_allclose(run(model, images), run(fixed, images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sincos2d_is_evaluated_at_any_size():
     model = variants.shared("any_size_sincos2d")
     fixed = VisionTransformer(**{**variants.SMALL, "position_embedding": "sincos2d", "image_size": (12, 20)})

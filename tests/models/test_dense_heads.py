@@ -25,6 +25,7 @@ def make(head, seed=0, **arguments):
     return tiny.randomize(keras_vit.VisionTransformer(**{**variants.SMALL, "head": head, **arguments}), seed)
 
 
+@pytest.mark.slow
 def test_linear_is_batch_norm_and_a_product_of_each_patch_after_the_final_norm():
     model = make(HEADS[1])
     images = variants.images(model)

@@ -52,6 +52,7 @@ def test_tokens_are_those_after_the_final_norm():
     np.testing.assert_allclose(model(images), norm(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
 def test_saved_loaded_and_copied(blocks, tmp_path):
     model = make(head=DenseHead(3, blocks), classifier_activation="softmax")
@@ -86,6 +87,7 @@ def test_counted_cost(blocks):
     assert counted.macs - headless.macs == 8 * 3 * width - config.num_tokens * 3 * config.hidden_size
 
 
+@pytest.mark.slow
 def test_checkpoints_of_other_heads_fill_the_encoder(tmp_path):
     """Files with a class head, and without one: the given head keeps its values."""
     for index, arguments in enumerate([{}, {"representation_size": 5}]):
@@ -123,6 +125,7 @@ def test_foreign_encoders(name):
     np.testing.assert_array_equal(kernel, expected)
 
 
+@pytest.mark.slow
 def test_files_of_a_given_head_fill_other_models(tmp_path):
     source, path = make(), tmp_path / "model.keras"
     source.save(path)

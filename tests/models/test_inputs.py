@@ -189,6 +189,7 @@ def outputs(network, images):
     return keras.ops.convert_to_numpy(keras.ops.cast(network(images), "float32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "normalization"),
     selection.cases(

@@ -282,6 +282,7 @@ def test_two_models_in_one_with_names_of_their_own():
     np.testing.assert_allclose(run(both, data), (run(first, data) + run(second, data)) / 2, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends have no unknown sizes")
 @pytest.mark.parametrize("name", selection.cases(["token", "no_positions", "bit"], ["token"]))
 def test_images_of_another_size_are_refused(name):

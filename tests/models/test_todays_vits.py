@@ -167,6 +167,7 @@ def check(name, any_size=False):
     assert_near(model(images), data["logits"] if "logits" in data else data["pooler_output"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_hidden_states(name):
     check(name)

@@ -60,6 +60,7 @@ KEPT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", selection.cases(KEPT, ("gap", "hybrid")))
 def test_activations_are_those_that_tensorflow_keeps(name):
     assert kept_by_tensorflow(small("gap" if name == "chunks" else name, **KEPT[name])) == counted(name)

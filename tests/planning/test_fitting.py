@@ -144,6 +144,7 @@ def fitted(photos, variant="ViT_S16", change=same):
     return fitting.fit(toy.module("folder").get_config(data=photos, model=variant), change)
 
 
+@pytest.mark.slow
 def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
     sizes = []
     for variant, cores in (("ViT_B16", 64), ("ViT_B16", 1), ("ViT_L16", 1)):
@@ -168,6 +169,7 @@ def test_a_gpu_whose_memory_is_not_known(monkeypatch):
         assert fitting.machine()[:2] == (2, expected)
 
 
+@pytest.mark.slow
 def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, photos):
     machine(memory=1e12, cores=64)
     whole = fitted(photos)
@@ -180,6 +182,7 @@ def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, ph
     assert fitted(photos, "ViT_B16").optim.accumulation_steps == 8
 
 
+@pytest.mark.slow
 def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
     machine(cores=1)
     monkeypatch.setattr(rules, "images_seen", lambda *_: 64_000)  # 2,000 steps
@@ -236,6 +239,7 @@ def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, c
     assert "images: 64 pixels, value_range(-1, 1) (given)" in caplog.messages
 
 
+@pytest.mark.slow
 def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The trained weights determine the rate, the batch its parts, and the images the steps."""
     of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731

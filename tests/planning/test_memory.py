@@ -136,6 +136,7 @@ def test_tpus_are_not_checked(machine):
     assert not warnings
 
 
+@pytest.mark.slow
 def test_frozen_weights_have_no_gradients_and_slots(machine):
     """A recipe with frozen weights was not checked at all."""
     weights, head = 21_669_514, 384 * 10 + 10

@@ -127,6 +127,7 @@ def save_best(directory, step, factor):
     checkpoints.write_manifest(str(best / f"ckpt-{step}"), step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 6])
 def test_parts_of_other_weights_are_refused(step, young, images, tmp_path, monkeypatch):
     """A run that goes on writes another best checkpoint."""
@@ -177,6 +178,7 @@ def test_parts_of_a_call_that_differs_are_refused(tmp_path, monkeypatch):
         begin()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "empty", "foreign", "exchanged", "without description"])
 def test_damaged_and_foreign_parts_are_computed_again(damage, run, images, expected, tmp_path, monkeypatch):
     output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
@@ -213,6 +215,7 @@ def test_parts_without_a_readable_image(bad, run, images, tmp_path):
     assert not (tmp_path / "a.npz.parts").exists()
 
 
+@pytest.mark.slow
 def test_a_failed_call_does_not_refuse_the_right_one(run, images, tmp_path, monkeypatch):
     output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
     with pytest.raises(FileNotFoundError, match="wrong"):

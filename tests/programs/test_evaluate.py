@@ -164,6 +164,7 @@ def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
         call("train.evaluate", f"--model={run}", fewer, "--split=test", *arguments)
 
 
+@pytest.mark.slow
 def test_names_decide_which_class_is_meant(run, digits, tmp_path, capsys):
     """A part of the classes in another order, with a class that the model does not have."""
     correct, labels = digits.logits.argmax(axis=-1) == digits.source.labels(), digits.source.labels()

@@ -58,6 +58,7 @@ def paths(value, prefix=()):
 FREE = {"metadata", "labels", "annotations", "nodeSelector", "limits", "requests", "matchLabels", "data", "selector"}
 
 
+@pytest.mark.slow
 def test_a_typing_error_is_found():
     """In the name of any field; those of labels, selectors and resources are free."""
     validator = pytest.importorskip("kubernetes_validate")

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 CODE = """
 import importlib.util, os, sys, warnings
@@ -32,6 +34,7 @@ os.abort()
 """
 
 
+@pytest.mark.slow
 def test_lines_of_others_go_to_the_log(tmp_path):
     command = [sys.executable, "-c", CODE, str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -43,6 +46,7 @@ def test_lines_of_others_go_to_the_log(tmp_path):
         assert text in log and (text.startswith("an own") or text not in done.stderr)
 
 
+@pytest.mark.slow
 def test_names_of_files_need_not_be_utf8():
     """JSON reads the escape as Python's name of the file."""
     code = CODE.partition("logging.set_verbosity")[0] + "print(os.fsdecode(b'\\xff.png'))"

@@ -52,6 +52,7 @@ def check_files(model, paths, folder):
     return expected
 
 
+@pytest.mark.slow
 def test_predict(model, images, tmp_path, capsys):
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", f"--output={tmp_path / 'masks'}")
     assert call("train.predict", *arguments, "--json", *images) == 0
@@ -67,6 +68,7 @@ def test_predict(model, images, tmp_path, capsys):
     assert table[0] == str(images[0]) and all(line.split()[0] in NAMES for line in table[1:])
 
 
+@pytest.mark.slow
 def test_flags_that_do_not_fit(model, images, tmp_path):
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}")
     for flag in ("--top_k=2", "--order=uncertain", f"--sort={tmp_path}/sorted"):
@@ -80,6 +82,7 @@ def test_flags_that_do_not_fit(model, images, tmp_path):
         call("train.predict", classes, "--preprocess=value_range(-1, 1)", f"--output={tmp_path}/masks", *images)
 
 
+@pytest.mark.slow
 def test_images_of_the_same_name(model, images, tmp_path):
     """Their masks are in the folders of the images; the table has the share of each class."""
     deep = images[0].parent / "deep"
@@ -94,6 +97,7 @@ def test_images_of_the_same_name(model, images, tmp_path):
     assert [sum(row[name] for name in NAMES) for row in rows] == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_client(model, images, tmp_path, capsys):
     predictor = open_predictor(model, preprocess=tiny.PREPROCESS)
     with servers.serving_model(servers.served_model.ServedModel("views", predictor)) as url:
@@ -122,6 +126,7 @@ def test_export_verify_and_features(model, images, tmp_path, capsys):
     check_files(model, images, tmp_path / "masks")
 
 
+@pytest.mark.slow
 def test_features_of_patches(model, images, tmp_path):
     file = tmp_path / "features.npz"
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", "--dense", *images)

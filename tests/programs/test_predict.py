@@ -137,6 +137,7 @@ def photos(digits, tmp_path):
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_a_table_that_a_second_call_continues(run, digits, photos, tmp_path, monkeypatch, capsys):
     logits = digits.logits[:3]
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -173,6 +174,7 @@ def test_uncertain_images_are_printed_first(run, photos, capsys):
     assert margins == sorted(margins) and len(margins) == 3 and "error" in bad
 
 
+@pytest.mark.slow
 def test_images_are_sorted_by_class(run, digits, photos, tmp_path, capsys):
     """Also those that a table has already, and not the copies themselves."""
     target, output = photos / "sorted", tmp_path / "table.jsonl"

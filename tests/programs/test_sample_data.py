@@ -44,6 +44,7 @@ def test_the_set_is_the_same_at_each_call(shapes, tmp_path):
         assert path.read_bytes() == (shapes / path.relative_to(tmp_path / "again")).read_bytes()
 
 
+@pytest.mark.slow
 def test_check_data_describes_masks(shapes, tmp_path, capsys):
     spec = f"folder:{shapes}/images#masks={shapes}/masks"
     sheet = tmp_path / "sheet.png"

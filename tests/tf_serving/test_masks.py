@@ -36,6 +36,7 @@ def own_masks(predictor, images):
     return predictor.card.at_image_sizes(predictor.predict(predictor.preprocess(contents)), contents)
 
 
+@pytest.mark.slow
 def test_client(predictor, images):
     first, last = own_masks(predictor, images)
     with servers.serving_model(ServedModel("views", predictor)) as url:

@@ -47,6 +47,7 @@ def expected(served_artifact, images):
     return served_artifact.run("serving_default", {"image_bytes": images})
 
 
+@pytest.mark.slow
 def test_client_gets_the_artifacts_predictions(running, images, expected):
     with client.Client(running, "pets") as asking:
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)

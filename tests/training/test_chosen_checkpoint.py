@@ -47,6 +47,7 @@ def run(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_the_last_step_is_the_final_model(run):
     """With the moving averages in the place of the weights, bit for bit."""
     final, last, of_step = load_run(run), load_run(run, checkpoint="last"), load_run(run, checkpoint=4)
@@ -91,6 +92,7 @@ def test_invalid_choices(run, tmp_path):
         load_run(directory, checkpoint="best")
 
 
+@pytest.mark.slow
 def test_a_classifier_of_the_best_checkpoint(run, tmp_path):
     final, best = inference.open_predictor(run), inference.open_predictor(run, checkpoint="best")
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)

@@ -30,6 +30,7 @@ def test_trajectory_of_two_replicas(way, on_devices):
     assert on_devices(2)[way] is None
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_moving_statistics(tmp_path):
     state, _, _ = probe.train(tf.distribute.get_strategy())
     store = CheckpointStore(tmp_path, keep=1)

@@ -60,6 +60,7 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
     assert lines(tmp_path) == lines(whole.directory)
 
 
+@pytest.mark.slow
 def test_how_often_something_is_reported_and_saved_changes_nothing(whole, tmp_path):
     """The fields that may change in a run, `record.HARMLESS`."""
     world = toy.World(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
@@ -96,6 +97,7 @@ def test_one_trace_whatever_the_number_of_steps(whole):
     assert whole.validation.evaluate.compiled.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
 def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
@@ -244,6 +246,7 @@ def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):
     assert [step for step, best in saved if best] == [2, 4, 10]
 
 
+@pytest.mark.slow
 def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     """With a rate of zero only the first evaluation, after step 4, is the best. A stop on the way changes nothing."""
     recipe = toy.recipe(total_steps=40, stop_after=2, log_every=5, optim={"learning_rate": 0.0})
@@ -271,6 +274,7 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
     assert longer.state.progress.step == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 10])
 def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, step):
     """It went on to its end before, for minutes. The metrics and the weights are those of an uninterrupted run."""

@@ -111,6 +111,7 @@ def test_the_table_names_project_and_paper():
         assert rows[model, name].endswith(f"  {source}")
 
 
+@pytest.mark.slow
 def test_another_padding_than_that_of_the_training_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path))
     arguments = dict(block_sizes=(1, 1), image_size=32, classes=21_843)
