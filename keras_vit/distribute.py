@@ -80,6 +80,15 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
 
 
+def worker_index(strategy: tf.distribute.Strategy) -> int:
+    """Return the number of this process. The first process is 0."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 0
+    resolver = strategy.cluster_resolver
+    after_chief = resolver.task_type == "worker" and "chief" in resolver.cluster_spec().as_dict()
+    return (resolver.task_id or 0) + after_chief
+
+
 def device(strategy: tf.distribute.Strategy) -> str:
     """Return the kind of a strategy's devices: `"cpu"`, `"gpu"` or `"tpu"`."""
     if isinstance(strategy, tf.distribute.TPUStrategy):

@@ -102,7 +102,7 @@ def _kill(plan: Sequence[Kill], directory: pathlib.Path, workers: dict[int, Any]
             time.sleep(0.002)
         time.sleep(kill.seconds)
         newest, victim = _newest(directory), workers[kill.worker]
-        if victim.poll() is not None:
+        if victim.poll() is not None or newest == STEPS["total_steps"]:
             return  # training is complete
         victim.kill()
         done.append(kill)

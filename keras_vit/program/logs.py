@@ -56,13 +56,13 @@ def begin() -> None:
     warnings.showwarning = _warn
 
 
-def log_to(directory: str) -> None:
-    """Append the log since the start of the process to `log.txt` in a directory."""
+def log_to(directory: str, worker: int = 0) -> None:
+    """Append the log since the start of the process to `log.txt` in a directory, or to `log-2.txt` for worker 2."""
     if _terminal is None:
         return
     _io.make_directory(directory)
     size = os.lseek(2, 0, os.SEEK_CUR)
-    with open(os.path.join(directory, LOG), "ab") as file:
+    with open(os.path.join(directory, f"log-{worker}.txt" if worker else LOG), "ab") as file:
         file.write(os.pread(2, size, 0))
         file.flush()
         os.dup2(file.fileno(), 2)

@@ -28,6 +28,7 @@ class Backend(Protocol):
     Attributes:
         num_replicas: Number of replicas that share a global batch.
         num_workers: Number of processes that train together.
+        worker: Number of this process, from 0.
         is_chief: Whether this process writes the shared files.
         device: `"cpu"`, `"gpu"` or `"tpu"`.
         weight_parts: Number of devices that share each large weight.
@@ -35,6 +36,7 @@ class Backend(Protocol):
 
     num_replicas: int
     num_workers: int
+    worker: int
     is_chief: bool
     device: str
     weight_parts: int = 1

@@ -66,8 +66,7 @@ def train(
             _storage.written(workdir, "--workdir", writes=backend.is_chief) as directory,
             _lock.locked(directory if backend.is_chief else None),
         ):
-            if backend.is_chief:
-                logs.log_to(directory)
+            logs.log_to(directory, backend.worker)
             return train_on(backend, recipe, directory, stop, change_recipe, profile, track, show)
 
 

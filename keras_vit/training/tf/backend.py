@@ -39,6 +39,7 @@ class TensorFlowBackend(Backend):
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
         self.num_workers = distribute.num_workers(strategy)
+        self.worker = distribute.worker_index(strategy)
         self.is_chief = distribute.is_chief(strategy)
         self.device = distribute.device(strategy)
 
