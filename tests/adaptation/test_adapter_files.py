@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
+from keras_vit.adaptation import adapter_config
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
 from keras_vit.training import run_directory
 from tests import tiny
@@ -143,6 +144,45 @@ def test_some_of_query_key_and_value_in_one_matrix(layers, tmp_path):
     other = tiny.model()
     keras_vit.load_adapter(other, folder)
     np.testing.assert_allclose(np.asarray(other(images)), np.asarray(model(images)), **TOLERANCE)
+
+
+def test_a_written_configuration():
+    """peft reads the most frequent rank and alpha of the modules, and a list of the others."""
+    scales = {"a.query": (8, 16), "b.query": (4, 16), "c.query": (8, 16), "c.value": (8, 8)}
+    found = adapter_config.document(scales, ["classifier"], "hf:google/vit@v1")
+    assert found == {
+        **{"peft_type": "LORA", "bias": "none", "inference_mode": True, "r": 8, "lora_alpha": 16},
+        **{"rank_pattern": {"b.query": 4}, "alpha_pattern": {"c.value": 8}},
+        **{"target_modules": list(scales), "modules_to_save": ["classifier"]},
+        **{"base_model_name_or_path": "google/vit", "revision": "v1"},
+    }
+    bases = {None: (None, None), "hf:a/b": ("a/b", None), "models/mine@home.npz": ("models/mine@home.npz", None)}
+    for base, expected in bases.items():
+        found = adapter_config.document(scales, [], base)
+        assert (found["base_model_name_or_path"], found["revision"]) == expected
+        assert found["modules_to_save"] is None
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("r", [1, 2**31 - 1], [0, -1, 2**31, True, 1.0]),
+        ("lora_alpha", [0, 1.5, -1], [float("inf"), True, "1"]),
+        ("rank_pattern", [{"a": 1}], [{"a": 0}, {"(": 1}, {"a" * 2001: 1}]),
+        ("layers_to_transform", [1, [0, 1]], ["1", [0.5], [True]]),
+        ("init_lora_weights", [True, False, "gaussian"], ["pissa"]),
+    ],
+)
+def test_fields_have_values_within_their_bounds(field, good, bad, tmp_path):
+    def read(value):
+        (tmp_path / CONFIG).write_text(json.dumps({"peft_type": "LORA", field: value}))
+        return adapter_config.AdapterConfig(str(tmp_path))
+
+    for value in good:
+        read(value)
+    for value in bad:
+        with pytest.raises(CheckpointError, match=f"{field} must be .* Received: {field}="):
+            read(value)
 
 
 REFUSED_FIELDS = {

@@ -153,16 +153,11 @@ def test_a_matrix_has_twenty_classes_at_most_and_a_list_twelve():
 
 def test_cells_of_the_matrix_are_marked():
     matrix = re.search(r"<tbody>(.*?)</tbody>", render(), re.DOTALL)[1]
-    assert re.findall(r'<td class="(\w+)"', matrix) == [
-        "hit",
-        "miss",
-        "none",
-        "miss",
-        "hit",
-        "none",
-        "none",
-        "none",
-        "hit",
+    marks = re.findall(r'<td class="(\w+)"', matrix)
+    assert [marks[:3], marks[3:6], marks[6:]] == [
+        ["hit", "miss", "none"],
+        ["miss", "hit", "none"],
+        ["none", "none", "hit"],
     ]
     # Mistakes are tinted relative to the largest share of mistakes, which is one half of the dogs.
     tints = re.findall(r"--tint:([\d.]+)", matrix)
@@ -215,6 +210,9 @@ def test_headlines_of_a_model():
     assert report._tiles(None, "", model, ("cat", "dog")) == tiles
     model.input_shape = (None, None, None, 3)
     assert report._tiles(None, "", model, ())[-1] == ("any × any", "pixels per image")
+    (no_layers,), (no_attention,) = report._notes(None, False, True), report._notes(model, False, True)
+    assert "exported model" in no_layers and "no attention" in no_attention
+    assert "no head" in report._notes(model, True, False)[0] and report._notes(model, True, True) == []
     measured = {"accuracy": 0.9, "accuracy_low": 0.85, "accuracy_high": 0.95, "largest_class": 0.5, "examples": 1_000}
     result = evaluators.EVALUATORS["classification"]().describe(evaluators.Result(measured))
     assert report._tiles(result, "test", None, ()) == [

@@ -126,10 +126,8 @@ def test_filters_are_scaled_by_their_largest_value_around_gray():
 
 
 def test_reconstructions_are_beside_their_images():
-    images = {"image": np.arange(4), "visible": 100 + np.arange(4)}
-    images = {
-        name: np.zeros((4, 2, 2, 3), np.uint8) + x[:, None, None, None].astype(np.uint8) for name, x in images.items()
-    }
+    gray = np.ones((4, 2, 2, 3), np.uint8) * np.arange(4, dtype=np.uint8)[:, None, None, None]
+    images = {"image": gray, "visible": 100 + gray}
     panels = plots.reconstructions(images).axes
     values = [int(axes.images[0].get_array()[0, 0, 0]) if axes.images else None for axes in panels]
     assert values == [0, 100, 1, 101, 2, 102, 3, 103, None, None, None, None]
