@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints import CheckpointError, LoadReport, architecture, match, position_grid, rules
+from keras_vit.checkpoints import CheckpointError, LoadReport, architecture, match, position_grid, report, rules
 from keras_vit.checkpoints.families import _torch
 
 RULES = [
@@ -101,12 +101,12 @@ def test_attention_heads_of_published_widths(width, heads):
 
 
 def test_a_report_lists_three_names():
-    report = LoadReport("google", loaded=["a"] * 5, dropped=["a", "b", "c"], notes=["one", "two", "three", "four"])
-    assert str(report).splitlines() == [
+    found = LoadReport("google", loaded=["a"] * 5, dropped=["a", "b", "c"], notes=["one", "two", "three", "four"])
+    assert str(found).splitlines() == [
         "LoadReport: 5 variables loaded from a google checkpoint",
         *("  reset:    none", "  left out: a, b, c", "  problems: none", "  notes:    one; two; three; 1 more"),
     ]
-    assert not report.problems()
+    assert not found.problems()
     for problem, value in {
         "missing": ["a"],
         "unexpected": ["a"],
@@ -115,3 +115,16 @@ def test_a_report_lists_three_names():
     }.items():
         found = LoadReport("google", **{problem: value})
         assert found.problems() and f"  problems: 1 {problem}" in str(found)
+
+
+def test_a_long_message_is_cut():
+    """Forty names of each list are shown, and the first ten have the nearest name of the other list."""
+    names = [f"block{number}/kernel" for number in range(41)]
+    found = LoadReport("google", missing=names, unexpected=[f"{name}s" for name in names[:40]])
+    lines = report.explain(found, types.SimpleNamespace(path="x.npz", arguments={}), {}).splitlines()
+    assert lines[0] == "x.npz (google) does not fit the model."
+    assert lines[1] == "41 variables of the model are not in the file:"
+    assert lines[2] == "- block0/kernel; nearest on the other side: block0/kernels"
+    assert lines[42] == "40 tensors of the file have no place in the model:"
+    assert sum("; nearest on the other side: " in line for line in lines) == 10 + 10
+    assert lines[-1] == "Pass strict=False to load the matching tensors and get this report." and len(lines) == 84

@@ -300,8 +300,8 @@ class TestNames:
         lines = [{"step": step, "eval_mae": value} for step, value in ((600, 2.0), (1_200, 1.5), (1_800, 1.75))]
         quantities = plots.CLASSIFICATION[0], Metric("mae", larger_is_better=False)
         images, names = np.zeros((20, 8, 8, 3)), [f"image {number}" for number in range(20)]
-        for right in ([False] + [True] * 19, [True] * 20, None):
-            plots.draw_report("x.png", lines, images, names, right, quantities)
+        for count, right in ((20, [False] + [True] * 19), (1, [True]), (1, None)):
+            plots.draw_report("x.png", lines, images[:count], names, right, quantities)
         headings = [figure.subfigs[2].get_suptitle() for figure in drawn]
         assert headings == ["Evaluation images, mistakes first", "Evaluation images", "Evaluation images"]
         titles = [axes.title for axes in drawn[0].axes[2:]]

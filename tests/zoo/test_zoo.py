@@ -297,6 +297,12 @@ def test_size_and_time_of_a_download_are_bounded(monkeypatch):
         zoo.resolve(*reversed(NAMES))
 
 
+def test_a_download_may_have_the_largest_size(monkeypatch):
+    serve(monkeypatch, Response(WHOLE))
+    monkeypatch.setattr(cache, "_MAX_BYTES", len(WHOLE))
+    assert pathlib.Path(zoo.resolve(*reversed(NAMES))).read_bytes() == WHOLE
+
+
 def test_a_download_that_drips_ends(tmp_path, monkeypatch):
     """`read` waited for whole blocks, and the time limit of a socket begins anew with each byte."""
 
