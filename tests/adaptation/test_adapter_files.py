@@ -163,6 +163,12 @@ def test_a_written_configuration():
         assert found["modules_to_save"] is None
 
 
+def adapter_fields(folder, **fields):
+    """The configuration with these fields, without any weights."""
+    (folder / CONFIG).write_text(json.dumps({"peft_type": "LORA", **fields}))
+    return adapter_config.AdapterConfig(str(folder))
+
+
 @pytest.mark.parametrize(
     ("field", "good", "bad"),
     [
@@ -174,15 +180,72 @@ def test_a_written_configuration():
     ],
 )
 def test_fields_have_values_within_their_bounds(field, good, bad, tmp_path):
-    def read(value):
-        (tmp_path / CONFIG).write_text(json.dumps({"peft_type": "LORA", field: value}))
-        return adapter_config.AdapterConfig(str(tmp_path))
-
     for value in good:
-        read(value)
+        adapter_fields(tmp_path, **{field: value})
     for value in bad:
         with pytest.raises(CheckpointError, match=f"{field} must be .* Received: {field}="):
-            read(value)
+            adapter_fields(tmp_path, **{field: value})
+
+
+QUERIES = (
+    "query",
+    "layer.0.attn.query",
+    "layer.1.attn.query",
+    "layer.10.attn.query",
+    "blocks.1.query",
+    "layer.1.xquery",
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "targets"),
+    [
+        ({"target_modules": ["query"]}, QUERIES[:5]),
+        ({"target_modules": ["attn.query", "xquery"]}, (*QUERIES[1:4], QUERIES[5])),
+        ({"target_modules": "query"}, QUERIES[:1]),  # a pattern of the whole name
+        ({"target_modules": r".*\.\d\.attn\.query", "layers_to_transform": [1]}, QUERIES[1:3]),
+        ({"target_modules": ["query"], "layers_to_transform": 1}, (QUERIES[2], QUERIES[4])),
+        ({"target_modules": ["query"], "layers_to_transform": [0, 1], "layers_pattern": "layer"}, QUERIES[1:3]),
+        (
+            {"target_modules": ["query"], "layers_to_transform": [1], "layers_pattern": ["layers", "blocks"]},
+            QUERIES[4:5],
+        ),
+        ({"target_modules": ["query"], "exclude_modules": ["attn.query"]}, (QUERIES[0], QUERIES[4])),
+        ({"target_modules": ["query"], "exclude_modules": "layer.*"}, (QUERIES[0], QUERIES[4])),
+        ({"target_modules": ["query"], "modules_to_save": ["layer"]}, (QUERIES[0], QUERIES[4])),
+    ],
+)
+def test_modules_that_a_configuration_names(fields, targets, tmp_path):
+    """As peft's `check_target_module_exists`: lists name the ends of modules, and a text is a pattern of the whole."""
+    config = adapter_fields(tmp_path, **fields)
+    assert tuple(module for module in QUERIES if config.is_target(module)) == targets
+
+
+def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
+    config = adapter_fields(
+        tmp_path,
+        **{"modules_to_save": ["classifier"], "r": 4, "lora_alpha": 12},
+        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {r"layer\.\d\.key": 5}},
+    )
+    saved = {
+        "classifier": True,
+        "a.classifier": True,
+        "classifier.dense": True,
+        "classifiers": False,
+        "aclassifier": False,
+    }
+    assert {module: config.is_saved(module) for module in saved} == saved
+    expected = {
+        "a.query": (9, 12),
+        "aquery": (4, 12),
+        "a.query.b": (4, 12),
+        "a.layer.1.key": (2, 5),
+        "layer.3.key": (4, 5),
+    }
+    assert {module: config.rank_and_alpha(module) for module in expected} == expected
+    config = adapter_fields(tmp_path, use_rslora=True, r=9, lora_alpha=2)  # the scale is alpha / sqrt(rank)
+    assert config.rank_and_alpha("query") == (9, 6.0)
+    assert adapter_fields(tmp_path).rank_and_alpha("query") == (8, 8)  # the defaults of peft
 
 
 REFUSED_FIELDS = {
