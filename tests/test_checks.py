@@ -68,7 +68,7 @@ def test_a_choice_has_the_type_of_its_value():
     for value, choices in ((1, (True, False)), (True, (1, 2)), ("1", (1, 2))):
         with pytest.raises(ValueError, match=f"`x` must be one of .*Received: x={value!r}"):
             _checks.choice("x", value, choices)
-    with pytest.raises(ValueError, match="Received: x='adaw'. Did you mean 'adamw'?"):
+    with pytest.raises(ValueError, match=r"Received: x='adaw'\. Did you mean 'adamw'\?"):
         _checks.choice("x", "adaw", ("sgd", "adamw"))
 
 

@@ -55,7 +55,8 @@ def test_sizes_that_a_file_may_state():
 def test_square_numbers():
     found = [count for count in range(-1, 18) if position_grid.is_square(count)]
     assert found == [1, 4, 9, 16]
-    assert position_grid.is_square(10**30) and not position_grid.is_square(10**30 + 1)  # beyond floating point
+    large = (10**17 + 1) ** 2  # whose root is not a floating-point number
+    assert position_grid.is_square(large) and not position_grid.is_square(large + 1)
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,9 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
 
 
 def test_the_first_of_equally_near_neighbors_count():
-    same = np.ones((50, 2)), np.repeat([1, 0], [3, 47])
-    assert knn.Knn(neighbors=(3,)).evaluate(same, (np.ones((1, 2)), np.array([1])), 2) == {"k3": 1.0}
+    same = np.ones((50, 2)), np.repeat([1, 0], [1, 49])  # only the first is of class 1
+    found = knn.Knn(neighbors=(1, 3)).evaluate(same, (np.ones((1, 2)), np.array([1])), 2)
+    assert found == {"k1": 1.0, "k3": 0.0}
 
 
 def test_knn_rejects_impossible_arguments():

@@ -152,13 +152,15 @@ def test_mirrors(tmp_path, monkeypatch):
 
 
 def test_names_that_are_nearly_right():
-    with pytest.raises(ValueError, match="ViT-B/16 has no published weights named 'imagenet'. Did you mean 'augreg'?"):
+    with pytest.raises(
+        ValueError, match=r"ViT-B/16 has no published weights named 'imagenet'\. Did you mean 'augreg'\?"
+    ):
         zoo.resolve("imagenet", "ViT-B/16")  # the most accurate of its classifiers
     with pytest.raises(ValueError, match="ViT-S/14 has no published weights named 'imagenet'. Published: dinov2, "):
         zoo.resolve("imagenet", "ViT-S/14")  # which has none
     with pytest.raises(ValueError, match="ViT-g/14 has no .*Published: none. Or pass the path"):
         zoo.resolve("augreg", "ViT-g/14")
-    with pytest.raises(ValueError, match="ViT_B16 has no published weights named 'agreg'. Did you mean 'augreg'?"):
+    with pytest.raises(ValueError, match=r"ViT_B16 has no published weights named 'agreg'\. Did you mean 'augreg'\?"):
         zoo.resolve("ViT_B16:agreg")
     with pytest.raises(FileNotFoundError, match="add the model: 'ViT_L16:augreg'"):
         zoo.resolve("augreg")
