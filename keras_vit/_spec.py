@@ -112,9 +112,9 @@ def _without_types(signature: inspect.Signature) -> str:
 
 
 def _error_at(node: Node, source: str, kind: str, problem: str, hint: str) -> ValueError:
-    before = len(source.encode()[: node.col_offset].decode())  # `ast` counts bytes
-    width = (node.end_col_offset or 0) - node.col_offset
-    return ValueError(_point(source, before, width, kind, problem, hint))
+    offsets = node.col_offset, node.end_col_offset or node.col_offset
+    start, end = (len(source.encode()[:offset].decode()) for offset in offsets)  # `ast` counts bytes
+    return ValueError(_point(source, start, end - start, kind, problem, hint))
 
 
 def _point(source: str, column: int, width: int, kind: str, problem: str, hint: str) -> str:

@@ -25,6 +25,9 @@ def test_the_constructor_builds_its_variant_with_the_documented_arguments():
 def test_the_docstring_lists_the_published_weights_with_their_accuracy():
     text = inspect.getdoc(keras_vit.ViT_B16)
     assert "'augreg'`: trained on ImageNet-21k, then ImageNet, 384 pixels, 85.49%" in text
+    assert "'sam'`: trained on ImageNet, 224 pixels\n" in text
+    assert "'dinov2'`: trained on LVD-142M, without a head, 518 pixels\n" in inspect.getdoc(keras_vit.ViT_S14)
+    assert re.search(r"Published weights:\s+None\.", inspect.getdoc(keras_vit.ViT_g14))
     for name in inspect.signature(keras_vit.ViT_B16).parameters:
         assert f"\n    {name}: " in text, name
     (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(keras_vit.ViT_Ti16), re.DOTALL)
@@ -82,6 +85,30 @@ def test_the_signature_has_no_defaults_for_arguments_from_the_weights(build, nam
 def test_the_classes_are_those_of_the_weights(without_values):
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k").output_shape == (None, 21843)
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k", classes=3).output_shape == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "given", "expected"),
+    [
+        ("BiT-R50x1", "bit-m", {}, {"classes": 21_843, "pool_padding": "zeros", "image_size": 224}),
+        (
+            *("BiT-R50x1", "bit-m", {"classes": 2, "pool_padding": "edge", "image_size": 96}),
+            {"classes": 2, "pool_padding": "edge", "image_size": 96},
+        ),
+        (
+            *("ViT-B/16", "siglip", {}),
+            {"pooling": "map", "class_token": False, "include_top": False, "image_size": 224},
+        ),
+        (
+            *("ViT-B/16", "siglip", {"classes": 3, "pooling": "gap"}),
+            {"pooling": "gap", "class_token": False, "include_top": True, "image_size": 224, "classes": 3},
+        ),
+        ("ViT-B/16", "siglip", {"head": print}, {"class_token": False, "image_size": 224, "head": print}),
+    ],
+)
+def test_arguments_of_the_caller_precede_those_of_the_weights(model, weights, given, expected):
+    """Weights without a head have one if the caller names the classes. A given head replaces the pooling."""
+    assert keras_vit.applications._with_published(keras_vit.zoo.find(model, weights), given) == expected
 
 
 def test_unknown_weights_and_arguments_are_errors():

@@ -35,6 +35,8 @@ def test_arguments_of_the_caller():
         ("scale({[]: 1})", "{[]: 1}", ["not a literal"]),
         ("scale(1, **{'a': 1})", "**{'a': 1}", ["Usage"]),
         ("scal(1)", "scal", ["unknown filter 'scal'", "'scale'"]),
+        ("scale('ä')|scale('ö', factr='üß')", "factr='üß'", ["'factr'"]),
+        ("scale(1)|1", "1", ["not a name", "Expected: name or name(arguments)"]),
     ],
 )
 def test_errors_point_at_the_place(text, marked, words):
@@ -44,8 +46,17 @@ def test_errors_point_at_the_place(text, marked, words):
     heading, shown, carets, *_ = str(error.value).splitlines()
     assert "filter" in heading and shown[2:] == text
     assert shown[carets.index("^") :].startswith(marked)
+    assert carets.count("^") == len(marked)
     for word in words:
         assert word in str(error.value)
+
+
+def test_errors_of_the_syntax_point_at_the_place():
+    with pytest.raises(ValueError) as error:
+        _spec.parse("scale('ä',, 2)", "filter")
+    _, shown, carets, hint = str(error.value).splitlines()
+    assert shown[carets.index("^") :] == ", 2)" and carets.count("^") == 1
+    assert hint == "Expected: name|name(arguments)|name."
 
 
 @pytest.mark.parametrize("text", ["1", "a.b", "a(1)|2", "a(", "(" * 5_000, "-" * 100_000 + "1", None])

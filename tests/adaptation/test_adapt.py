@@ -24,6 +24,7 @@ CHOICES = {
     "all": lambda model: found(model, "/"),
     "head": lambda model: HEAD,
     "last(1)": lambda model: found(model, "encoderblock_1/", "encoder_norm/", "head/"),
+    "last(2)": lambda model: found(model, "encoderblock_", "encoder_norm/", "head/"),
     "bias": lambda model: found(model, "/bias") | HEAD,
     "lora": lambda model: found(model, "query/lora_kernel", "value/lora_kernel") | HEAD,
     "lora(rank=2, alpha=5, layers='Dense_0|/out')": lambda model: found(model, "lora_kernel_a", "lora_kernel_b") | HEAD,
@@ -64,6 +65,14 @@ def test_fit_changes_the_chosen_weights_and_statistics():
 
 def _value(model, path):
     return next(keras.ops.convert_to_numpy(weight) for weight in model.weights if weight.path == path)
+
+
+def test_compiled_functions_of_the_other_weights_are_dropped():
+    model = tiny.model(num_layers=1)
+    for change in (lambda: keras_vit.adapt(model, "lora"), lambda: keras_vit.merge_adapter(model)):
+        model.train_function = model.test_function = model.predict_function = print
+        change()
+        assert model.train_function is model.test_function is model.predict_function is None
 
 
 def test_the_statistics_of_a_linear_probe_follow_the_images():

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
+from keras_vit.adaptation import adapter_config
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
 from keras_vit.training import run_directory
 from tests import tiny
@@ -144,6 +145,108 @@ def test_some_of_query_key_and_value_in_one_matrix(layers, tmp_path):
     other = tiny.model()
     keras_vit.load_adapter(other, folder)
     np.testing.assert_allclose(np.asarray(other(images)), np.asarray(model(images)), **TOLERANCE)
+
+
+def test_a_written_configuration():
+    """peft reads the most frequent rank and alpha of the modules, and a list of the others."""
+    scales = {"a.query": (8, 16), "b.query": (4, 16), "c.query": (8, 16), "c.value": (8, 8)}
+    found = adapter_config.document(scales, ["classifier"], "hf:google/vit@v1")
+    assert found == {
+        **{"peft_type": "LORA", "bias": "none", "inference_mode": True, "r": 8, "lora_alpha": 16},
+        **{"rank_pattern": {"b.query": 4}, "alpha_pattern": {"c.value": 8}},
+        **{"target_modules": list(scales), "modules_to_save": ["classifier"]},
+        **{"base_model_name_or_path": "google/vit", "revision": "v1"},
+    }
+    bases = {None: (None, None), "hf:a/b": ("a/b", None), "models/mine@home.npz": ("models/mine@home.npz", None)}
+    for base, expected in bases.items():
+        found = adapter_config.document(scales, [], base)
+        assert (found["base_model_name_or_path"], found["revision"]) == expected
+        assert found["modules_to_save"] is None
+
+
+def adapter_fields(folder, **fields):
+    """The configuration with these fields, without any weights."""
+    (folder / CONFIG).write_text(json.dumps({"peft_type": "LORA", **fields}))
+    return adapter_config.AdapterConfig(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("r", [1, 2**31 - 1], [0, -1, 2**31, True, 1.0]),
+        ("lora_alpha", [0, 1.5, -1], [float("inf"), True, "1"]),
+        ("rank_pattern", [{"a": 1}], [{"a": 0}, {"(": 1}, {"a" * 2001: 1}]),
+        ("layers_to_transform", [1, [0, 1]], ["1", [0.5], [True]]),
+        ("init_lora_weights", [True, False, "gaussian"], ["pissa"]),
+    ],
+)
+def test_fields_have_values_within_their_bounds(field, good, bad, tmp_path):
+    for value in good:
+        adapter_fields(tmp_path, **{field: value})
+    for value in bad:
+        with pytest.raises(CheckpointError, match=f"{field} must be .* Received: {field}="):
+            adapter_fields(tmp_path, **{field: value})
+
+
+QUERIES = (
+    "query",
+    "layer.0.attn.query",
+    "layer.1.attn.query",
+    "layer.10.attn.query",
+    "blocks.1.query",
+    "layer.1.xquery",
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "targets"),
+    [
+        ({"target_modules": ["query"]}, QUERIES[:5]),
+        ({"target_modules": ["attn.query", "xquery"]}, (*QUERIES[1:4], QUERIES[5])),
+        ({"target_modules": "query"}, QUERIES[:1]),  # a pattern of the whole name
+        ({"target_modules": r".*\.\d\.attn\.query", "layers_to_transform": [1]}, QUERIES[1:3]),
+        ({"target_modules": ["query"], "layers_to_transform": 1}, (QUERIES[2], QUERIES[4])),
+        ({"target_modules": ["query"], "layers_to_transform": [0, 1], "layers_pattern": "layer"}, QUERIES[1:3]),
+        (
+            {"target_modules": ["query"], "layers_to_transform": [1], "layers_pattern": ["layers", "blocks"]},
+            QUERIES[4:5],
+        ),
+        ({"target_modules": ["query"], "exclude_modules": ["attn.query"]}, (QUERIES[0], QUERIES[4])),
+        ({"target_modules": ["query"], "exclude_modules": "layer.*"}, (QUERIES[0], QUERIES[4])),
+        ({"target_modules": ["query"], "modules_to_save": ["layer"]}, (QUERIES[0], QUERIES[4])),
+    ],
+)
+def test_modules_that_a_configuration_names(fields, targets, tmp_path):
+    """As peft's `check_target_module_exists`: lists name the ends of modules, and a text is a pattern of the whole."""
+    config = adapter_fields(tmp_path, **fields)
+    assert tuple(module for module in QUERIES if config.is_target(module)) == targets
+
+
+def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
+    config = adapter_fields(
+        tmp_path,
+        **{"modules_to_save": ["classifier"], "r": 4, "lora_alpha": 12},
+        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {r"layer\.\d\.key": 5}},
+    )
+    saved = {
+        "classifier": True,
+        "a.classifier": True,
+        "classifier.dense": True,
+        "classifiers": False,
+        "aclassifier": False,
+    }
+    assert {module: config.is_saved(module) for module in saved} == saved
+    expected = {
+        "a.query": (9, 12),
+        "aquery": (4, 12),
+        "a.query.b": (4, 12),
+        "a.layer.1.key": (2, 5),
+        "layer.3.key": (4, 5),
+    }
+    assert {module: config.rank_and_alpha(module) for module in expected} == expected
+    config = adapter_fields(tmp_path, use_rslora=True, r=9, lora_alpha=2)  # the scale is alpha / sqrt(rank)
+    assert config.rank_and_alpha("query") == (9, 6.0)
+    assert adapter_fields(tmp_path).rank_and_alpha("query") == (8, 8)  # the defaults of peft
 
 
 REFUSED_FIELDS = {

@@ -1,9 +1,12 @@
 """Names of tensors and weights, and the content of tensors, with expected values by hand."""
 
+import types
+
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints import match, rules
+from keras_vit.checkpoints import CheckpointError, LoadReport, architecture, match, position_grid, report, rules
+from keras_vit.checkpoints.families import _torch
 
 RULES = [
     rules.rule("block{stage+1}/unit{unit+1:02d}/w", "stage{stage}/unit{unit}/w"),
@@ -40,3 +43,89 @@ def test_other_numbers_are_not_names_of_the_project(name):
 )
 def test_numbers_that_a_weight_may_have(values, finite):
     assert match._is_finite(values) == finite
+
+
+def test_sizes_that_a_file_may_state():
+    good = {5: (5, 5), (2, 3): (2, 3), 2**31: (2**31, 2**31)}
+    assert {value: position_grid.stated_size(value) for value in good} == good
+    for value in (0, -1, True, 5.0, "5", None, [5], [1, 2, 3], [1, 0], 2**31 + 1):
+        assert position_grid.stated_size(value) is None
+
+
+def test_square_numbers():
+    found = [count for count in range(-1, 18) if position_grid.is_square(count)]
+    assert found == [1, 4, 9, 16]
+    large = (10**17 + 1) ** 2  # whose root is not a floating-point number
+    assert position_grid.is_square(large) and not position_grid.is_square(large + 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "grids", "known"),
+    [
+        (17, [(4, 4)], True),
+        (16, [(4, 4)], False),
+        (18, [(4, 4)], None),
+        (15, [(4, 4)], None),
+        (17, [], None),
+        (7, [(3, 4), (2, 3), (7, 1)], True),  # the first grid that fits decides
+        (7, [(3, 4), (7, 1), (2, 3)], False),
+    ],
+)
+def test_a_table_has_an_entry_for_the_class_token_or_not(count, grids, known):
+    assert position_grid.has_slots(count, 1, grids) is known
+
+
+def test_blocks_are_numbered_without_gaps():
+    assert architecture._count(set(range(1024)), 0, "block", "x") == 1024
+    assert architecture._count({1, 2, 3}, 1, "stage", "x") == 3 and architecture._count(set(), 0, "block", "x") == 0
+    with pytest.raises(CheckpointError, match="x must have at most 1024 of each: block. Received: 1025"):
+        architecture._count(set(range(1025)), 0, "block", "x")
+    for numbers, first, missing in (({0, 2}, 0, 1), ({1, 2}, 0, 0), ({2, 3, 4}, 1, 1)):
+        with pytest.raises(CheckpointError, match=f"it has unit {max(numbers)}, but no unit {missing}"):
+            architecture._count(numbers, first, "unit", "x")
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"), [(192, 3), (768, 12), (1024, 16), (1152, 16), (1280, 16), (1408, 16), (1536, 24), (1664, 16)]
+)
+def test_attention_heads_of_published_widths(width, heads):
+    """Table 1 of arXiv:2010.11929, table 2 of arXiv:2106.04560 (g and G), and So400m of arXiv:2305.13035."""
+    source = types.SimpleNamespace(metadata={}, path="x")
+    assert _torch._guess_heads(source, width, None)[0] == heads
+    assert _torch._guess_heads(source, width, 8)[0] == 8  # the model knows better
+    source.metadata = {"arguments": {"num_heads": 4}}
+    assert _torch._guess_heads(source, width, 8)[0] == 4  # and so does the file
+    source.metadata = {}
+    for other, given in ((100, None), (100, 3), (0, None)):
+        with pytest.raises(CheckpointError, match=f"its width of {other}. Pass num_heads="):
+            _torch._guess_heads(source, other, given)
+
+
+def test_a_report_lists_three_names():
+    found = LoadReport("google", loaded=["a"] * 5, dropped=["a", "b", "c"], notes=["one", "two", "three", "four"])
+    assert str(found).splitlines() == [
+        "LoadReport: 5 variables loaded from a google checkpoint",
+        *("  reset:    none", "  left out: a, b, c", "  problems: none", "  notes:    one; two; three; 1 more"),
+    ]
+    assert not found.problems()
+    for problem, value in {
+        "missing": ["a"],
+        "unexpected": ["a"],
+        "mismatched": {"a": (1, 2)},
+        "differences": {"a": 1},
+    }.items():
+        found = LoadReport("google", **{problem: value})
+        assert found.problems() and f"  problems: 1 {problem}" in str(found)
+
+
+def test_a_long_message_is_cut():
+    """Forty names of each list are shown, and the first ten have the nearest name of the other list."""
+    names = [f"block{number}/kernel" for number in range(41)]
+    found = LoadReport("google", missing=names, unexpected=[f"{name}s" for name in names[:40]])
+    lines = report.explain(found, types.SimpleNamespace(path="x.npz", arguments={}), {}).splitlines()
+    assert lines[0] == "x.npz (google) does not fit the model."
+    assert lines[1] == "41 variables of the model are not in the file:"
+    assert lines[2] == "- block0/kernel; nearest on the other side: block0/kernels"
+    assert lines[42] == "40 tensors of the file have no place in the model:"
+    assert sum("; nearest on the other side: " in line for line in lines) == 10 + 10
+    assert lines[-1] == "Pass strict=False to load the matching tensors and get this report." and len(lines) == 84

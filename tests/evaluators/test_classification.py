@@ -82,7 +82,11 @@ def test_probabilities_measure_like_the_logits_they_came_from(output):
 def test_extreme_logits_have_a_finite_loss():
     assert measure([[1e4, -1e4]], [1])["loss"] == pytest.approx(2e4)
     assert measure([[1e4, -1e4]], [1], output="sigmoid")["loss"] == pytest.approx(2e4)
-    assert np.isfinite(measure([[1.0, 0.0]], [1], scores_are="probabilities")["loss"])
+    # Of float32 probabilities, 0 counts as the smallest normal number, 2^-126, and 1 as the number below 1, 1 - 2^-24.
+    loss = measure([[1.0, 0.0]], [1], scores_are="probabilities")["loss"]
+    assert loss == pytest.approx(126 * np.log(2))
+    loss = measure([[1.0, 0.0]], [1], scores_are="probabilities", output="sigmoid")["loss"]
+    assert loss == pytest.approx((126 + 24) * np.log(2))
 
 
 def test_rows_of_nan_count_as_wrong():
@@ -91,6 +95,18 @@ def test_rows_of_nan_count_as_wrong():
     assert result["non_finite"] == 1
     assert result["examples"] == 2
     assert np.isnan(result["loss"])
+    np.testing.assert_array_equal(result["confusion"], [[1, 0], [0, 0]])  # NaN is no predicted class
+    assert result["ece"] == pytest.approx(1 - 1 / (1 + np.exp(-1)))  # of the other row
+    assert np.isnan(measure([[np.nan, 0.0]], [0])["ece"])
+
+
+def test_rows_of_nan_count_as_wrong_for_several_labels():
+    """The first row has a large finite score for a true class, which does not count either."""
+    result = measure([[np.nan, 5.0], [2.0, -2.0]], [[1, 1], [1, 0]], output="sigmoid")
+    assert result["accuracy"] == 0.5 and result["per_class"].tolist() == [0.5, 0.0]
+    assert result["mean_average_precision"] == pytest.approx((1 + 1 / 2) / 2)  # the second class: at the second rank
+    assert result["ece"] == pytest.approx(1 / (1 + np.exp(2)))
+    assert np.isnan(measure([[0.0, 1.0]], [[0, 0]], output="sigmoid")["mean_average_precision"])
 
 
 def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
@@ -119,7 +135,9 @@ def test_multi_label():
     ("scores", "labels", "options", "message"),
     [
         (np.zeros((2, 3)), [0, 3], {}, r"labels must lie in \[0, 3\)\. Received: 3"),
+        (np.zeros((2, 3)), [0, -1], {}, r"labels must lie in \[0, 3\)\. Received: -1"),
         (np.zeros((2, 3)), [0], {}, "one row for each of the 2 rows"),
+        (np.zeros((2, 3)), [0, 1], {"mask": [1.0]}, r"valid of shape \(1,\)"),
         (np.zeros((2, 3)), np.zeros((2, 3)), {}, "need output='sigmoid'"),
         (np.zeros((2, 3)), np.zeros((2, 4)), {"output": "sigmoid"}, "3 columns. Received: .* 4 columns"),
     ],
@@ -134,6 +152,10 @@ def test_wrong_options_are_refused():
         evaluators.ClassificationMetrics(3, output="linear")
     with pytest.raises(ValueError, match="Nothing to measure"):
         evaluators.ClassificationMetrics(3).result()
+    metrics = evaluators.ClassificationMetrics(2, output="sigmoid")
+    metrics.update(np.zeros((1, 2)), np.array([[0, 1]]))
+    with pytest.raises(ValueError, match="in every batch or multi-hot rows in every batch"):
+        metrics.update(np.zeros((1, 2)), np.array([0]))
     with pytest.raises(ValueError, match=r"scores must have the shape \[B, 4\]"):
         evaluators.evaluate(lambda x: x, [{"image": np.zeros((1, 3)), "label": [0]}], 4)
 

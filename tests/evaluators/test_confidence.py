@@ -40,7 +40,9 @@ def test_one_class_for_all_images_is_not_better_than_itself():
     assert found["remark"].startswith("Not better") and "90.00%" in found["remark"]
 
 
-@pytest.mark.parametrize(("correct", "word"), [(200, "Not better"), (216, "Not significantly"), (217, None)])
+@pytest.mark.parametrize(
+    ("correct", "word"), [(0, "Not better"), (200, "Not better"), (216, "Not significantly"), (217, None)]
+)
 def test_the_remark_follows_the_exact_binomial_test(correct, word):
     """400 images, half of them in the largest class: 217 is the first number with a probability of at most 5%."""
     p = stats.binomtest(correct, 400, 0.5, alternative="greater").pvalue

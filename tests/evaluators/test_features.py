@@ -108,6 +108,12 @@ def test_knn_with_many_examples_is_that_of_the_plain_definition():
     assert result["k20"] == right / len(test[1])
 
 
+def test_the_first_of_equally_near_neighbors_count():
+    same = np.ones((50, 2)), np.repeat([1, 0], [1, 49])  # only the first is of class 1
+    found = knn.Knn(neighbors=(1, 3)).evaluate(same, (np.ones((1, 2)), np.array([1])), 2)
+    assert found == {"k1": 1.0, "k3": 0.0}
+
+
 def test_knn_rejects_impossible_arguments():
     with pytest.raises(ValueError, match=r"No number of neighbors lies in \[1, 3\]"):
         knn.Knn(neighbors=(10,)).evaluate(blobs(3), blobs(3), 4)
@@ -180,6 +186,8 @@ def test_labels_out_of_range_are_refused(evaluate):
     features, labels = blobs(20)
     with pytest.raises(ValueError, match=r"labels of the test set must lie in \[0, 4\). Received: 4"):
         evaluate((features, labels), (features, np.where(labels == 3, 4, labels)), 4)
+    with pytest.raises(ValueError, match=r"labels of the training set must lie in \[0, 4\). Received: -1"):
+        evaluate((features, np.where(labels == 3, -1, labels)), (features, labels), 4)
     with pytest.raises(ValueError, match="one class per example"):
         evaluate((features, np.eye(4)[labels]), (features, labels), 4)
 
@@ -223,6 +231,16 @@ def test_examples_that_are_held_out_are_of_all_classes(solver):
         (features, labels), (centers, np.arange(4)), 4
     )
     assert result["validation_accuracy"] > 0.9 and result["accuracy"] == 1.0
+
+
+def test_one_of_four_examples_is_held_out():
+    """A tenth of four examples is rounded to none."""
+    features = np.array([[0.0], [0.1], [5.0], [5.1]])
+    result = linear_probe.LinearProbe(solver="ridge", l2=(1e-3, 1e-2)).evaluate(
+        (features, np.array([0, 0, 1, 1])), (features, np.array([0, 0, 1, 1])), 2
+    )
+    assert result["validation_accuracy"] in (0.0, 1.0)  # of one example
+    assert result["l2"] == 1e-2  # the stronger regularization of two with the same accuracy
 
 
 def test_linear_probe_chooses_the_best_of_its_strengths():

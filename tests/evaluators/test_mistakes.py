@@ -1,6 +1,7 @@
 """Mistakes in evaluators and their data: found when a suite is made or checked, before training."""
 
 import json
+import re
 
 import pytest
 
@@ -40,6 +41,7 @@ class Named(Data):
         (["knn(every=0)"], "`every` must be an integer of at least 1"),
         (["knn(source=5)"], "`source` must be a string"),
         (["knn(name=5)"], "`name` must be a string"),
+        (["knn(name='')"], "`name` must be a string that is not empty"),
         (["knn(temperature=0)"], "`temperature` must be a finite number above 0"),
         (["knn(temperature='warm')"], "`temperature` must be a finite number above 0"),
         (["knn(neighbors=(5, -1))"], "`neighbors` must be an integer of at least 1"),
@@ -70,7 +72,7 @@ def test_wrong_suites_are_refused(texts, message):
         evaluators.Suite(texts)
 
 
-@pytest.mark.parametrize("content", ["no json", "{}", "[1]", '[["cat"]]', "[[-1]]"])
+@pytest.mark.parametrize("content", ["no json", "{}", "[1]", '[["cat"]]', "[[-1]]", "[[true]]"])
 def test_files_that_are_not_labels_of_real_are_rejected(content, tmp_path):
     (tmp_path / "real.json").write_text(content)
     with pytest.raises(ValueError, match=r"real\.json"):
@@ -168,6 +170,35 @@ def test_the_splits_of_features_have_the_same_classes():
 
     with pytest.raises(ValueError, match="must have the same classes. Received: 3 in 'train' and 2 in 'test'"):
         evaluators.Suite(["knn"]).check(context(open_split))
+
+    def in_another_order(source, split, pp):
+        return Named(*(KNOWN if split == "train" else reversed(KNOWN)))(source, split, pp)
+
+    with pytest.raises(ValueError, match="must have the same classes. Received: 3 in 'train' and 3 in 'test'"):
+        evaluators.Suite(["knn"]).check(context(in_another_order))
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [((4, 8, 3), True), ((4, None, 3), True), ((None, None, 3), True), ((8, 4, 3), False), ((4, 8), False)],
+)
+@pytest.mark.parametrize("expected", [(4, 8, 3), (4, None, 3)])
+def test_images_have_the_height_and_width_of_the_model(shape, fits, expected):
+    """A side that is not known until an image is read fits any side."""
+    where = context(Named(*KNOWN, image_shape=shape), image_shape=expected)
+    if fits:
+        evaluators.Suite(["knn"]).check(where)
+    else:
+        with pytest.raises(ValueError, match=re.escape(f"shape {expected}. Received: 'made-up' with {shape} after")):
+            evaluators.Suite(["knn"]).check(where)
+
+
+@pytest.mark.parametrize(
+    ("known", "shown"), [("abcde", "a, b, c, d, e. Received: u, v"), ("abcdef", "a, b, c, d, e, .... Received: u, v")]
+)
+def test_a_message_has_five_classes_at_most(known, shown):
+    with pytest.raises(ValueError, match=re.escape(shown)):
+        evaluators.Suite(["classification"]).check(context(Named("u", "v"), class_names=tuple(known)))
 
 
 def test_labels_of_real_are_of_the_models_classes(tmp_path):

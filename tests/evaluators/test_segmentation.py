@@ -85,14 +85,20 @@ def test_classes_are_found_by_their_names():
     true = np.array([2, 255, 0])[np.minimum(MASKS, 2)]
     true[MASKS == 255] = 255
     np.testing.assert_array_equal(result.details["confusion"], confusion(true, PREDICTED))
+    windows = measure("segmentation(stride=8)", names=("sky", "cloud", "ground"))  # reads the masks in another way
+    np.testing.assert_array_equal(windows.details["confusion"], result.details["confusion"])
 
 
 @pytest.mark.parametrize(
-    ("text", "card"),
-    [("segmentation(ignore=1)", {}), ("segmentation", {"recipe": {"task": "segmentation(ignore=1)"}})],
+    ("text", "ignored", "card"),
+    [
+        ("segmentation(ignore=1)", 1, {}),
+        ("segmentation", 1, {"recipe": {"task": "segmentation(ignore=1)"}}),
+        ("segmentation(ignore=0)", 0, {"recipe": {"task": "segmentation(ignore=1)"}}),
+    ],
 )
-def test_ignored_class(text, card):
-    expected = confusion(np.where(MASKS == 1, 255, MASKS), PREDICTED)
+def test_ignored_class(text, ignored, card):
+    expected = confusion(np.where(ignored == MASKS, 255, MASKS), PREDICTED)
     np.testing.assert_array_equal(measure(text, **card).details["confusion"], expected)
 
 
@@ -106,6 +112,11 @@ def test_masks_of_artifacts():
     np.testing.assert_array_equal(result.details["confusion"], confusion(MASKS, IMAGES.argmax(-1)))
     with pytest.raises(NotMeasurable, match="logits"):
         Suite(["segmentation(stride=3)"]).evaluators["segmentation"].check(found)
+
+
+def test_masks_of_another_size_are_resized_to_the_true_mask():
+    masks = np.arange(6).reshape(1, 2, 3)
+    np.testing.assert_array_equal(to_classes(masks, (4, 3)), np.repeat(masks, 2, axis=1))
 
 
 def test_values_that_are_not_finite_are_reported():
@@ -176,7 +187,12 @@ def test_wrong_arguments():
     found = context(output="softmax")
     with pytest.raises(ValueError, match="a model whose output is 'mask'"):
         Suite(["segmentation"]).check(found)
+    with pytest.raises(ValueError, match=r"Windows of \(8, 8\) pixels must touch. Received: stride=9"):
+        Suite(["segmentation(stride=9)"]).check(context())
     found = context()
+    found.predictor.model = types.SimpleNamespace(input_shape=(None, None, 8, 3))
+    with pytest.raises(ValueError, match=r"Windows of \(10, 8\) pixels must touch. Received: stride=9"):
+        Suite(["segmentation(stride=9, crop=10)"]).check(found)
     found.predictor.model = types.SimpleNamespace(input_shape=(None, None, None, 3))
     with pytest.raises(ValueError, match="crop=512"):
         Suite(["segmentation(stride=4)"]).check(found)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import evaluators
-from keras_vit.evaluators import Metric, class_subset, results_table, vtab
+from keras_vit.evaluators import Metric, class_subset, linear_probe, results_table, vtab
 from keras_vit.evaluators.evaluation import SplitEvaluator
 from tests.evaluators.synthetic import Data, batches_of, context
 
@@ -34,6 +34,19 @@ def test_arguments_override_the_data_of_the_context():
         context(data)
     )
     assert data.asked == [("other", "test", "resize"), ("other", "train", "resize")]
+
+
+def test_features_are_kept_for_their_data_and_preprocessing():
+    data = Data()
+    others = ("pp='resize'", "source='other'", "split='train'")
+    evaluators.Suite(["knn(neighbors=1)", *(f"knn(name={other[:2]!r}, neighbors=1, {other})" for other in others)]).run(
+        context(data)
+    )
+    assert data.asked == [
+        *[("made-up", split, "value_range") for split in ("train", "test")],
+        *[("made-up", split, "resize") for split in ("train", "test")],
+        *[("other", split, "value_range") for split in ("train", "test")],
+    ]  # train and test of the fourth are the train of the first
 
 
 def test_intervals():
@@ -120,13 +133,15 @@ def test_vtab_means_are_of_whole_groups_only():
         vtab.means({"mnist": 1.0})
 
 
-def test_vtab_lists_missing_data():
+def test_vtab_lists_missing_data(caplog):
     data = Data(train800=None, val200=None, train800val200=None)
     data.content |= {"train800": data.content["train"], "val200": data.content["test"]}
 
     def open_split(source, split, pp):
         if source == "vtab:dtd":
             raise FileNotFoundError("not prepared.\nAnd more.")
+        if source == "vtab:pets":
+            raise FileNotFoundError
         return data(source, split, pp)
 
     result = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"]).run(context(open_split))[0]
@@ -137,6 +152,26 @@ def test_vtab_lists_missing_data():
     assert result.measured
     nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(context(open_split))[0]
     assert not nothing.measured
+    suite = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"])
+    suite.check(context(open_split))  # a long training begins without the data
+    assert "The task dtd will be missing: not prepared." in caplog.messages
+    (silent,) = evaluators.Suite(["vtab(tasks='pets')"]).run(context(open_split))
+    assert silent.missing == {"pets": "FileNotFoundError"}
+
+
+def test_arguments_of_vtab_reach_the_sources_and_the_classifier(monkeypatch):
+    seen = []
+
+    def evaluate(self, train, test, num_classes, validation):
+        seen.append((self.solver, len(train[1]), len(test[1]), num_classes, len(validation[1])))
+        return {"accuracy": 0.5}
+
+    monkeypatch.setattr(linear_probe.LinearProbe, "evaluate", evaluate)
+    data = Data()
+    data.content |= {"train800": data.content["train"], "val200": tuple(part[:8] for part in data.content["test"])}
+    evaluators.Suite(["vtab(tasks='svhn', solver='ridge', pp='resize', options='download=True')"]).run(context(data))
+    assert data.asked == [("vtab:svhn#download=True", split, "resize") for split in ("train800", "val200", "test")]
+    assert seen == [("ridge", 45, 20, 3, 8)]
 
 
 def test_reports():

@@ -119,6 +119,35 @@ def test_other_evaluations_of_timm_are_not_guessed(config):
     assert _image_processor.of_timm(config) is None
 
 
+@pytest.mark.parametrize(
+    ("size", "resized", "method", "rounding"),
+    [
+        ((32, 32), 31, "pillow_bicubic", "down"),
+        ((32, 24), (32, 23), "pillow_bicubic", "down"),
+        ((32, 32), 2**14 + 1, "pillow_bicubic", "down"),
+        ((32, 32), 32, "bicubic", "down"),
+        ((32, 32), 32, "pillow_bicubic", "up"),
+        ((0, 32), 32, "pillow_bicubic", "down"),
+    ],
+)
+def test_resizings_that_leave_nothing_to_crop_are_refused(size, resized, method, rounding):
+    Resizing((32, 24), (32, 24), "pillow_bicubic", "even")  # without a crop
+    Resizing((32, 32), 2**14, "pillow_bicubic")
+    with pytest.raises(ValueError, match="`resized` must be|`method`|`rounding`|`size`"):
+        Resizing(size, resized, method, rounding)
+
+
+def test_strings_of_resizings():
+    gray = Resizing((20, 32), 40, "pillow_lanczos", "even")
+    assert gray.operations(1) == (
+        "decode(1, precise=True)|resize_small(40, 'pillow_lanczos')|central_crop((20, 32), rounding='even')"
+    )
+    stretched = Resizing((32, 32), (40, 36), "pillow_bilinear")
+    assert stretched.operations() == ("decode(precise=True)|resize((40, 36), 'pillow_bilinear')|central_crop(32)")
+    assert stretched.scaled((32, 32)) is stretched and stretched.scaled((48, 48)).resized == (48, 48)
+    assert gray.scaled((32, 32)).resized == (32, 32)  # a crop that is not square has no proportion
+
+
 def test_sizes_in_proportion():
     photo = Resizing((224, 224), 256, "pillow_bicubic")
     assert photo.scaled((518, 518)) == Resizing((518, 518), 592, "pillow_bicubic")

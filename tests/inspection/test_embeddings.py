@@ -28,8 +28,9 @@ def test_one_table_for_every_layer():
     model = small.shared("every_layer")
     first, second = (inspection.position_similarity(model, layer) for layer in (0, 1))
     assert not np.allclose(first, second)
-    with pytest.raises(ValueError, match=r"`layer` must be in 0..1.*Received: layer=2"):
-        inspection.position_similarity(model, 2)
+    for layer in (2, -1):
+        with pytest.raises(ValueError, match=rf"`layer` must be in 0..1.*Received: layer={layer}"):
+            inspection.position_similarity(model, layer)
 
 
 @pytest.mark.parametrize("kind", ["relative", "none"])

@@ -1,8 +1,9 @@
 """Which images a page shows, by hand."""
 
 import numpy as np
+import pytest
 
-from keras_vit.inspection import examples
+from keras_vit.inspection import examples, report_cards
 
 
 def test_the_surest_mistakes_come_first():
@@ -17,3 +18,20 @@ def test_the_surest_mistakes_come_first():
 def test_without_labels_they_are_spread():
     assert examples.choose(3, None, None, 9) == [0, 4, 8]
     assert examples.choose(5, None, None, 2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("label", "best", "truth"),
+    [
+        (None, 1, (None, None)),
+        (1, 1, ("dog", True)),
+        (1, 0, ("dog", False)),
+        (1, None, ("dog", None)),
+        ([1, 0, 1], 2, ("cat, bird", True)),
+        ([1, 0, 1], 1, ("cat, bird", False)),
+        ([0, 0, 0], 0, ("none", False)),
+    ],
+)
+def test_the_true_classes_and_whether_the_prediction_is_one_of_them(label, best, truth):
+    label = np.array(label) if isinstance(label, list) else label
+    assert report_cards._truth(label, best, ("cat", "dog", "bird")) == truth

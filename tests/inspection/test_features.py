@@ -62,6 +62,10 @@ class TestCKA:
     def test_errors(self, unbiased):
         with pytest.raises(ValueError, match="20 and 19 examples"):
             inspection.cka(self.features(0), self.features(0)[:-1], unbiased)
+        fewest = 4 if unbiased else 2
+        assert inspection.cka(*[self.features(0, count=fewest)] * 2, unbiased) == pytest.approx(1)
+        with pytest.raises(ValueError, match=f"at least {fewest}. Received: {fewest - 1} and"):
+            inspection.cka(*[self.features(0, count=fewest - 1)] * 2, unbiased)
 
 
 def test_cka_by_its_definition():
@@ -104,6 +108,9 @@ def test_models_of_two_sizes():
         inspection.layer_similarity(first, second, images, smaller[:4])
     with pytest.raises(ValueError, match="at least 4 images"):
         inspection.layer_similarity(first, first, images[:3])
+    four = inspection.layer_similarity(first, first, images[:4]).values
+    # One image is left over: for a batch of one, the estimate is undefined.
+    np.testing.assert_allclose(inspection.layer_similarity(first, first, images, batch_size=4).values, four, rtol=1e-6)
 
 
 class TestOcclusion:
@@ -124,6 +131,10 @@ class TestOcclusion:
     def test_grid_is_not_finer_than_the_image(self):
         found = inspection.occlusion_sensitivity(lambda x: x.reshape(len(x), -1), np.ones((2, 3, 1)), 0, grid=8)
         np.testing.assert_array_equal(found, [[1, 0, 0], [0, 0, 0]])
+
+    def test_the_cover_has_the_given_value(self):
+        found = inspection.occlusion_sensitivity(lambda x: x.reshape(len(x), -1), np.ones((1, 2, 1)), 0, fill=0.25)
+        np.testing.assert_array_equal(found, [[0.75, 0.0]])
 
     def test_errors(self):
         with pytest.raises(ValueError, match="must be one image"):

@@ -2,16 +2,19 @@
 
 import base64
 import dataclasses
+import functools
 import io
 import json
 import re
+import types
 from html import unescape
 
 import numpy as np
 import pytest
 from PIL import Image as pil_image
 
-from keras_vit.inspection import page, plots
+from keras_vit import evaluators
+from keras_vit.inspection import page, plots, report
 from tests.inspection import browser
 
 pytest.importorskip("matplotlib", reason="the page needs matplotlib")
@@ -47,8 +50,13 @@ CLASSES = page.Classes(
 )
 
 
+@functools.cache
+def drawing():
+    return plots.svg(plots.attention_distance(np.ones((2, 2))))
+
+
 def render(**changes):
-    figure = page.Figure("Distance", "How far.", [plots.svg(plots.attention_distance(np.ones((2, 2))))])
+    figure = page.Figure("Distance", "How far.", [drawing()])
     content = page.Page(
         title="A model",
         subtitle="22 November 2026",
@@ -128,6 +136,96 @@ def test_of_many_classes_the_most_frequent_confusions():
     text = text_of(render(classes=page.Classes(names, np.full(count, 0.9), np.full(count, 10), confusion)))
     assert "8 × class 3 predicted as class 4 2 × class 5 predicted as class 6" in text
     assert "18 more classes" in text
+
+
+def classes_of(count, **changes):
+    """As many classes, with nine images each and no mistakes."""
+    names = [f"class {number}" for number in range(count)]
+    return page.Classes(names, np.ones(count), np.full(count, 9), np.diag(np.full(count, 9)), **changes)
+
+
+def test_a_matrix_has_twenty_classes_at_most_and_a_list_twelve():
+    text = text_of(render(classes=classes_of(20)))
+    assert "Confusion matrix" in text and "8 more classes" in text
+    text = text_of(render(classes=classes_of(21)))
+    assert "Most frequent confusions" in text and "There are no mistakes." in text
+    assert "more class" not in text_of(render(classes=classes_of(12)))
+    assert "1 more class " in text_of(render(classes=classes_of(13)))
+    confusion = np.diag(np.full(21, 9)) + np.eye(21, k=1, dtype=int) * np.arange(2_000, 2_021)[:, None]
+    text = text_of(render(classes=dataclasses.replace(classes_of(21), confusion=confusion)))
+    assert "2,019 × class 19 predicted as class 20" in text
+    assert "2,008 × " in text and "2,007 × " not in text  # twelve pairs
+
+
+def test_cells_of_the_matrix_are_marked():
+    matrix = re.search(r"<tbody>(.*?)</tbody>", render(), re.DOTALL)[1]
+    marks = re.findall(r'<td class="(\w+)"', matrix)
+    assert [marks[:3], marks[3:6], marks[6:]] == [
+        ["hit", "miss", "none"],
+        ["miss", "hit", "none"],
+        ["none", "none", "hit"],
+    ]
+    # Mistakes are tinted relative to the largest share of mistakes, which is one half of the dogs.
+    tints = re.findall(r"--tint:([\d.]+)", matrix)
+    assert tints == ["0.75", "0.50", "0.00", "1.00", "0.50", "0.00", "0.00", "0.00", "0.00"]
+    assert 'class="upright"' in render()  # the names are long
+    assert 'class="upright"' not in render(classes=dataclasses.replace(CLASSES, names=("cat", "dog", "cow")))
+
+
+def test_pixels_are_shown_as_percentages_of_a_row():
+    html = render(classes=dataclasses.replace(CLASSES, of_pixels=True))
+    matrix = re.search(r"<tbody>(.*?)</tbody>", html, re.DOTALL)[1]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in matrix.split("</tr>")[:3]]
+    assert rows == [["75", "25", "·"], ["50", "50", "·"], ["·", "·", "·"]]
+    text = text_of(html)
+    assert "Intersection over union per class" in text and "percentages of the pixels of a row" in text
+
+
+def test_an_image_has_three_predictions_and_a_mask_eight():
+    many = [(f"class {number}", 0.1) for number in range(9)]
+    text = text_of(render(images=[image(predictions=many)], classes=None))
+    assert "class 2" in text and "class 3" not in text
+    text = text_of(render(images=[image(predictions=many, colors=[(1, 2, 3)] * 9)], classes=None))
+    assert "class 7" in text and "class 8" not in text
+
+
+def test_all_mistakes_are_not_the_most_confident_of_them():
+    mistakes = [image(0, truth="dog"), image(1, truth="dog")]
+    assert "Mistakes: the 2 most confident of 1,234 " in text_of(render(images=mistakes, num_mistakes=1_234))
+    for known in (2, None):
+        text = text_of(render(images=mistakes, num_mistakes=known))
+        assert "Mistakes" in text and "most confident" not in text
+    assert "true class: dog" in text_of(render(images=[image(predictions=[], truth="dog", correct=None)]))
+    assert "true class:" not in text_of(render(images=[image()]))
+
+
+@pytest.mark.parametrize(("size", "small"), [((63, 63), True), ((64, 10), False), ((10, 64), False)])
+def test_small_images_are_not_smoothed(size, small):
+    assert ('class="small"' in render(images=[image(size=size)])) == small
+
+
+def test_a_digest_is_shortened_and_numbers_are_grouped():
+    text = text_of(render(card={"sha256": "0123456789abcdef" * 4, "shape": [1_234, 3], "none": None}))
+    assert "0123456789abcdef…" in text and "0123456789abcdef0" not in text
+    assert "1,234, 3" in text and "none –" in text
+
+
+def test_headlines_of_a_model():
+    model = types.SimpleNamespace(input_shape=(None, 16, 24, 3), count_params=lambda: 1_234)
+    tiles = [("2", "classes"), ("1,234", "parameters"), ("16 × 24", "pixels per image")]
+    assert report._tiles(None, "", model, ("cat", "dog")) == tiles
+    model.input_shape = (None, None, None, 3)
+    assert report._tiles(None, "", model, ())[-1] == ("any × any", "pixels per image")
+    (no_layers,), (no_attention,) = report._notes(None, False, True), report._notes(model, False, True)
+    assert "exported model" in no_layers and "no attention" in no_attention
+    assert "no head" in report._notes(model, True, False)[0] and report._notes(model, True, True) == []
+    measured = {"accuracy": 0.9, "accuracy_low": 0.85, "accuracy_high": 0.95, "largest_class": 0.5, "examples": 1_000}
+    result = evaluators.EVALUATORS["classification"]().describe(evaluators.Result(measured))
+    assert report._tiles(result, "test", None, ()) == [
+        ("90.00%", "accuracy, test, 95% confidence interval 85.00% to 95.00%"),
+        ("50.00%", "largest class"),
+        ("1,000", "images evaluated"),
+    ]
 
 
 def test_no_absolute_paths():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from keras_vit._metrics import Metric
 from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
 
@@ -86,6 +87,53 @@ def test_predicted_against_true():
     np.testing.assert_allclose(weights.collections[0].get_offsets(), [[6.0, 7.0], [7.0, 8.0]])
 
 
+def test_a_curve_has_the_values_of_its_steps():
+    lines = [{"step": 2, "loss": 1.5}, {"step": 1, "loss": 2.0}, {"step": 2, "eval_loss": 1.0}]
+    axes = plots.training_curve(lines, plots.CLASSIFICATION[0]).axes[0]
+    evaluation, training = axes.lines
+    assert training.get_xydata().tolist() == [[1, 2.0], [2, 1.5]] and evaluation.get_xydata().tolist() == [[2, 1.0]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["evaluation", "training"]
+    assert axes.get_ylabel() == "loss (nats)"
+    axes = plots.training_curve([{"step": 1, "accuracy": 0.5}], plots.CLASSIFICATION[1]).axes[0]
+    assert axes.get_ylabel() == "accuracy" and axes.get_legend() is None  # a single curve
+
+
+def test_attention_distances_of_layers_and_heads(drawings):
+    axes = plots.attention_distance(np.array([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]]), num_images=1_200).axes[0]
+    assert axes.get_title() == "Attention distance, 1,200 images"
+    assert drawings["distance"].axes[0].get_title() == "Attention distance, 1 image"
+    assert plots.attention_distance(np.ones((1, 1)), title="", num_images=2).axes[0].get_title() == "2 images"
+    assert axes.lines[0].get_xydata().tolist() == [[1, 1.5], [2, 4.0], [3, 0.5]]  # the means of the heads
+    offsets = np.asarray(axes.collections[0].get_offsets())
+    assert offsets[:, 1].tolist() == [1, 2, 3, 5, 0, 1] and np.round(offsets[:, 0]).tolist() == [1, 1, 2, 2, 3, 3]
+
+
+def test_layers_of_both_models_have_their_names():
+    values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    axes = plots.layer_similarity(values, ["a", "b"], ["c", "d", "e"], labels=("mine", "theirs")).axes[0]
+    names = [[label.get_text() for label in axis.get_ticklabels()] for axis in (axes.yaxis, axes.xaxis)]
+    assert names == [["a", "b"], ["c", "d", "e"]]
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("mine", "theirs")
+    np.testing.assert_array_equal(axes.images[0].get_array(), values)
+
+
+def test_filters_are_scaled_by_their_largest_value_around_gray():
+    figure = plots.embedding_filters(np.array([[[[0.0, -2.0, 1.0]]], [[[4.0, 4.0, 4.0]]]]))
+    shown = [np.asarray(axes.images[0].get_array()).ravel().tolist() for axes in figure.axes if axes.images]
+    assert shown == [[0.5, 0.0, 0.75], [1.0, 1.0, 1.0]]
+    two_channels = plots.embedding_filters(np.array([[[[1.0, 3.0]], [[-3.0, 1.0]]]]))  # the means are 2 and -1
+    np.testing.assert_allclose(np.asarray(two_channels.axes[0].images[0].get_array())[:, 0], [[1.0] * 3, [0.25] * 3])
+
+
+def test_reconstructions_are_beside_their_images():
+    gray = np.ones((4, 2, 2, 3), np.uint8) * np.arange(4, dtype=np.uint8)[:, None, None, None]
+    images = {"image": gray, "visible": 100 + gray}
+    panels = plots.reconstructions(images).axes
+    values = [int(axes.images[0].get_array()[0, 0, 0]) if axes.images else None for axes in panels]
+    assert values == [0, 100, 1, 101, 2, 102, 3, 103, None, None, None, None]
+    assert [axes.get_title() for axes in panels] == ["image", "visible"] * 3 + [""] * 6
+
+
 def test_letters_stay_letters_in_vector_graphics(drawings):
     text = plots.svg(drawings["distance"]).decode()
     assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
@@ -149,6 +197,30 @@ def test_maps_of_positions_are_at_their_places():
     assert drawn.shape == (2 * 2 + 1, 3 * 3 + 2)  # gaps of one pixel
     np.testing.assert_allclose(drawn[3:5, 8:11], similarity[1, 2])
     assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[2].all()
+
+
+def test_of_many_positions_every_third_is_drawn():
+    similarity = np.random.default_rng(2).uniform(size=(30, 15, 30, 15))
+    axes = plots.position_similarity(similarity).axes[0]
+    for axis, shown in ((axes.yaxis, range(2, 31, 3)), (axes.xaxis, range(2, 16, 3))):
+        assert [label.get_text() for label in axis.get_ticklabels()] == [str(number) for number in shown]
+    drawn = axes.images[0].get_array()
+    assert drawn.shape == (10 * (30 + 2) - 2, 5 * (15 + 2) - 2)  # gaps of two pixels
+    np.testing.assert_allclose(drawn[2 * 32 : 2 * 32 + 30, 3 * 17 : 3 * 17 + 15], similarity[7, 10])
+
+
+def test_pictures_of_any_range_become_bytes():
+    scaled = np.array([[[-1.0], [1.0]], [[0.0], [-1.0]]])
+    assert plots.to_rgb(scaled).tolist() == [[[0] * 3, [255] * 3], [[128] * 3, [0] * 3]]
+    assert plots.to_rgb(np.array([[20.0, 300.0]])).tolist() == [[[20] * 3, [255] * 3]]  # pixels, not their range
+    assert plots.to_rgb(np.arange(4, dtype=np.uint8).reshape(1, 1, 4)).tolist() == [[[0, 1, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "start"), [((255, 9, 3), b"\x89PNG"), ((256, 9, 3), b"\xff\xd8\xff"), ((9, 256, 3), b"\xff\xd8\xff")]
+)
+def test_large_pictures_are_jpeg(shape, start):
+    assert plots.encode_image(np.zeros(shape, "uint8")).startswith(start)
 
 
 def test_pictures_as_files():
@@ -221,6 +293,21 @@ class TestNames:
         plots.draw_report("x.png", lines, images, captions(names), [False] * 2, title="9 %" * 40, subtitle="x " * 200)
         assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00% at step 1"
         assert self.overlapping(drawn[0]) == []
+
+    def test_the_best_of_errors_is_the_smallest(self, monkeypatch):
+        drawn = []
+        monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
+        lines = [{"step": step, "eval_mae": value} for step, value in ((600, 2.0), (1_200, 1.5), (1_800, 1.75))]
+        quantities = plots.CLASSIFICATION[0], Metric("mae", larger_is_better=False)
+        images, names = np.zeros((20, 8, 8, 3)), [f"image {number}" for number in range(20)]
+        for count, right in ((20, [False] + [True] * 19), (1, [True]), (1, None)):
+            plots.draw_report("x.png", lines, images[:count], names, right, quantities)
+        headings = [figure.subfigs[2].get_suptitle() for figure in drawn]
+        assert headings == ["Evaluation images, mistakes first", "Evaluation images", "Evaluation images"]
+        titles = [axes.title for axes in drawn[0].axes[2:]]
+        assert [title.get_text() for title in titles] == names[:18]  # three rows of six
+        assert titles[0].get_color() != titles[1].get_color() == titles[2].get_color()
+        assert drawn[0].axes[1].get_title() == "Best evaluation: 1.5 at step 1,200"
 
     def test_overlays_keep_names_apart(self):
         names = [name for name in self.HOSTILE if name.isascii()] * 2

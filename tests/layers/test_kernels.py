@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, formulas, kernels
 from keras_vit.layers.kernels import projection, recompute
-from keras_vit.layers.kernels.choice import uses_kernel
+from keras_vit.layers.kernels.choice import is_plain, uses_kernel
 from tests import half_precision
 
 tf = pytest.importorskip("tensorflow")
@@ -249,3 +249,16 @@ def test_16_bits_do_not_fuse_the_second_product_with_its_bias(dtype, before):
     graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 3, 4), dtype)).graph
     inputs = [operation.inputs[0].op.type for operation in graph.get_operations() if operation.type == "BiasAdd"]
     assert inputs == ["MatMul", before]
+
+
+def test_switched_off_kernels_add_up():
+    with kernels.plain("gelu"):
+        with kernels.plain("attention"):
+            assert [name for name in kernels.KERNELS if is_plain(name)] == ["attention", "gelu"]
+        assert is_plain("gelu") and not is_plain("attention")
+        assert not is_plain("xla")
+    assert not any(map(is_plain, (*kernels.KERNELS, "xla")))
+    with kernels.plain():
+        assert all(map(is_plain, (*kernels.KERNELS, "xla")))
+    with pytest.raises(ValueError, match="'gelo'.*Did you mean 'gelu'"), kernels.plain("gelo"):
+        pass

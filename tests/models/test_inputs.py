@@ -13,6 +13,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.data import preprocess
 from keras_vit.inference import keras_model
+from keras_vit.models.inputs import kind_of_values
 from keras_vit.models.normalization import IMAGENET
 from tests import forked, selection, tiny
 
@@ -137,6 +138,32 @@ def test_a_generator_keeps_all_its_batches():
 def test_pixels_that_were_scaled_before_are_noticed(images):
     with pytest.warns(UserWarning, match="preprocess_input takes pixels"):
         keras_vit.preprocess_input(images)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((0, 1.0), "values in [0, 1]"),
+        ((0.5, 1.0), "values in [0, 1]"),
+        ((0, 1.001), None),
+        ((0, 4.0), None),
+        ((0, 4.001), "pixels in [0, 255]"),
+        ((-1e-3, 0.5), "values around 0"),
+        ((-4.0, 4.0), "values around 0"),
+        ((-4.001, 0), "pixels in [0, 255]"),
+        ((0.5, 0.5), None),
+    ],
+)
+def test_kinds_of_values_on_both_sides_of_their_bounds(values, kind):
+    assert kind_of_values(np.float32(values)) == kind
+
+
+def test_the_first_images_of_a_batch_are_looked_at():
+    batch = np.zeros((34, 2), "float32")
+    batch[32:] = 200.0
+    assert kind_of_values(batch) is None  # 32 black images
+    batch[31] = 0.5
+    assert kind_of_values(batch) == "values in [0, 1]"
 
 
 @pytest.mark.parametrize("images", [np.zeros((2, 4, 4, 3), "float32"), np.ones((2, 4, 4, 3), "uint8")])

@@ -36,11 +36,55 @@ NAMES = ["dinov3", "any_size_rope", "rms", "no_final_norm"]
         ({"pooling": "token+gap", "distillation_token": True}, "distillation_token"),
         ({"pooling": "token+gap", "norm_after_pooling": True}, "norm_after_pooling"),
         ({"pooling": "token+gap", "pool_prefix_tokens": True}, "pool_prefix_tokens"),
+        ({"head_dim": 6, "output_projection": "none"}, "output_projection"),
+        ({"head_norm": True, "pooling": None}, "head_norm"),
+        ({"head_norm": True, "distillation_token": "unused"}, "head_norm"),
+        ({"distillation_token": "unused", "pooling": "gap"}, "distillation_token"),
+        ({"position_embedding": "none", "position_embedding_at": "every_layer"}, "position_embedding_at"),
+        ({"position_embedding": "relative", "image_size": None}, "image_size"),
+        ({"position_embedding": "relative", "attention_chunk_size": 4}, "attention_chunk_size"),
+        ({"attention_dropout_rate": 0.1, "attention_chunk_size": 4}, "attention_chunk_size"),
+        ({"pooling": "map", "head_dim": 4, "num_heads": 5}, "hidden_size.*num_heads"),
+        ({"num_layers": -1}, "num_layers"),
+        ({"num_registers": -1}, "num_registers"),
+        ({"representation_size": 0}, "representation_size"),
+        ({"layer_norm_epsilon": 1.0}, "layer_norm_epsilon"),
+        ({"layer_scale": -1e-9}, "layer_scale"),
     ],
 )
 def test_mutually_exclusive_arguments(arguments, named):
     with pytest.raises(ValueError, match=named):
         ViTConfig(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"head_dim": 64, "output_projection": "none"},  # twelve heads of 64 are as wide as the model
+        {"num_layers": 0, "num_registers": 0, "layer_norm_epsilon": 0.0, "layer_scale": 0.0},
+        {"head_dim": 4, "num_heads": 5},
+        {"head_norm": True, "include_top": False, "pooling": None},
+        {"attention_dropout_rate": 0.0, "attention_chunk_size": 1},
+        {"position_embedding": "none", "image_size": None},
+    ],
+)
+def test_arguments_beside_those(arguments):
+    config = ViTConfig(**arguments)
+    assert config.head_dim == (None if arguments.get("head_dim") == 64 else arguments.get("head_dim"))
+    assert not (config.head_norm and not config.include_top)
+
+
+@pytest.mark.parametrize(("ratio", "hidden"), [(0.0, None), (0.24, 1), (0.25, 1), (0.26, 2), (0.75, 3), (0.76, None)])
+def test_at_least_one_of_four_patches_is_hidden_and_one_is_not(ratio, hidden):
+    """The authors of MAE keep `int(L * (1 - mask_ratio))` of L patches."""
+    sizes = {"patch_size": 8, "image_size": 16}
+    for config_class in (MAEConfig, MaskedPatchConfig):
+        if hidden is None:
+            with pytest.raises(ValueError, match=f"at least one of the 4 patches, but not all.*mask_ratio={ratio}"):
+                config_class(**sizes, mask_ratio=ratio)
+        else:
+            assert config_class(**sizes, mask_ratio=ratio).num_hidden == hidden
+    assert MAEConfig(patch_size=4, image_size=28).num_visible == 12  # of 49, a quarter is 12.25
 
 
 @pytest.mark.parametrize("config_class", [MAEConfig, MaskedPatchConfig])

@@ -170,8 +170,13 @@ def test_average():
 
 
 def test_names():
-    assert isinstance(create_optimizer(recipes.Optim(name="sgd")), Momentum)
-    assert isinstance(create_optimizer(recipes.Optim(name="adamw")), AdamW)
+    numbers = {"momentum": 0.8, "nesterov": True, "momentum_dtype": "bfloat16"}
+    numbers |= {"beta1": 0.7, "beta2": 0.95, "epsilon": 1e-6}
+    sgd = create_optimizer(recipes.Optim(name="sgd", **numbers))
+    assert type(sgd) is Momentum and (sgd.momentum, sgd.nesterov) == (0.8, True)
+    adamw = create_optimizer(recipes.Optim(name="adamw", **numbers))
+    assert type(adamw) is AdamW and (adamw.beta1, adamw.beta2, adamw.epsilon) == (0.7, 0.95, 1e-6)
+    assert [slot.dtype for slot in sgd.slots + adamw.slots] == ["bfloat16", "bfloat16", "float32"]
     lars = create_optimizer(recipes.Optim(name="lars", momentum=0.8, momentum_dtype="bfloat16"))
     assert isinstance(lars, LARS) and lars.momentum == 0.8 and lars.slots[0].dtype == "bfloat16"
     muon = create_optimizer(recipes.Optim(name="muon", momentum=0.8, nesterov=True))

@@ -45,6 +45,18 @@ def test_steps_fall_at_their_boundaries():
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "middle"), [("cosine", 0.55), ("linear", 0.55), ("constant", 1.0)])
+def test_decays_end_at_their_last_rate(name, middle):
+    last = 1.0 if name == "constant" else 0.1
+    assert rates(10, steps=[0, 5, 10, 12], name=name, end=0.1) == pytest.approx([1.0, middle, last, last])
+
+
+def test_a_step_has_the_given_factor():
+    """Boundaries count from the first step of the run, and the boundary is the first step with the lower rate."""
+    found = rates(8, steps=[3, 4, 5, 6], name="steps", warmup_steps=3, boundaries=(4, 6), factor=0.5)
+    assert found == pytest.approx([1.0, 0.5, 0.5, 0.25])
+
+
 def test_rsqrt_with_cooldown():
     steps = [0, 5, 10, 30, 89, 95, 100]
     got = rates(100, steps=steps, name="rsqrt", warmup_steps=10, timescale=20, cooldown_steps=10)

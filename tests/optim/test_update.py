@@ -45,6 +45,9 @@ def test_a_gradient_is_cut_to_the_largest_norm(largest, scale):
 
 def test_muon_knows_which_axes_of_a_kernel_are_inputs():
     """The heads' outputs [H, K, D] are a matrix of H * K rows, the queries' kernel [D, H, K] one of D rows."""
+    optimizers = rule(name="muon", momentum=0.8, nesterov=True, momentum_dtype="bfloat16", beta2=0.95).optimizers
+    muon, adamw = optimizers[f"{BLOCK}/out/kernel"], optimizers["head/kernel"]
+    assert (muon.momentum, muon.nesterov, muon.slots[0].dtype, adamw.beta2) == (0.8, True, "bfloat16", 0.95)
     optimizers = rule(name="muon").optimizers
     axes = {name: optimizers[f"{BLOCK}/{name}/kernel"].input_axes for name in ("query", "key", "value", "out")}
     assert axes == {"query": 1, "key": 1, "value": 1, "out": 2}

@@ -122,6 +122,11 @@ def operation_macs(operation):
     return 0
 
 
+def test_models_without_a_name_have_no_costs():
+    with pytest.raises(ValueError, match="no model named 'ViT-B/17'. Known names: .*ViT-B/16"):
+        cost.of_variant("ViT-B/17")
+
+
 def test_plan_of_a_recipe():
     recipe = recipes.Recipe(
         total_steps=1_000,

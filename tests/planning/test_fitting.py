@@ -59,6 +59,8 @@ def test_which_weights_are_trained_and_how():
     assert chosen("update", labels="mask")["optim.name"] == "adamw"
     head = recipes.replace(PRETRAINED, {"adapt": "head"})
     assert chosen("update", labels="mask", recipe=head) == of("head")
+    reasons = [rules.adaptation(dataclasses.replace(FACTS, images=n), PRETRAINED)[1] for n in (19_999, 20_000)]
+    assert reasons == ["fewer than 20,000 images", "not fewer than 20,000 images"]
 
 
 def test_a_batch_divides_among_the_devices():
@@ -145,7 +147,8 @@ def fitted(photos, variant="ViT_S16", change=same):
 
 
 @pytest.mark.slow
-def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
+def test_images_are_as_large_as_time_and_memory_permit(machine, photos, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
     sizes = []
     for variant, cores in (("ViT_B16", 64), ("ViT_B16", 1), ("ViT_L16", 1)):
         machine(memory=1e12, cores=cores)
@@ -160,6 +163,10 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos):
     assert fitted(photos, "ViT_L16").model.image_size == 224
     machine(gpus=1, memory=80e9)
     assert fitted(photos, "ViT_H14").model.image_size == 378  # a multiple of its patch size
+    reasons = [text.partition(" (")[2] for text in caplog.messages if text.startswith("images: ")]
+    slow, large = "larger images take too long for 30:00)", "larger images take too much memory)"
+    own = "the size of the weights)"
+    assert reasons == [own, slow, slow, own, large, own]
 
 
 def test_a_gpu_whose_memory_is_not_known(monkeypatch):
@@ -228,6 +235,15 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     assert f"|flip_lr{smoothing} (" in lines["augmentation"]
     assert given == [name for name, line in lines.items() if line.endswith("(given)")]
     assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+
+
+def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
+    machine(memory=1e12)
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe_of(Choices(photos, model="ViT_Ti16", settings={"total_steps": 1}))
+    assert "steps: 1 step, 0 of them warm-up (given)" in caplog.messages
+    recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
+    assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
 
 
 @pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}])

@@ -96,6 +96,12 @@ def test_two_changes_where_one_is_not_enough(machine):
     assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 
 
+def test_a_resnet_is_not_rematerialized(machine):
+    warnings = machine(8, 0.3)
+    memory.check(recipe("BiT-R50x1", batch_size=4), backend(), 10, 3)
+    assert "Not even one image at a time fits" in warnings[0] and "remat" not in warnings[0]
+
+
 def test_one_image_at_a_time_is_the_last_change(machine):
     needed = plan.of_recipe(recipes.replace(recipe(accumulation_steps=64), {"model.remat": "blocks"}), 10).total_bytes
     for free, words in ((needed, "accumulation_steps=64"), (needed - 1e3, "Not even one image at a time fits")):
@@ -173,6 +179,14 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
     folders = [str(tmp_path / "free"), str(tmp_path), str(tmp_path / "absent")]
     monkeypatch.setattr(memory, "_control_groups", lambda: iter(folders))
     assert memory.machine_memory() == (4000, 1500)
+
+
+def test_files_of_the_kernel(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemTotal:       16 kB\nMemAvailable:    8 kB\nHugePages_Total:   0\n")
+    expected = {"MemTotal": 16.0, "MemAvailable": 8.0, "HugePages_Total": 0.0}
+    assert memory._entries(str(tmp_path / "meminfo")) == expected and memory._entries(str(tmp_path / "absent")) == {}
+    monkeypatch.setattr(memory, "_text", {"/proc/self/cgroup": "1:name=systemd:/x\n0::/pods/a\n"}.get)
+    assert list(memory._control_groups()) == [f"/sys/fs/cgroup{path}" for path in ("", "/pods", "/pods/a")]
 
 
 def test_the_memory_of_this_machine(monkeypatch):

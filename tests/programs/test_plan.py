@@ -121,11 +121,12 @@ def test_data_that_are_there_are_planned_with_their_own_size(recipe, capsys, mon
     assert content["parameters"] == cost.of_variant("ViT-L/16", classes=3).parameters - 2 * 256 * 1_024
 
 
-def test_gray_images_are_known_without_their_data(recipe, no_data, capsys):
+def test_gray_images_are_known_without_their_data(recipe, no_data, capsys, caplog):
     recipe.data.source, recipe.data.train_split = "fashion_mnist", "train"
     recipe.data.pp_train = "resize(224)|value_range(-1, 1)"
     programs.call("train.plan", "--json")
     content = json.loads(capsys.readouterr().out)
+    assert "Planned for 60,000 examples of 10 classes." in caplog.text
     assert (content["examples"], content["classes"]) == (60_000, 10)
     assert content["parameters"] == cost.of_variant("ViT-L/16", classes=10).parameters - 2 * 256 * 1_024
 

@@ -16,6 +16,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from keras_vit import _progress, applications, models, zoo
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
@@ -94,6 +95,9 @@ def test_the_list_is_a_table():
     header, first, *rest = str(entries).splitlines()
     assert header.split()[:5] == ["model", "weights", "size", "resolution", "accuracy"]
     assert first.split()[:4] == ["ViT-B/16", "augreg", "384", "85.49%"] and len(rest) == len(entries) - 1
+    columns = [header.index(name) for name in ("size", "resolution", "accuracy", "pretraining", "head")]
+    cells = [rest[0][start:].split("  ")[0] for start in columns]
+    assert cells == ["391 MiB", "224", "", "imagenet21k", "imagenet21k"]
     assert all(len(line) <= 140 for line in rest)
 
 
@@ -144,6 +148,27 @@ def test_mirrors(tmp_path, monkeypatch):
     assert zoo.resolve(os.path.basename(entry.path).removesuffix(".npz"), "ViT-Ti/16") == path
     assert zoo.resolve("gs://" + entry.path, "ViT-Ti/16") == path
     assert zoo.resolve(entry.url, "ViT-Ti/16") == path
+    hybrid = zoo.find("R50+ViT-B/16", "imagenet21k+imagenet2012")
+    assert zoo.parse(hybrid.url).address == hybrid.path  # the address has %2B in place of +
+
+
+def test_names_that_are_nearly_right():
+    with pytest.raises(
+        ValueError, match=r"ViT-B/16 has no published weights named 'imagenet'\. Did you mean 'augreg'\?"
+    ):
+        zoo.resolve("imagenet", "ViT-B/16")  # the most accurate of its classifiers
+    with pytest.raises(ValueError, match="ViT-S/14 has no published weights named 'imagenet'. Published: dinov2, "):
+        zoo.resolve("imagenet", "ViT-S/14")  # which has none
+    with pytest.raises(ValueError, match="ViT-g/14 has no .*Published: none. Or pass the path"):
+        zoo.resolve("augreg", "ViT-g/14")
+    with pytest.raises(ValueError, match=r"ViT_B16 has no published weights named 'agreg'\. Did you mean 'augreg'\?"):
+        zoo.resolve("ViT_B16:agreg")
+    with pytest.raises(FileNotFoundError, match="add the model: 'ViT_L16:augreg'"):
+        zoo.resolve("augreg")
+    with pytest.raises(FileNotFoundError, match="hub: 'hf:google/vit'"):
+        zoo.resolve("google/vit")
+    with pytest.raises(FileNotFoundError, match="'google/vit.npz'.$"):
+        zoo.resolve("google/vit.npz")
 
 
 class Response(io.BytesIO):
@@ -201,9 +226,10 @@ PAGE = b"<html>Log in to the guest network</html>"
     [
         (Response(PAGE, kind="text/html; charset=utf-8"), "a page instead"),
         (Response(PAGE), "error page"),
-        (Response(WHOLE[:1000]), "truncated"),
+        (Response(WHOLE[:1000]), "the archive has no end"),
+        (Response(safetensors.numpy.save({"a": np.zeros(9)})[:-1]), "truncated or damaged"),
     ],
-    ids=["page", "page without its type", "cut"],
+    ids=["page", "page without its type", "cut", "cut safetensors"],
 )
 def test_wrong_downloads_are_not_cached(answer, reason, tmp_path, monkeypatch):
     # They were put in place, and taken from there ever after.
@@ -272,6 +298,12 @@ def test_size_and_time_of_a_download_are_bounded(monkeypatch):
     monkeypatch.setattr(cache, "_BYTES_PER_SECOND", len(WHOLE) + 1)
     with pytest.raises(OSError, match="bytes per second"):
         zoo.resolve(*reversed(NAMES))
+
+
+def test_a_download_may_have_the_largest_size(monkeypatch):
+    serve(monkeypatch, Response(WHOLE))
+    monkeypatch.setattr(cache, "_MAX_BYTES", len(WHOLE))
+    assert pathlib.Path(zoo.resolve(*reversed(NAMES))).read_bytes() == WHOLE
 
 
 def test_a_download_that_drips_ends(tmp_path, monkeypatch):
@@ -344,6 +376,8 @@ def test_decode_predictions():
     assert second[0][0] == "n15075141" and len(second) == 2
     named = zoo.decode_predictions([[0.1, 0.9]], class_names=["cat", "dog"])
     assert [item[:2] for item in named[0]] == [("1", "dog"), ("0", "cat")]
+    (tie,) = zoo.decode_predictions(np.zeros((1, 40)), top=3, class_names=[f"class {n}" for n in range(40)])
+    assert [name for _, name, _ in tie] == ["class 0", "class 1", "class 2"]  # the first of equal scores
     for wrong in (np.zeros(1000), np.zeros((1, 3))):
         with pytest.raises(ValueError):
             zoo.decode_predictions(wrong)

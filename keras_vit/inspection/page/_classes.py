@@ -54,7 +54,8 @@ def _accuracies(classes: Classes) -> str:
     order = [int(index) for index in np.argsort(np.nan_to_num(classes.accuracies, nan=2.0), kind="stable")]
     rows = [_accuracy(classes, index) for index in order if np.isfinite(classes.accuracies[index])]
     folded = rows[_MAX_ROWS:]
-    more = f"<details><summary>{len(folded)} more classes</summary>{_list(folded)}</details>" if folded else ""
+    noun = "class" if len(folded) == 1 else "classes"
+    more = f"<details><summary>{len(folded)} more {noun}</summary>{_list(folded)}</details>" if folded else ""
     return _list(rows[:_MAX_ROWS]) + more
 
 
