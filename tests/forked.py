@@ -1,5 +1,6 @@
 """Programs in separate processes, forked from one that has imported TensorFlow: each saves these seconds."""
 
+import atexit
 import multiprocessing
 import os
 import pathlib
@@ -86,5 +87,13 @@ def _run(directory, module, arguments, environment, output):
         code, sys.argv = arguments[0], ["-c", *arguments[1:]]
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
         return
+    run_module(module, arguments)
+
+
+def run_module(module, arguments):
+    """Run a module as `python -m` does. Its exit handlers run as well: without them, JAX aborts the other processes."""
     sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out

@@ -14,7 +14,6 @@ import os
 import pathlib
 import random
 import re
-import runpy
 import shutil
 import sys
 import threading
@@ -162,8 +161,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], log: str) -> 
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["train.main", *arguments]
-    runpy.run_module("train.main", run_name="__main__", alter_sys=True)
+    forked.run_module("train.main", arguments)
 
 
 if __name__ == "__main__":
