@@ -73,7 +73,8 @@ def test_each_split_of_an_artifact_is_compared_with_its_own_number_of_examples(c
     known = dataclasses.replace(card("x"), recipe=recipe, data={"num_train": 1_438, "num_eval": 360})
     for split in ("test", "train[:9]", "train"):
         sample_images.warn_of_changes(known, data.open_source("digits", split))
-    assert caplog.messages == ["digits[train] has changed since training: 1,437 examples instead of 1,438."]
+    changes = [text for text in caplog.messages if "changed" in text]
+    assert changes == ["digits[train] has changed since training: 1,437 examples instead of 1,438."]
 
 
 @pytest.mark.parametrize(("max_pixels", "kept"), [(0, 2), (480, 2), (479, 1)])

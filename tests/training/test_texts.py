@@ -6,9 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import _io
 from keras_vit import recipe as recipes
-from keras_vit.training import checkpoints, create, run_data, run_directory, run_fields, run_summary
+from keras_vit.training import checkpoints, create, run_data, run_fields, run_summary
 from keras_vit.training.errors import CheckpointMismatch
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
@@ -80,19 +79,6 @@ def test_other_scores_have_no_interval(tmp_path):
     report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], score)
     assert "test miou 50.00% on 2 examples" in report and "scores per class" in report
     assert "confidence" not in report and "Confusion" not in report
-
-
-def test_changed_versions_and_devices_are_logged(tmp_path, caplog):
-    (tmp_path / "model.keras").touch()
-    data = {"name": "digits", "class_names": ["0"], "num_classes": 1, "num_train": 1, "num_eval": 1}
-    config = run_directory.write_config(str(tmp_path), recipes.Recipe(), data, devices={"kind": "cpu", "replicas": 1})
-    config["versions"] |= {"keras": "0.1", "gone": "1"}
-    _io.write_json(tmp_path / "config.json", config)
-    for _ in range(2):  # once
-        devices = {"kind": "gpu", "replicas": 1}
-        run_directory.write_config(str(tmp_path), recipes.Recipe(), data, step=5, devices=devices)
-    (message,) = [text for text in caplog.messages if "Results may differ" in text]
-    assert message.endswith(f": versions.keras: 0.1 -> {keras.__version__}; devices.kind: cpu -> gpu")
 
 
 def splits(**fields):
