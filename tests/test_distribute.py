@@ -5,6 +5,7 @@ import importlib
 import json
 import logging
 import time
+import types
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ def test_one_device():
     assert distribute.describe(strategy) == "OneDeviceStrategy, 1 replica"
     assert distribute.is_chief(strategy)
     assert distribute.num_workers(strategy) == 1
+    several = types.SimpleNamespace(num_replicas_in_sync=2)
+    assert distribute.describe(several) == "SimpleNamespace, 2 replicas"
 
 
 def test_auto_uses_the_available_devices(monkeypatch):

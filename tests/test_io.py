@@ -1,5 +1,6 @@
 """Atomic writes: readers see the old or the new content, and failures leave no files."""
 
+import contextlib
 import io
 import os
 import pathlib
@@ -82,6 +83,19 @@ def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_pa
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_drafts_are_removed_after_an_hour(tmp_path):
+    """Those of killed processes: a younger draft may belong to a process that still writes it."""
+    folder = tmp_path / "a[1]"
+    for name, minutes in (("old", 61), ("young", 59)):
+        (folder / f".writing-{name}").mkdir(parents=True)
+        (folder / f".writing-{name}" / "x").write_text("half")
+        (folder / f".writing-{name}.txt").write_text("half")
+        for draft in (folder / f".writing-{name}", folder / f".writing-{name}.txt"):
+            os.utime(draft, (time.time() - 60 * minutes,) * 2)
+    _io.write_text(folder / "new", "text")
+    assert sorted(os.listdir(folder)) == [".writing-young", ".writing-young.txt", "new"]
+
+
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(RuntimeError), _io.atomic_directory(tmp_path / "d") as temporary:
         open(os.path.join(temporary, "x"), "w").close()
@@ -146,6 +160,7 @@ def images(tmp_path, monkeypatch):
         (["deep", "empty", "a.png"], ["deep/d.PNG", "deep/deeper/e.webp", "a.png"]),
         (["deep/"], ["deep/d.PNG", "deep/deeper/e.webp"]),
         (["d*p"], ["deep/d.PNG", "deep/deeper/e.webp"]),
+        (["[abd]*"], ["a.png", "b.png"]),  # the files that match, and not those in the folder that matches, too
         (["list.txt"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
         (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
     ],
@@ -156,6 +171,13 @@ def test_finding_images(given, expected, images, monkeypatch):
     pathlib.Path("list.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert _image_files.find(given) == expected
+
+
+def test_files_of_every_extension_are_images(tmp_path):
+    names = ["a.jpg", "b.jpeg", "c.png", "d.bmp", "e.webp", "f.jpe", "g.jfif", "h.JPG"]
+    for name in (*names, "i.gif", "j.jpg.txt", "jpg"):
+        (tmp_path / name).write_bytes(b"")
+    assert _image_files.find([str(tmp_path)]) == [str(tmp_path / name) for name in names]
 
 
 def test_an_address_is_not_written_to(tmp_path, monkeypatch):
@@ -229,6 +251,22 @@ def test_written_files_survive_a_loss_of_power(write, tmp_path, monkeypatch):
         _io.write_text(path, "new")
     disk.lose_power()
     assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("fails_for", [stat.S_ISREG, stat.S_ISDIR])
+def test_only_a_directory_may_fail_to_be_synced(fails_for, tmp_path, monkeypatch):
+    """Some network file systems cannot sync a directory. A file that is not on the disk does not replace another."""
+    (tmp_path / "a").write_text("old")
+
+    def fsync(handle):
+        if fails_for(os.fstat(handle).st_mode):
+            raise OSError("not on the disk")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    is_file = fails_for is stat.S_ISREG
+    with pytest.raises(OSError, match="not on the disk") if is_file else contextlib.nullcontext():
+        _io.write_text(tmp_path / "a", "new")
+    assert (tmp_path / "a").read_text() == ("old" if is_file else "new")
 
 
 @pytest.mark.parametrize("synced, expected", [(True, "old"), (False, "")])

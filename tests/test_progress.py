@@ -1,6 +1,7 @@
 """Progress of long work: lines that fit the terminal, and lines in a log."""
 
 import io
+import sys
 import types
 
 import pytest
@@ -59,6 +60,27 @@ def test_without_a_total(clock):
         clock.now += 100
         bar.update(1_200)
     assert drawn(terminal)[1] == "Download 1,200 MiB, 12.0 MiB/s"
+
+
+def test_more_than_the_total(clock):
+    """The total of a data set can be an estimate."""
+    terminal = Terminal()
+    with _progress.Progress("Work", 5, stream=terminal) as bar:
+        for _ in range(2):
+            clock.now += 2
+            bar.add(4)
+    assert drawn(terminal)[2] == "Work 8/5, 0:00 left, 2.0 images/s"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_notebook_shows_a_line_although_it_is_not_a_terminal(enabled, clock, logged, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    cell = io.StringIO()
+    with _progress.Progress("Work", enabled=enabled, stream=cell) as bar:
+        clock.now += 5
+        bar.add(1)
+    assert drawn(cell) == (["Work, 0:00", "Work 1 images, 0.2 images/s", ""] if enabled else [])
+    assert logged() == []
 
 
 def test_a_line_is_no_wider_than_the_terminal(monkeypatch, clock):
@@ -147,4 +169,6 @@ def test_a_line_appears_although_nothing_is_done(monkeypatch):
 
 
 def test_durations():
-    assert [_progress.duration(seconds) for seconds in (None, 3, 75, 3723)] == ["?", "0:03", "1:15", "1:02:03"]
+    """Rounded to seconds before minutes and hours are counted: never 0:60."""
+    found = {seconds: _progress.duration(seconds) for seconds in (None, 3, 59.6, 75, 3599.6, 3723)}
+    assert list(found.values()) == ["?", "0:03", "1:00", "1:15", "1:00:00", "1:02:03"]

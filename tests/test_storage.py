@@ -164,6 +164,17 @@ def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
     assert objects()["bucket/other.tflite"] == "x"
 
 
+@pytest.mark.parametrize("kind", ["read", "written"])
+def test_the_parts_of_a_file(kind, store):  # noqa: F811
+    """A copy for reading also has the configurations in the folder."""
+    copy = _storage._Copy("s3://bucket/a/m.safetensors", kind)
+    parts = ["m.safetensors", "m.safetensors.index.json", "m-00001-of-00002.safetensors", "m_config.json", "m.bin"]
+    others = ["n.safetensors", "m.txt", "m.safetensors2", "m-1.bin", ".m.safetensors.x", "m.safetensors.lock-owner"]
+    others += ["b/m.bin", "b/config.json"]
+    assert all(map(copy._has, parts)) and not any(map(copy._has, others))
+    assert copy._has("config.json") == (kind == "read")
+
+
 def test_checkpoints_are_read_where_they_are_needed(store):  # noqa: F811
     contents = {"metrics_jsonl": "{}", "model_keras": "weights", "checkpoints__5_data": "a", "tensorboard__e": "events"}
     write(store.root / "bucket" / "run", **contents)

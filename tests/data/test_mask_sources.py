@@ -117,6 +117,9 @@ def test_folders(tmp_path):
         np.testing.assert_array_equal(10 * example["mask"], tf.io.decode_png(example["image"])[..., 0])
     again = {path for split in ("train", "test") for path in data.open_source(spec, split).paths}
     assert again == set(source.paths)
+    (tmp_path / "masks").rename(tmp_path / "images" / "masks")  # masks in the folder of the images are not images
+    inside = data.open_source(f"folder:{tmp_path}/images#masks={tmp_path}/images/masks", "all")
+    assert sorted(inside.paths) == sorted(source.paths) and not inside.notes
 
 
 def test_folders_of_splits(tmp_path):

@@ -118,8 +118,9 @@ def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error
 
 
 def test_one_run_is_not_compared(paths):
-    with pytest.raises(ValueError, match="at least two"):
-        experiments.compare(paths[:1])
+    for given in (paths[:1], [paths[0], f"{paths[0]}/"]):
+        with pytest.raises(ValueError, match="at least two"):
+            experiments.compare(given)
 
 
 def test_program(tmp_path, paths, capsys):
@@ -141,6 +142,7 @@ def test_the_speed_is_the_median(tmp_path, paths):
     """A slow interval, such as that of an evaluation, does not count."""
     with open(f"{paths[0]}/metrics.jsonl", "a") as file:
         for step, speed in ((21, 310.0), (22, 2.0), (23, 305.0)):
-            file.write(json.dumps({"step": step, "loss": 1.0, "images_per_second": speed}) + "\n")
+            file.write(json.dumps({"step": step, "loss": 1.5, "images_per_second": speed}) + "\n")
     found = experiments.compare(paths).rows[0].results[0]
+    assert found["training loss"] == 1.5  # the last, not the smallest
     assert found["images per second"] == 300  # of 2, 100, 300, 305 and 310

@@ -28,6 +28,20 @@ def test_a_folder_stands_for_the_runs_and_sweeps_in_it(folder):
     assert len(experiments.compare([str(folder)]).rows) == 3
 
 
+def test_folders_in_a_run_are_not_further_runs(folder):
+    """Such as a checkpoint that was written into it; a folder of runs contains both."""
+    write_run(folder / "a" / "copies" / "b", 0.1)
+    assert [record.path for record in experiments.read_runs([str(folder / "a")])] == [str(folder / "a")]
+    assert len(experiments.read_runs([str(folder)])) == 4
+
+
+def test_steps_are_counted_in_thousands(tmp_path):
+    record = experiments.RunRecord(
+        str(tmp_path), {}, [{"step": 1_500}, {"step": 1_000}], recipes.Recipe(total_steps=20_000)
+    )
+    assert record.state == "step 1,500 of 20,000"
+
+
 def test_a_run_whose_lock_is_taken_is_running(folder):
     with _lock.locked(str(folder / "b c")):
         (record,) = experiments.read_runs([str(folder / "b c")])

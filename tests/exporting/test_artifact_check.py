@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit import _io, models
 from keras_vit.exporting import artifact_check, inference_model, saved_model, tflite, verify
-from keras_vit.inference import KerasPredictor, model_card
+from keras_vit.inference import KerasPredictor, masks, model_card
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelPredictor
 from tests import selection, tiny
@@ -87,6 +88,58 @@ def test_exchanged_labels_of_any_signature_are_found(served, copied):
     _, problems = check(open_artifact(str(copied)), served[0])
     wrong = "top_k_classes does not name the classes of the largest probabilities"
     assert sorted(problems) == sorted(f"{signature}: {wrong}" for signature in SIGNATURES.values())
+
+
+def named(**outputs):
+    """Outputs of a signature for two images of three classes."""
+    probabilities = np.array([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3]], np.float32)
+    return {"probabilities": probabilities, **{name: np.array(value, object) for name, value in outputs.items()}}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "problem"),
+    [
+        (named(), None),
+        (named(top_k_classes=[[b"b", b"c"], [b"a", b"c"]]), None),
+        (named(top_k_classes=[[b"b", b"c"], [b"a", b"b"]]), "top_k_classes does not name the classes"),
+        (named(value_names=[[b"a", b"b", b"c"]] * 2), None),
+        (named(value_names=[[b"a", b"b", b"c"], [b"a", b"c", b"b"]]), "value_names does not name the outputs"),
+        (named(class_names=[[b"a", b"b", b"x"]] * 2), "class_names does not name the outputs"),
+    ],
+)
+def test_names_of_outputs(outputs, problem):
+    found = artifact_check._wrong_names(outputs, ("a", "b", "c"))
+    assert len(found) == (problem is not None) and (not found or problem in found[0])
+
+
+@pytest.mark.parametrize(("error", "differs"), [(0.999e-3, False), (1.001e-3, True)])
+def test_features_may_differ_by_a_thousandth_of_their_length(error, differs):
+    expected = np.array([[3.0, 0.0], [0.0, 4.0]])  # a length of 5
+    artifact = types.SimpleNamespace(stored_precision="float32")
+    found = artifact_check._different_features(
+        "features", artifact, expected, expected + [[0.0, 5 * error], [0.0, 0.0]]
+    )
+    assert found == (["features: the difference is 1.0e-03 of the length, expected at most 0.001"] if differs else [])
+
+
+@pytest.mark.parametrize(
+    ("runs", "size", "differs"),
+    [
+        ([[7, 2], [1, 4]], [2, 3], False),
+        ([[7, 2], [1, 4]], [3, 2], True),
+        ([[7, 3], [1, 3]], [2, 3], True),
+        ([[1, 2], [7, 4]], [2, 3], True),
+    ],
+)
+def test_run_lengths_of_another_mask_are_found(runs, size, differs):
+    mask = np.array([[7, 7, 1], [1, 1, 1]], np.uint8)
+    outputs = {"run_lengths": {"run_lengths": np.array([runs]), "size": np.array([size])}}
+    outputs["serving_default"] = {"mask_bytes": [masks.to_png(mask)]}
+    artifact = types.SimpleNamespace(
+        signatures=outputs, run=lambda name, inputs: outputs[name], preprocess=lambda contents: None
+    )
+    problems = artifact_check._check_extra_signatures(artifact, artifact, [b"image"])
+    assert problems == (["run_lengths: the mask differs from the mask of serving_default"] if differs else [])
 
 
 def noisy(scale):

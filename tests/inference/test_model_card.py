@@ -153,6 +153,17 @@ def test_every_file_of_a_saved_model_is_in_its_card(version, change):
         open_artifact(str(version))
 
 
+def test_hidden_files_do_not_belong_to_an_artifact(tmp_path):
+    """Network file systems create them while a file is open."""
+    names = ("saved_model.pb", ".nfs01", "variables/.tmp", "variables/a.index", "assets.extra/requests")
+    for name in (*names, f"assets.extra/{model_card.FILE_NAME}"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345")
+    expected = ["assets.extra/requests", "saved_model.pb", "variables/a.index"]
+    assert model_card.parts_of(str(tmp_path)) == {name: str(tmp_path / name) for name in expected}
+    assert model_card.size_of(str(tmp_path)) == 15
+
+
 def test_a_written_card_has_no_absolute_paths(tmp_path):
     path = str(tmp_path / "a.tflite")
     with open(path, "wb") as file:

@@ -1,5 +1,6 @@
 """Images in every form that users have, predicted by one predictor."""
 
+import contextlib
 import io
 
 import numpy as np
@@ -103,6 +104,30 @@ def test_pixels_become_files_without_loss(channels):
     for image, expected in zip(image_inputs.of_any(pixels), pixels, strict=True):
         found = np.asarray(Image.open(io.BytesIO(image.read())))
         np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+
+
+def test_numbers_of_pixels_are_rounded():
+    (image,) = image_inputs.of_any(np.array([[[0.4], [0.6], [254.6]]]))
+    assert np.asarray(Image.open(io.BytesIO(image.read()))).tolist() == [[0, 1, 255]]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "are_pixels"),
+    [([0, 255.0], True), ([0, 1.01], True), ([0, 1.0], False), ([-0.01, 9], False), ([0, 255.01], False)],
+)
+def test_other_numbers_are_not_pixels(numbers, are_pixels):
+    """Numbers from 0 to 1 would be nearly black. Bytes of 0 and 1 may be."""
+    pixels = np.array(numbers).reshape(1, 2, 1)
+    with contextlib.nullcontext() if are_pixels else pytest.raises(ValueError, match="pixels from 0 to 255"):
+        image_inputs.of_any(pixels)
+    assert len(image_inputs.of_any(np.array([0, 1], np.uint8).reshape(1, 2, 1))) == 1
+
+
+def test_images_without_a_path_are_numbered(folder):
+    contents, arrays = tiny.images(2).contents, tiny.arrays(3)
+    found = image_inputs.of_any([folder / "3.png", *contents, arrays, str(folder / "1.png"), arrays[0]])
+    expected = [f"{folder}/3.png", *(f"image {number}" for number in range(1, 6)), f"{folder}/1.png", "image 7"]
+    assert [image.name for image in found] == expected
 
 
 def test_uncertainty_of_independent_classes():

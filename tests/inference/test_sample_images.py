@@ -68,6 +68,23 @@ def test_labels_stay_with_their_images():
     assert kept.contents == images.contents[1:]
 
 
+def test_each_split_of_an_artifact_is_compared_with_its_own_number_of_examples(caplog):
+    recipe = {"data": {"train_split": "train", "eval_split": "test"}}
+    known = dataclasses.replace(card("x"), recipe=recipe, data={"num_train": 1_438, "num_eval": 360})
+    for split in ("test", "train[:9]", "train"):
+        sample_images.warn_of_changes(known, data.open_source("digits", split))
+    changes = [text for text in caplog.messages if "changed" in text]
+    assert changes == ["digits[train] has changed since training: 1,437 examples instead of 1,438."]
+
+
+@pytest.mark.parametrize(("max_pixels", "kept"), [(0, 2), (480, 2), (479, 1)])
+def test_images_within_the_limit_of_an_artifact(max_pixels, kept):
+    """480 and 64 pixels; 0 is no limit."""
+    contents = [tiny.images(1).contents[0], pictures.encode(tiny.arrays(1, 8, 8)[0])]
+    images = sample_images.SampleImages(contents, None, ["a", "b"])
+    assert sample_images.within(images, max_pixels).names == ["a", "b"][2 - kept :]
+
+
 def test_labels_are_numbers_of_the_models_classes(folder, caplog):
     """The data set of a run got another class, or the model other names to print."""
     changes = {"dog": "dog", "cat": "Cat", "eel": "eel"}

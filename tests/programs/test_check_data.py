@@ -64,6 +64,27 @@ def test_the_median_is_not_the_mean_and_twenty_problems_are_listed():
     assert program.listing("a", ["x"] * 1021) == ["a: 1,021", *["  x"] * 20, "  and 1,001 more (--json lists all)"]
 
 
+def test_only_a_class_without_training_images_is_marked():
+    """The first split is that of the training; another may lack a class."""
+    splits = {
+        "train": {"examples": 1_300, "per_class": [0, 1_300]},
+        "test": {"examples": 2, "per_class": [2, 0]},
+    }
+    for split in splits.values():
+        split.update(pixels=[], per_value={}, heights=[], widths=[])
+    kinds = ("unreadable", "in_several_splits", "twice_in_a_split", "same_image_other_label")
+    results = {"source": "folder:a", "class_names": ["cat", "dog"], "value_names": [], "notes": [], "splits": splits}
+    lines = load("train.check_data").as_text({**results, **dict.fromkeys(kinds, {})}).splitlines()
+    found = {line.split()[0]: line.split()[1:] for line in lines[1:5]}
+    assert found == {
+        "class": ["train", "test"],
+        "cat": ["0", "2", "no", "examples"],
+        "dog": ["1,300", "0"],
+        "all": ["1,300", "2"],
+    }
+    assert not [line for line in lines if "share of the pixels" in line or "median" in line]
+
+
 def test_check_data_without_problems(capsys):
     assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out

@@ -236,6 +236,23 @@ def test_evaluate_counts_every_example_once(run, digits, capsys):
     assert result["per_class"][3] == np.mean(predicted[source.labels() == 3] == 3)
 
 
+@pytest.mark.parametrize("images", [20, 21])
+def test_the_twenty_lowest_classes_are_listed(images):
+    """Classes without images are left out."""
+    accuracies = np.concatenate([np.linspace(1, 0, images), [np.nan]])
+    names = [f"class {number}" for number in range(images + 1)]
+    title, *lines = load("train.evaluate").per_class({"per_class": accuracies, "confusion": None}, names)
+    assert title == "Recall per class"
+    assert [line.split() for line in lines[:2]] == [
+        ["class", f"{images - 1}", "0.00%"],
+        ["class", f"{images - 2}", f"{100 / (images - 1):.2f}%"],
+    ]
+    assert lines[20:] == (["  (the 20 lowest of 21)"] if images == 21 else [])
+    few = {"per_class": np.array([0.5, 1.0]), "confusion": np.array([[1, 1], [0, 2]])}
+    lines = load("train.evaluate").per_class(few, ["a", "b"])
+    assert lines[0] == "Accuracy per class" and "Confusion (rows: true class, columns: predicted)" in lines
+
+
 @pytest.mark.slow
 def test_a_directory_with_one_file_measures_as_the_model(of_the_run, tflite_file, capsys):
     result = measured(capsys, f"--model={tflite_file.parent}")

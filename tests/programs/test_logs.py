@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+import keras_vit
+from keras_vit.program import logs
+
 ROOT = pathlib.Path(__file__).parents[2]
 CODE = """
 import importlib.util, os, sys, warnings
@@ -44,6 +47,28 @@ def test_lines_of_others_go_to_the_log(tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     for text in ("from C++\n", "from C++ later\n", "a converter", "a foreign warning", "from a child", "an own line"):
         assert text in log and (text.startswith("an own") or text not in done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_ours"),
+    [
+        (keras_vit.__file__, True),
+        (f"{os.path.dirname(keras_vit.__file__)}/training/loop.py", True),
+        ("/home/me/recipe.py", True),
+        ("/home/me/site-packages.py", True),
+        ("/opt/lib/python3.12/site-packages/tensorflow/__init__.py", False),
+        ("/usr/lib/python3/dist-packages/tensorflow.py", False),
+        (f"{os.path.dirname(os.__file__)}/warnings.py", False),
+    ],
+)
+def test_lines_of_this_package_and_of_the_user_are_shown(path, is_ours):
+    assert logs.is_ours(path) == is_ours
+
+
+def test_an_installed_package_is_known_by_its_folder(monkeypatch):
+    monkeypatch.setattr(logs, "_PACKAGE", "/opt/site-packages/keras_vit")
+    assert logs.is_ours("/opt/site-packages/keras_vit/a.py")
+    assert not logs.is_ours("/opt/site-packages/keras_vit_extra/a.py")
 
 
 @pytest.mark.slow

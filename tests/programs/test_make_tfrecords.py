@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import data
 from tests.data import pictures
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.fixture
@@ -40,6 +40,12 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
         "test-00000-of-00001",
         "train-00000-of-00001",
     ]
+
+
+def test_a_file_has_up_to_a_thousand_examples_unless_there_would_be_too_many_files():
+    shards = load("train.make_tfrecords").default_shards
+    sizes = (0, 1, 1_000, 1_001, 1_023_001, 1_024_001, 10**9)
+    assert [shards(size) for size in sizes] == [1, 1, 1, 2, 1_024, 1_024, 1_024]
 
 
 def test_make_tfrecords_writes_whole_splits(tmp_path):

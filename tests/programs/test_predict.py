@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from absl.testing import flagsaver
 
 from keras_vit import inference
 from tests import golden_data, selection, tiny
-from tests.programs import call
+from tests.programs import call, load
 
 ROOT = pathlib.Path(__file__).parents[2]
 PREDICT = """
@@ -186,6 +187,30 @@ def test_images_are_sorted_by_class(run, digits, photos, tmp_path, capsys):
     labels = digits.logits[:3].argmax(-1)
     originals = [contents[pathlib.Path(name)] for name in ("a/1.png", "a/b/1.png", "c/1.png")]
     assert copies == sorted((str(label), data) for label, data in zip(labels, originals, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "probability", "folder"),
+    [("classes", 0.5, "bee"), ("classes", 0.499, "none"), ("class", 0.2, "bee")],
+)
+def test_an_image_may_have_no_class_where_it_may_have_several(kind, probability, folder, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"a")
+    program = load("train.predict")
+    with flagsaver.flagsaver(sort=str(tmp_path / "sorted")):
+        program.copier(tiny.card(data={"label_kind": kind}))(str(tmp_path / "a.png"), "bee", probability)
+    assert (tmp_path / "sorted" / folder / "a.png").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize(("count", "more"), [(20, ""), (1_021, ", 1001 more than are listed")])
+def test_the_first_twenty_images_that_cannot_be_read_are_listed(count, more, caplog):
+    program = load("train.predict")
+    lines = [f"{number}.png: cut off" for number in range(count)]
+    assert program.report(lines, 2_000) == 1
+    assert caplog.messages == [*lines[:20], f"{count} of 2000 images could not be read{more}"]
+    with flagsaver.flagsaver(on_bad_image="skip"):
+        assert program.report(lines, 2_000) == 0
+    caplog.clear()
+    assert program.report([], 2_000) == 0 and not caplog.messages
 
 
 def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):

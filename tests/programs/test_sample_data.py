@@ -1,10 +1,12 @@
 """`train.sample_data` writes sets that the other programs read."""
 
+import csv
 import json
 import pathlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import data
 from tests.programs import call
@@ -66,3 +68,9 @@ def test_check_data_describes_masks(shapes, tmp_path, capsys):
 def test_digits(tmp_path):
     assert call("train.sample_data", output=str(tmp_path / "digits"), count=40) == 0
     assert data.split_sizes(f"folder:{tmp_path}/digits") == {"train": 40, "test": 40}
+    with open(tmp_path / "digits" / "list.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[::20]:
+        brightness = np.mean(Image.open(tmp_path / "digits" / row["path"])) / 255
+        assert float(row["ink"]) == pytest.approx(100 * brightness, abs=0.0051)  # in percent, two digits
+        assert row["path"].split("/")[:2] == [row["split"], row["label"]]

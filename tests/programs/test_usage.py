@@ -5,8 +5,11 @@ import pathlib
 import pytest
 from absl import flags
 
+from keras_vit import experiments
+from keras_vit.experiments import Row, Table
 from keras_vit.inference import formats
 from keras_vit.program import commands, recipe_flags
+from keras_vit.tuning import train
 from tests.programs import call, load, run
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
@@ -57,6 +60,46 @@ def test_flags_after_two_dashes_are_not_data_sets_of_a_sweep(tmp_path, capsys):
     arguments = ("digits", "--config=digits", f"--workdir={tmp_path}", "--grid=seed=0,1", "--list")
     assert call("train.sweep", *arguments, "--", "--distribute=one_device") == 0
     assert capsys.readouterr().out.count("seed=") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        ([], {}),
+        (["--distribute=mirrored", "--virtual_devices=3"], {"distribute": "mirrored", "virtual_devices": 3}),
+        (["--tpu=mine", "--several_hosts"], {"tpu": "mine", "several_hosts": True}),
+        (["--change_recipe"], {"change_recipe": True}),
+        (["--profile", "--track=wandb", "--track=mlflow"], {"profile": True, "track": ["wandb", "mlflow"]}),
+    ],
+)
+def test_flags_are_passed_on_to_the_training(arguments, changed, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        train, "train", lambda recipe, workdir, **options: given.append((recipe.seed, workdir, options))
+    )
+    workdir = str(tmp_path / "run")
+    assert call("train.main", "--config=digits", "--override=seed=3", f"--workdir={workdir}", *arguments) is None
+    options = {"distribute": "auto", "tpu": "local", "virtual_devices": 0, "several_hosts": False}
+    options |= {"change_recipe": False, "profile": False, "track": ["tensorboard"]}
+    assert given == [(3, workdir, options | changed)]
+
+
+@pytest.mark.parametrize("outcome", ["failed: exit code 1", "pruned", "diverged: exit code 70"])
+def test_flags_are_passed_on_to_the_sweep(outcome, tmp_path, monkeypatch, capsys):
+    """The exit code is 1 only if a run failed. The best run is the first of the first row."""
+    given = []
+    rows = [Row({}, {"b": "finished", "c": "finished"}, [{"eval_accuracy": 0.5}]), Row({}, {"a": outcome})]
+    monkeypatch.setattr(
+        experiments, "sweep", lambda *places, **options: given.append((places, options)) or Table(rows, [])
+    )
+    arguments = ["--config=digits", "--override=seed=5", f"--workdir={tmp_path}", "--grid=optim.ema=0,0.9", "--seeds=2"]
+    arguments += ["--metric=eval_loss", "--noprune", "--parallel=3", "--", "--distribute=one_device"]
+    assert call("train.sweep", *arguments) == (1 if outcome.startswith("failed") else 0)
+    (((recipe, space, workdir), options),) = given
+    assert (recipe.seed, space, workdir) == (5, {"optim.ema": [0.0, 0.9], "seed": [5, 6]}, str(tmp_path))
+    assert options.pop("command")[-2:] == ["train", "--distribute=one_device"]
+    assert options == {"trials": 0, "metric": "eval_loss", "prune": False, "parallel": 3}
+    assert f"--config={tmp_path}/runs/b/recipe.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_vtab_averages_whole_groups_and_lists_missing_tasks(monkeypatch, capsys,
     monkeypatch.setattr(vtab_program.data, "open_source", open_source)
     monkeypatch.setattr(vtab_program, "fine_tune", lambda task: 0.5 if task == "eurosat" else 0.9)
     with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", tasks=[*tasks, "dmlab"], json=True):
-        vtab_program.main([])
+        assert vtab_program.main([]) == 0
     content = json.loads(capsys.readouterr().out)["vtab"]
     assert content["specialized"] == pytest.approx(0.8)
     assert content["natural"] is None and content["mean"] is None

@@ -58,6 +58,62 @@ def test_mistakes_are_named(values, message):
         recipes.from_dict(values)
 
 
+SMALLEST = {
+    **dict.fromkeys(("total_steps", "steps_per_loop", "keep_checkpoints", "optim.accumulation_steps"), 1),
+    **dict.fromkeys(("data.batch_size", "data.eval_batch_size"), 1),
+    **dict.fromkeys(("time", "log_every", "eval_every", "stop_after", "checkpoint_every", "data.mixup"), 0),
+    **dict.fromkeys(("label_smoothing", "class_balance", "data.cutmix", "optim.learning_rate"), 0),
+    **dict.fromkeys(("optim.weight_decay", "optim.clip_norm", "optim.schedule.warmup_steps"), 0),
+}
+
+
+@pytest.mark.parametrize("path", SMALLEST)
+def test_the_smallest_value_of_a_field(path):
+    smallest = SMALLEST[path]
+    assert recipes.get(recipes.check(recipes.replace(recipes.Recipe(), {path: smallest})), path) == smallest
+    with pytest.raises(ValueError, match=f"{path} must be at least {smallest}. Received: {path}={smallest - 1}"):
+        recipes.check(recipes.replace(recipes.Recipe(), {path: smallest - 1}))
+
+
+CHOICES = {
+    "precision": ("float32", "mixed_bfloat16", "bfloat16"),
+    "jit": ("auto", "on", "off"),
+    "loss": ("softmax", "sigmoid"),
+    "model.head": ("auto", "keep", "reset"),
+    "model.remat": (None, "none", "blocks"),
+    "data.on_bad_image": ("error", "skip"),
+    "optim.name": ("sgd", "lars", "muon", "adamw"),
+    "optim.momentum_dtype": ("float32", "bfloat16"),
+    "optim.schedule.name": ("cosine", "linear", "rsqrt", "steps"),
+}
+
+
+@pytest.mark.parametrize("path", CHOICES)
+def test_a_field_with_few_values(path):
+    for value in CHOICES[path]:
+        assert recipes.get(recipes.check(recipes.replace(recipes.Recipe(), {path: value})), path) == value
+    with pytest.raises(ValueError, match=f"{path} must be one of .*'{CHOICES[path][-1]}'.*Received: {path}='other'"):
+        recipes.check(recipes.replace(recipes.Recipe(), {path: "other"}))
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "named"),
+    [
+        ("distillation('a')", {"loss": "sigmoid"}, "loss='sigmoid'"),
+        ("distillation('a')", {"label_smoothing": 0.1}, "label_smoothing=0.1"),
+        ("segmentation", {"loss": "sigmoid"}, "loss='sigmoid'"),
+        ("segmentation", {"data.cutmix": 0.1}, "data.cutmix=0.1"),
+        ("classification", {"loss": "sigmoid", "class_balance": 0.5}, "class_balance=0.5"),
+        ("distillation('a')", {"class_balance": 0.5}, "class_balance=0.5"),
+    ],
+)
+def test_fields_that_a_task_does_not_support(task, fields, named):
+    recipe = recipes.Recipe(task=task)
+    recipes.check(recipe)
+    with pytest.raises(ValueError, match=f"Received: .*{named}"):
+        recipes.check(recipes.replace(recipe, fields))
+
+
 def test_fields_by_path():
     assert recipes.get(recipes.Recipe(), "optim.schedule.name") == "cosine"
     with pytest.raises(ValueError, match="no field optim.schedule.nam. Did you mean 'optim.schedule.name'"):

@@ -139,21 +139,30 @@ def test_endless_responses_are_not_read_to_their_end(status, monkeypatch):
         client.Client(url, "pets", timeout=60, retries=0).predict([b"x"])
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_response_may_have_as_many_bytes_as_are_read(missing, monkeypatch):
+    content = json.dumps({"outputs": GOOD}).encode()
+    monkeypatch.setattr(client, "_MAX_BYTES", len(content) - missing)
+    refused = pytest.raises(RequestError, match="send fewer images")
+    with responding(response(content)) as (url, _), refused if missing else contextlib.nullcontext():
+        assert client.Client(url, "pets", retries=0).predict([b"x"])[0].labels == ["a", "b"]
+
+
 def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
     pauses = []
 
     def sleep(seconds):
-        assert "Waiting for the server, for about 1 s" in caplog.text
+        assert "Waiting for the server, for about 7 s" in caplog.text  # 1, 2 and 4
         pauses.append(seconds)
 
     monkeypatch.setattr(client.time, "sleep", sleep)
     with socket.socket() as closed, caplog.at_level("WARNING", logger="absl"):
         closed.bind(("localhost", 0))  # nothing listens there
         url = f"http://localhost:{closed.getsockname()[1]}"
-        with client.Client(url, "pets", retries=3, backoff=0.1) as asking, pytest.raises(ConnectionError):
+        with client.Client(url, "pets", retries=3, backoff=1.0) as asking, pytest.raises(ConnectionError):
             asking.predict([b"x"])
     for attempt, pause in enumerate(pauses):
-        assert 0.05 * 2**attempt <= pause <= 0.15 * 2**attempt
+        assert 0.5 * 2**attempt <= pause <= 1.5 * 2**attempt
     assert len(pauses) == 3
     assert caplog.text.count("Waiting") == 1
 
@@ -164,7 +173,7 @@ def test_wrong_urls(url):
         client.Client(url, "pets")
 
 
-def test_retries_end_with_the_time_of_the_request(monkeypatch):
+def test_retries_end_with_the_time_of_the_request(monkeypatch, caplog):
     """An absent server refuses at once. The waits of 4, 8, 16 ... seconds end before 30 seconds are over."""
     clock = types.SimpleNamespace(now=0.0, waits=[])
 
@@ -179,6 +188,7 @@ def test_retries_end_with_the_time_of_the_request(monkeypatch):
     with pytest.raises(ConnectionError):
         asking.predict([b"x"])
     assert clock.now <= 30 and len(clock.waits) >= 1
+    assert "for about 30 s" in caplog.text  # all retries would take weeks
     assert all(2 * 2**k <= wait <= 6 * 2**k for k, wait in enumerate(clock.waits))
 
 

@@ -218,6 +218,7 @@ class TestRoutes:
         buckets = [line.removeprefix(start) for line in lines if line.startswith(start)]
         assert buckets[:3] == ['"10"} 1', '"18"} 2', '"32.4"} 2'] and buckets[-2:] == ['"1.47476e+09"} 2', '"+Inf"} 3']
         assert f":tensorflow:serving:request_latency_count{{{labels}}} 3" in lines
+        assert f":tensorflow:serving:request_latency_sum{{{labels}}} 1000000000000025" in lines  # microseconds
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit import inference
 from keras_vit.exporting import saved_model
 from keras_vit.inference import open_predictor
+from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import client
 from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
 from tests import tiny
@@ -47,6 +48,28 @@ def test_status_and_metadata(served):
     other = ServedModel("pets", inference.KerasPredictor(served[0], tiny.card(), "runs/7"))
     assert other.version == 1
     assert list(other.metadata()["metadata"]["signature_def"]["signature_def"]) == ["serving_default"]
+
+
+@pytest.mark.parametrize(("path", "version"), [("a/pets/12", 12), ("a/pets/12/", 12), ("a/pets", 1), ("a/v12", 1)])
+def test_the_version_is_the_name_of_the_directory(path, version):
+    predictor = object.__new__(SavedModelPredictor)
+    predictor.path, predictor.card = path, tiny.card()
+    assert ServedModel("pets", predictor).version == version
+
+
+def test_small_images_of_a_request_count_as_a_quarter_of_a_million_pixels_each():
+    """Preprocessing enlarges them. A request may have up to 400 images."""
+    model = ServedModel("pets", inference.KerasPredictor(tiny.model(num_layers=1), tiny.card()))
+
+    def pixels(*contents):
+        return model._pixels({"image_bytes": np.array(contents, object)})
+
+    large, small = tiny.encode(np.zeros((1_000, 600, 3), np.uint8), "PNG"), tiny.encode(tiny.arrays(1)[0], "PNG")
+    assert (pixels(small), pixels(large), pixels(small, b"bad")) == (250_000, 600_000, 500_000)
+    assert pixels(large, large, small) == 1_200_000 + 20 * 24
+    assert pixels(*[b"bad"] * 400) == 100_000_000
+    with pytest.raises(client.RequestError, match="at most 400 images.*Received: 401 images"):
+        pixels(*[b"bad"] * 401)
 
 
 def test_a_model_without_a_head():

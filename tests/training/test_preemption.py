@@ -97,6 +97,17 @@ def test_the_answer_has_the_progress_of_work_of_unknown_length():
         assert "(Validation, 0:00, 10 batches)" in stop._answer(time.monotonic())
 
 
+def test_the_answer_names_what_is_saved():
+    """Without an estimate of at most a second, and in an evaluation, which is interrupted."""
+    stop, again = StopRequest(), "A second signal ends the program without saving"
+    assert stop._answer(time.monotonic()) == "stopping"
+    stop.defer("the step", seconds=1.0)
+    assert stop._answer(time.monotonic()) == f"saving after the step. {again}"
+    with stop.interruptible():
+        assert stop._answer(time.monotonic()) == f"saving the state. {again}"
+    assert stop._answer(time.monotonic()) == f"saving after the step. {again}"
+
+
 def be_busy(path, signals):
     """In a separate process: compute for minutes, before the first step or, with two signals, in a later one."""
     _signals.PATIENCE = _signals.AGAIN = _signals.AT_ONCE = 0.1

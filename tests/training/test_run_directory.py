@@ -289,16 +289,19 @@ def test_without_flock_the_lease_of_a_running_process_is_respected(tmp_path, mon
         ("nfs4", "rw,vers=4.2,local_lock=none", False),
         ("nfs", "rw,nolock", True),
         ("nfs", "rw,local_lock=flock", True),
+        ("nfs", "rw,local_lock=all", True),
         ("lustre", "rw,localflock", True),
         ("fuse.gcsfuse", "rw", True),
     ],
 )
 def test_a_lease_replaces_locks_that_other_hosts_do_not_see(tmp_path, monkeypatch, kind, options, leased):
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"a / 9p rw 0 0\na {tmp_path} {kind} {options} 0 0\na {tmp_path}/other fuse.x nolock 0 0\n")
+    mounts, runs = tmp_path / "mounts", tmp_path / "my runs"
+    point, hidden = f"{tmp_path}/my\\040runs", ("ext4", "rw") if leased else ("9p", "rw")  # the last mount counts
+    lines = [("/", "9p", "rw"), (point, *hidden), (point, kind, options), (f"{point}/other", *hidden)]
+    mounts.write_text("".join(f"a {place} {kind} {options} 0 0\n" for place, kind, options in lines))
     monkeypatch.setattr(lock, "_MOUNTS", str(mounts))
-    with lock.locked(str(tmp_path / "run")):
-        assert (tmp_path / "run" / ".lock-owner").exists() == leased
+    with lock.locked(str(runs / "run")):
+        assert (runs / "run" / ".lock-owner").exists() == leased
 
 
 def test_without_flock_a_process_ends_if_its_lease_was_taken_over(tmp_path, monkeypatch, caplog):

@@ -51,7 +51,8 @@ def run(tmp_path):
     data = {"name": "digits", "class_names": ["0"], "num_classes": 1, "num_train": 1, "num_eval": 1}
     path = tmp_path / "mine"
     path.mkdir()
-    run_directory.write_config(str(path), recipes.Recipe(total_steps=7), data)
+    recipe = recipes.Recipe(total_steps=7, data=recipes.Data(pp_train="x" * 501))
+    run_directory.write_config(str(path), recipe, data)
     return str(path)
 
 
@@ -71,6 +72,7 @@ def test_it_records_numbers_and_recipe_and_continues_a_resumed_run(package, run)
     ]
     first = fake.starts[0]
     assert first["id"] is None and first["name"] == "mine" and int(first["config"]["total_steps"]) == 7
+    assert first["config"]["data.pp_train"] == "x" * (500 if name == "mlflow" else 501)  # MLflow's limit
     record(run, name, step=2)
     assert fake.starts[1]["id"] == "new" and fake.ended == 2
     assert len(run_directory.read_metrics(run)) == 4

@@ -34,11 +34,12 @@ class Backend:
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 5.0])
 def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
+    caplog.set_level("INFO", "absl")
     clock = types.SimpleNamespace(now=100.0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     backend = Backend(clock, seconds)
-    split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    train, test = (types.SimpleNamespace(num_examples=count) for count in (1_000, 64))
+    data = types.SimpleNamespace(task=None, channels=3, train=train, eval=test, train_batches=lambda step: [])
     recipe = recipes.Recipe(total_steps=10_000, time=600.0, data=recipes.Data(batch_size=16))
     clock.now += 20  # the data were opened
     fields = budget.fields(recipe, backend, data, started=100.0)
@@ -46,6 +47,7 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     # The model and an evaluation of 64 images in batches of 16 are compiled, and the evaluation is run.
     left = 600 - 20 - COMPILING - measured - 2 * COMPILING - 4 * seconds / 2
     assert -1e-6 < 0.8 * left - fields["total_steps"] * seconds < seconds + 1e-6
+    assert f"{fields['total_steps'] * 16 / 1_000:.3g} passes over 1,000 images" in caplog.text
     assert len(backend.ran) >= 2 and backend.ran == list(range(len(backend.ran))) and 3 <= measured < 3 + 2 * seconds
     assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
 

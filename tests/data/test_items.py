@@ -1,0 +1,100 @@
+"""Items in parallel, items in the place of unreadable ones, and bounds of labels and files."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import data
+from keras_vit.data import labels, sources
+from keras_vit.data.bad_images import Reporter
+from keras_vit.data.record_files import RecordSource, Slice
+
+
+def test_results_keep_the_order_of_their_items():
+    """More items than are read ahead."""
+    assert list(sources.in_parallel(lambda item: 2 * item, iter(range(600)), threads=3)) == list(range(0, 1200, 2))
+
+
+@pytest.mark.parametrize(("size", "index", "others"), [(5, 3, [4, 0]), (4, 1, [2, 3]), (4, 3, [0, 1]), (1, 0, [])])
+def test_half_of_the_other_images_may_replace_an_image(size, index, others):
+    source = data.open_source("digits", f"test[:{size}]")
+    item = {"index": tf.constant(index, tf.int64), "position": tf.constant(7, tf.int64)}
+    found = list(source.following(item).as_numpy_iterator())
+    assert [int(each["index"]) for each in found] == others
+    assert {int(each["position"]) for each in found} <= {7}  # the augmentation is that of the row
+
+
+def test_the_later_records_of_a_file_replace_a_record_before_the_earlier_ones():
+    content = {b"a": [b"0", b"1", b"2", b"3", b"4"], b"b": [b"5"]}
+
+    def records(path, skip, take):
+        read = lambda path: np.array(content[path.item() if isinstance(path, np.ndarray) else path], object)  # noqa: E731
+        whole = tf.ensure_shape(tf.numpy_function(read, [path], tf.string), [None])
+        return tf.data.Dataset.from_tensor_slices(whole).skip(skip).take(take)
+
+    slices = [Slice("b", 0, 1), Slice("a", 1, 4)]
+    source = RecordSource("x", "all", slices, 5, lambda record: {"image": record}, ["c"], records=records)
+    item = {"file": tf.constant(1, tf.int64), "number": tf.constant(3, tf.int64), "position": tf.constant(7, tf.int64)}
+    found = list(source.following(item).as_numpy_iterator())
+    assert [(int(each["number"]), each["record"], int(each["position"])) for each in found] == [
+        (4, b"4", 7),
+        (1, b"1", 7),
+        (2, b"2", 7),
+    ]
+    assert source.origin(1, 3) == "record 3 of a"
+
+
+class TestReporter:
+    @pytest.fixture
+    def report(self):
+        """Reports image number `index` of four as one that could not be read."""
+
+        def load(item):
+            raise tf.errors.InvalidArgumentError(None, None, "cut off")
+
+        def make(on_bad_image, training):
+            reporter = Reporter(data.open_source("digits", "test[:4]"), load, on_bad_image, training)
+            identity = lambda index: {"index": np.array([9, index]), "position": np.array([0, 5])}  # noqa: E731
+            return lambda index, failures=1: reporter._report(np.array([0, failures]), identity(index)).decode()
+
+        return make
+
+    def test_half_of_the_images_may_be_unreadable(self, report):
+        log = data.Log()
+        of_training = report(log, True)
+        assert [of_training(index) for index in (0, 2, 0)] == ["", "", ""]
+        assert log.count == 3 and log.reasons == {f"image {index} of digits": "cut off" for index in (0, 2)}
+        assert "image 3 of digits" in (problem := of_training(3)) and "More than half of digits" in problem
+
+    def test_an_image_without_any_replacement_ends_the_training(self, report):
+        assert "More than half" in report("skip", True)(0, failures=-1)
+
+    def test_evaluation_skips_any_number(self, report):
+        of_evaluation = report("skip", False)
+        assert [of_evaluation(index, failures=-1) for index in range(4)] == [""] * 4
+
+    def test_the_first_unreadable_image_is_an_error(self, report):
+        problem = report("error", True)(0)
+        assert "image 0 of digits" in problem and "cut off" in problem and "More than half" not in problem
+
+
+def test_numbers_of_classes_are_bounded():
+    assert labels.classes_up_to(2, "a") == ["0", "1", "2"]
+    assert len(labels.classes_up_to(2**20 - 1, "a")) == 2**20
+    with pytest.raises(ValueError, match="at most 1,048,576 classes. Received: 1048576 for a"):
+        labels.classes_up_to(2**20, "a")
+
+
+def test_a_compressed_file_may_unpack_to_two_hundred_times_its_size():
+    """And by a quarter of a gibibyte more, so that small files of one color are not refused."""
+    sources.check_expansion("a", 1_000, 2**28 + 200_000)
+    with pytest.raises(ValueError, match="a would unpack 1,000 bytes to 268,635,457, like a decompression bomb"):
+        sources.check_expansion("a", 1_000, 2**28 + 200_001)
+
+
+def test_the_first_label_out_of_range_is_named_and_the_others_are_counted():
+    numbers = np.array([0, 3, -1, 2_000])
+    with pytest.raises(ValueError, match="0 <= label < 3, .* Received: 3 for row 1 and 2 more"):
+        labels.check_labels(numbers, 3, "row {}".format)
+    with pytest.raises(ValueError, match=r"Received: -1 for row 2\."):
+        labels.check_labels(numbers[:3], 4, "row {}".format)

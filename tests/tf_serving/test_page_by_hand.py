@@ -1,0 +1,98 @@
+"""Responses of the page to predictors whose predictions are known, and the text of the metrics."""
+
+import base64
+import io
+import types
+import urllib.request
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import inference
+from keras_vit._palette import palette
+from keras_vit._values import Values
+from keras_vit.inference import masks
+from keras_vit.inference.predictor import FunctionPredictor
+from keras_vit.tf_serving.metrics import Metrics
+from keras_vit.tf_serving.page import Page
+from keras_vit.tf_serving.served_model import ServedModel
+from tests import tiny
+from tests.tf_serving import servers
+
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
+
+PREPROCESS = "decode|resize((8, 16))|value_range(0, 1)"
+
+
+def page_of(scores, names=(), values=None, **options):
+    """The page of a model of images of 8 x 16 pixels that always returns the same scores."""
+    output = "values" if values else "softmax"
+    card = inference.ModelCard(names, PREPROCESS, output, (8, 16, 3), values=values or {})
+    predictor = FunctionPredictor(card, lambda images: (None, np.tile(np.float32(scores), (len(images), 1))))
+    return Page(ServedModel("pets", predictor, **options))
+
+
+def picture(seed=0):
+    return tiny.encode(tiny.arrays(1, seed=seed)[0], "PNG")
+
+
+def test_the_subtitle_states_width_and_height():
+    assert "Input: 16 x 8 pixels." in page_of([0.0, 1.0], ("a", "b")).html
+
+
+def test_only_the_most_probable_classes_are_explained():
+    found = page_of([0, 2, 1, 3, 6, 5, 4], tiny.CLASS_NAMES).explain(bytearray(picture()))
+    assert [part["name"] for part in found["maps"]] == ["élan", "fox", "gnu", "dog", "bee"]
+
+
+def test_all_values_are_explained_in_their_order():
+    names = ("a", "b", "c", "d", "e", "f")
+    values = Values(names, (0.0,) * 6, (1.0,) * 6).to_dict()
+    found = page_of([1, 6, 2, 5, 3, 4], values=values).explain(bytearray(picture()))
+    assert [(part["name"], part["number"]) for part in found["maps"]] == list(
+        zip(names, [1, 6, 2, 5, 3, 4], strict=True)
+    )
+
+
+def test_the_colors_of_a_mask_are_those_of_its_classes():
+    """The PNG file has 256 colors, which repeat."""
+    names = tuple(f"class {number}" for number in range(300))
+    mask = np.array([[1, 1, 299]])
+    card = inference.ModelCard(names, PREPROCESS, "mask", (8, 16, 3))
+    content = {"b64": base64.b64encode(masks.to_png(mask)).decode()}
+    model = types.SimpleNamespace(name="x", version=1, card=card, examples={}, scores_of=None)
+    model.predict_image = lambda _: {"mask_bytes": content, "valid": True}
+    found = Page(model).predict(bytearray(picture()))
+    shown = Image.open(io.BytesIO(base64.b64decode(found["mask"].partition(",")[2]))).convert("RGB")
+    assert [part["name"] for part in found["parts"]] == ["class 1", "class 299"]
+    for part, number, x in zip(found["parts"], (1, 299), (0, 2), strict=True):
+        assert tuple(part["color"]) == shown.getpixel((x, 0)) == tuple(palette(256)[number % 256].tolist())
+
+
+def test_each_example_has_its_own_image():
+    examples = {"a/1.png": picture(1), "b/2.png": picture(2), "c/3.png": picture(3)}
+    page = page_of([0.0, 1.0], ("a", "b"), examples=examples)
+    with servers.serving_model(page._model) as url:
+        for index, (name, content) in enumerate(examples.items()):
+            assert f'<img alt="{name}" src="page/examples/{index}">' in page.html
+            with urllib.request.urlopen(f"{url}/page/examples/{index}", timeout=30) as response:
+                assert response.read() == content
+
+
+def test_statuses_have_the_names_of_tensorflow():
+    metrics = Metrics("pets")
+    names = {
+        200: "OK",
+        400: "INVALID_ARGUMENT",
+        404: "NOT_FOUND",
+        408: "DEADLINE_EXCEEDED",
+        413: "RESOURCE_EXHAUSTED",
+        500: "INTERNAL",
+        503: "UNAVAILABLE",
+    }
+    for status in names:
+        metrics.record(status, 1.0)
+    count = ":tensorflow:serving:request_count"
+    lines = [line for line in metrics.render().splitlines() if line.startswith(f"{count}{{")]
+    assert lines == [f'{count}{{model_name="pets",status="{name}"}} 1' for name in names.values()]

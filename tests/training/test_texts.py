@@ -1,0 +1,121 @@
+"""Texts for people: what is left, what differs, and what does not fit."""
+
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training import checkpoints, create, run_data, run_fields, run_summary
+from keras_vit.training.errors import CheckpointMismatch
+from keras_vit.training.loop import Loop
+from keras_vit.training.speed import Speed
+
+
+def test_the_first_call_gives_an_upper_bound_of_the_time_left():
+    """It compiles; the second call does not."""
+    recipe, state = recipes.Recipe(total_steps=100), types.SimpleNamespace(progress=types.SimpleNamespace(step=40))
+    loop, speed = Loop(recipe, None, state, None, None, None), Speed(batch_size=4_096)
+    assert loop._details({"loss": 1.23456}, speed) == ["loss 1.2346", "? left", "0 images/s"]
+    speed.add(1, 0.5)
+    assert loop._details({}, speed) == ["at most 0:30 left", "8,192 images/s"]
+    speed.add(10, 10.0)
+    assert loop._details({}, speed) == ["1:00 left", "4,096 images/s"]
+
+
+@pytest.mark.parametrize(
+    ("found", "differences"),
+    [
+        ({"a": ((3, 2), "float32")}, "'a' is float32 [3, 2] in the checkpoint and float32 [2, 3] in the recipe, and 0"),
+        ({"a": ((2, 3), "bfloat16")}, "'a' is bfloat16 [2, 3] in the checkpoint and float32 [2, 3] in the recipe"),
+        (
+            {"c": ((), "int32"), "d": ((), "int32")},
+            "'c' is int32 [] in the checkpoint and missing in the recipe, and 1",
+        ),
+        (
+            {"a": None, "b": None, "c": ((), "int32")},
+            "'a' is missing in the checkpoint and float32 [2, 3] in the recipe, and 2",
+        ),
+    ],
+)
+def test_the_first_array_that_differs_is_named_and_the_others_are_counted(found, differences):
+    specs = {"a": ((2, 3), "float32"), "b": ((4,), "int32")}
+    checkpoints.check_specs("ckpt-1", specs, specs)
+    stored = {name: spec for name, spec in {**specs, **found}.items() if spec}
+    with pytest.raises(CheckpointMismatch) as caught:
+        checkpoints.check_specs("ckpt-1", stored, specs)
+    assert differences in str(caught.value)
+
+
+def test_long_values_of_a_change_are_cut():
+    assert run_fields._short("x" * 58) == "'" + "x" * 58 + "'"  # 60 characters
+    assert run_fields._short("x" * 59) == "'" + "x" * 56 + "..."
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_report_of_a_run(counted, tmp_path):
+    for name in ("model.keras", "metrics.jsonl", "report.png", "config.json"):
+        (tmp_path / name).touch()
+    tally = np.array([[3, 1], [0, 12]]) if counted else None
+    validation = types.SimpleNamespace(tally=tally, task=types.SimpleNamespace(lines=lambda tally: []))
+    results = {"split": "test", "eval_accuracy": 0.9375, "examples": 16}
+    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], recipes.Recipe().task.score)
+    first, *lines = report.strip().splitlines()
+    assert first == "test accuracy 93.75% on 16 examples"
+    assert (
+        any("95% confidence" in line for line in lines) == any("Confusion (rows" in line for line in lines) == counted
+    )
+    assert lines[-2:] == [
+        f"In {tmp_path}: model.keras, metrics.jsonl, report.png",
+        f"To visualize attention: keras-vit visualize --model={tmp_path} --output={tmp_path}/inspection",
+    ]
+
+
+def test_other_scores_have_no_interval(tmp_path):
+    task = types.SimpleNamespace(lines=lambda tally: ["scores per class"])
+    validation = types.SimpleNamespace(tally=np.eye(2, dtype=int), task=task)
+    score, results = recipes.parse_task("segmentation").score, {"split": "test", "eval_miou": 0.5, "examples": 2}
+    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], score)
+    assert "test miou 50.00% on 2 examples" in report and "scores per class" in report
+    assert "confidence" not in report and "Confusion" not in report
+
+
+def splits(**fields):
+    """The splits of the digits for three replicas."""
+    values = "resize(8)|value_range(-1, 1)"
+    data = recipes.Data("digits", "train[:6]", "test[:6]", values, values, batch_size=6)
+    recipe = recipes.Recipe(data=data, model=recipes.Model(image_size=8))
+    changes = {name.replace("__", "."): value for name, value in fields.items()}
+    return run_data.Splits(recipes.replace(recipe, changes), types.SimpleNamespace(num_replicas=3, num_workers=1))
+
+
+def test_splits_that_fit():
+    assert (splits().channels, splits().eval_batch_size) == (1, 6)
+    other = splits(data__batch_size=12, data__eval_batch_size=3, optim__accumulation_steps=2)
+    assert other.eval_batch_size == 3  # micro-batches are for training only
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data__pp_train": "resize((8, 12))"}, r"data.pp_train must .*=8 by 8. It gives 8 by 12.*resize\(8\)"),
+        ({"data__pp_eval": "resize((12, 8))"}, "data.pp_eval must .*=8 by 8. It gives 12 by 8"),
+        ({"data__pp_eval": "grayscale_to_rgb|resize(8)"}, "same number of channels. Received: 1 and 3"),
+        (
+            {"data__batch_size": 7},
+            "data.batch_size .* 3 replicas. Received: data.batch_size=7.*nearest valid size is 6",
+        ),
+        ({"data__batch_size": 9, "optim__accumulation_steps": 2}, "3 replicas and 2 micro-batches.*valid size is 12"),
+        ({"data__eval_batch_size": 10}, "data.eval_batch_size .* 3 replicas. Received: data.eval_batch_size=10"),
+    ],
+)
+def test_splits_that_do_not_fit(fields, message):
+    with pytest.raises(ValueError, match=message):
+        splits(**fields)
+
+
+def test_other_backends_do_not_train(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="tensorflow or jax. Received: KERAS_BACKEND=torch"):
+        create.create(recipes.Recipe())

@@ -1,0 +1,62 @@
+"""Parts of a training run: the figure at its end, and the head of its initial weights."""
+
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.inspection import plots
+from keras_vit.training.tasks import Shown
+from keras_vit.tuning import train
+
+
+@pytest.mark.parametrize(("task", "headline"), [("classification", " (largest class 80.00%)"), ("segmentation", "")])
+def test_the_figure_of_a_run(task, headline, tmp_path, monkeypatch):
+    """Eight of ten images are of the first class; nine were taken for it."""
+    drawn = []
+    monkeypatch.setattr(plots, "draw_report", lambda path, *places, **options: drawn.append((path, places, options)))
+    images = np.arange(12).reshape(12, 1, 1, 1)
+    right, confidence = np.arange(12) % 3 > 0, np.linspace(0, 1, 12)
+    shown = Shown({"image": images}, [f"caption {number}" for number in range(12)], right, confidence)
+    validation = types.SimpleNamespace(tally=np.array([[8, 0], [1, 1]]), examples={})
+    recipe = recipes.Recipe(task=task)
+    results = {f"eval_{recipe.task.score.name}": 0.9, "examples": 1_234, "split": "test"}
+    train.draw_figure(recipe, str(tmp_path), types.SimpleNamespace(show=lambda *_: shown), validation, results)
+    ((path, (history, chosen, captions, marks, quantities), options),) = drawn
+    assert path == f"{tmp_path}/report.png" and history == []
+    assert options["title"] == f"{recipe.task.score.name} 90.00%{headline}"
+    assert " · 1,234 images, test split · " in options["subtitle"]
+    assert captions == [f"caption {number}" for number in chosen.ravel()]
+    assert marks.tolist() == right[chosen.ravel()].tolist()
+    assert quantities == recipe.task.metrics[:2]
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "learned", "heads"),
+    [
+        ("classification", "auto", ("a", "b"), ["auto"]),
+        ("classification", "auto", ("b", "a"), ["auto", "reset"]),
+        ("classification", "auto", ("a", "c"), ["auto", "reset"]),
+        ("classification", "auto", ("x", "y"), ["auto"]),  # numbers, or other names of the same classes
+        ("classification", "auto", None, ["auto"]),
+        ("classification", "keep", ("b", "a"), ["keep"]),
+        ("classification", "reset", ("a", "b"), ["reset"]),
+        ("regression", "auto", None, ["reset"]),
+        ("regression", "keep", None, ["keep"]),
+        ("segmentation", "auto", None, ["reset"]),
+    ],
+)
+def test_a_head_of_other_classes_is_reset(task, head, learned, heads, tmp_path, monkeypatch):
+    (tmp_path / "a.npz").touch()
+    calls = []
+    monkeypatch.setattr(train, "load_checkpoint", lambda model, path, head: calls.append((path, head)))
+    path = str(tmp_path / "a.npz")
+    recipe = recipes.Recipe(task=task, model=recipes.Model(checkpoint=path, head=head))
+    train.load_weights(types.SimpleNamespace(class_names=learned), recipe, ("a", "b"))
+    assert calls == [(path, head) for head in heads]
+
+
+def test_without_a_checkpoint_nothing_is_loaded(monkeypatch):
+    monkeypatch.setattr(train, "load_checkpoint", lambda *_, **__: pytest.fail("a checkpoint was loaded"))
+    train.load_weights(types.SimpleNamespace(class_names=None), recipes.Recipe(), ("a", "b"))
