@@ -149,6 +149,7 @@ def two_hosts(tmp_path_factory):
 
 def test_two_hosts_give_the_result_of_one_device(whole, two_hosts):
     assert_same_run(whole, two_hosts)
+    assert "2 processes" in (two_hosts / "log-1.txt").read_text()
 
 
 @selection.EXHAUSTIVE  # `test_on_jax.py` continues on other numbers of devices

@@ -76,6 +76,11 @@ def test_two_workers_give_the_result_of_one_device(together, tmp_path_factory):
     worlds.assert_same_metrics(together, alone)
 
 
+def test_each_worker_has_its_log(together):
+    assert sorted(path.name for path in together.glob("log*.txt")) == ["log-1.txt", "log.txt"]
+    assert "2 workers" in (together / "log-1.txt").read_text()
+
+
 def test_one_process_continues_the_run_of_two(together, tmp_path, tmp_path_factory):
     worlds.rewind(together, tmp_path / "run", step=9)
     assert "Resuming from the checkpoint of step 9" in worlds.train(tmp_path / "run", **QUIET)
