@@ -5,7 +5,6 @@ import importlib
 import json
 import logging
 import time
-import json
 import types
 
 import numpy as np
