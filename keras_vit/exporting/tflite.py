@@ -73,7 +73,8 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    converted = rounded(model, card_of_model, images) if precision == WEIGHT_ONLY else copy
+    examples = {WEIGHT_ONLY: images, "int16x8": calibration}.get(precision)  # with 8 bits, activations lose much more
+    converted = copy if examples is None else rounded(copy, card_of_model, examples)
     with Progress("Converting to TFLite"):
         content = convert(converted, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
