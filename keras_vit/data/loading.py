@@ -58,7 +58,9 @@ class _Loader:
         tried = tf.data.Dataset.from_tensors(item)
         if replace:
             tried = tried.concatenate(tf.data.Dataset.from_tensors(item).flat_map(self.source.following))
-        loaded = tried.enumerate().map(lambda failures, item: (failures, self.load(item))).ignore_errors()
+        # `enumerate()` would take longer than decoding a small JPEG: this dataset is created for each item.
+        counted = tried.scan(tf.constant(0, tf.int64), lambda count, item: (count + 1, (count, item)))
+        loaded = counted.map(lambda failures, item: (failures, self.load(item))).ignore_errors()
         nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), self.zeros()))
         return loaded.concatenate(nothing).take(1).get_single_element()
 
