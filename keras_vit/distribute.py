@@ -74,10 +74,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Return whether this process writes the shared files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
-    resolver = strategy.cluster_resolver
-    if resolver.task_type is None or resolver.task_type == "chief":
-        return True
-    return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().as_dict()
+    return strategy.cluster_resolver.task_type in (None, "chief", "worker") and worker_index(strategy) == 0
 
 
 def worker_index(strategy: tf.distribute.Strategy) -> int:

@@ -221,6 +221,8 @@ def test_missing_files(tmp_path):
         (["a-0-of-2.tar", "a-1-of-2.tar", "b-0-of-2.tar", "b-1-of-2.tar", "c.tar"], None),  # two series, one other file
         (["a-0-of-2", "b-0-of-2", "c"], ("4", "2")),
         (["a-00000-of-00010.parquet"], ("10", "1")),
+        (["a-0-of-2-5e.parquet", "a-1-of-2-b7.parquet"], None),
+        (["a-0-of-2-5e.parquet", "b-0-of-1.snappy.parquet"], ("3", "2")),
         (["1-of-2", "a-of-2", "a-1-of-x"], None),  # not numbered
     ],
 )

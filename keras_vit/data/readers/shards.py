@@ -11,7 +11,7 @@ from keras_vit import _io
 from keras_vit.data.readers.walk import SPLITS
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)(?:\.\w+)?", re.DOTALL)
+_NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)[^/]*", re.DOTALL)  # also train-00000-of-00002-HASH.parquet
 _MAX_FILES = 100_000
 
 
