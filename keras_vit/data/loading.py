@@ -7,6 +7,9 @@ import tensorflow as tf
 from keras_vit.data.bad_images import Reporter
 from keras_vit.data.sources import ArraySource, IndexedSource, Source
 
+# A dataset that can replace unreadable images takes longer to create than to load one small image.
+GROUP = 8
+
 
 def load_batches(
     items: tf.data.Dataset,
@@ -49,20 +52,39 @@ class _Loader:
         return {key: tf.zeros(value.shape, value.dtype) for key, value in self._load.structured_outputs.items()}
 
     @tf.autograph.experimental.do_not_convert
-    def first_readable(self, item: dict, replace: bool) -> tuple[tf.Tensor, dict]:
-        """Load an item or, with `replace`, the first readable item after it.
+    def first_readable(self, items: dict, replace: bool) -> tuple[tf.Tensor, dict]:
+        """Load items or, with `replace`, the first readable item after each of them.
 
-        Returns the number of unreadable items before the loaded item, int64, and the example. If no item can be read,
-        the number is -1 and the example is zeros.
+        Returns the numbers of unreadable items before the loaded items, int64 `[n]`, and the examples. If no item can
+        be read, the number is -1 and the example is zeros.
         """
+        rows = items["position"].shape[0]
+        numbers, examples = self._readable(tf.data.Dataset.from_tensor_slices(items), rows)
+
+        def one_by_one():
+            def load(item):
+                failures, example = self._readable(self._tried(item, replace), 1)
+                return failures[0], {key: value[0] for key, value in example.items()}
+
+            signature = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape[1:], value.dtype), examples)
+            return tf.map_fn(load, items, fn_output_signature=(tf.TensorSpec([], tf.int64), signature))
+
+        all_are_readable = numbers[-1] == rows - 1
+        return tf.cond(all_are_readable, lambda: (tf.zeros([rows], tf.int64), examples), one_by_one)
+
+    def _readable(self, items: tf.data.Dataset, rows: int) -> tuple[tf.Tensor, dict]:
+        """Load the first `rows` readable items with their numbers. Where there are fewer, -1 and zeros follow."""
+        # `enumerate()` would take longer than decoding a small JPEG: this dataset is created for each group of items.
+        numbered = items.scan(tf.constant(0, tf.int64), lambda number, item: (number + 1, (number, item)))
+        loaded = numbered.map(lambda number, item: (number, self.load(item))).ignore_errors()
+        nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), self.zeros())).repeat(rows)
+        return loaded.concatenate(nothing).batch(rows, drop_remainder=True).take(1).get_single_element()
+
+    def _tried(self, item: dict, replace: bool) -> tf.data.Dataset:
         tried = tf.data.Dataset.from_tensors(item)
         if replace:
             tried = tried.concatenate(tf.data.Dataset.from_tensors(item).flat_map(self.source.following))
-        # `enumerate()` would take longer than decoding a small JPEG: this dataset is created for each item.
-        counted = tried.scan(tf.constant(0, tf.int64), lambda count, item: (count + 1, (count, item)))
-        loaded = counted.map(lambda failures, item: (failures, self.load(item))).ignore_errors()
-        nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), self.zeros()))
-        return loaded.concatenate(nothing).take(1).get_single_element()
+        return tried
 
 
 def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
@@ -72,22 +94,29 @@ def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
 def _batches_that_report(
     items: tf.data.Dataset, loader: _Loader, rows: int, reporter: Reporter, replace: bool
 ) -> tf.data.Dataset:
-    """Load each item with a separate small dataset. This is slower, but can replace unreadable images."""
+    """Load groups of items with separate small datasets. This is slower, but can replace unreadable images."""
+    size = next(size for size in range(min(rows, GROUP), 0, -1) if rows % size == 0)
 
-    def load(item):
-        failures, example = loader.first_readable(item, replace)
-        return failures, {key: item[key] for key in reporter.keys}, example
+    def group(item):
+        return {key: tf.reshape(value, [rows // size, size, *value.shape[1:]]) for key, value in item.items()}
+
+    def load(items):
+        failures, examples = loader.first_readable(items, replace)
+        return failures, {key: items[key] for key in reporter.keys}, examples
 
     @tf.autograph.experimental.do_not_convert
-    def report(failures, identity, example):
+    def report(*groups):
+        failures, identity, example = tf.nest.map_structure(
+            lambda value: tf.reshape(value, [rows, *value.shape[2:]]), groups
+        )
         problem = tf.cond(
             tf.reduce_any(failures != 0), lambda: reporter.report(failures, identity), lambda: tf.constant("")
         )
         with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(problem) == 0, [problem])]):
             return {key: tf.identity(value) for key, value in example.items()}
 
-    loaded = items.unbatch().map(load, tf.data.AUTOTUNE, deterministic=True)
-    return _batch(loaded, rows).map(report)
+    loaded = items.map(group).unbatch().map(load, tf.data.AUTOTUNE, deterministic=True)
+    return _batch(loaded, rows // size).map(report)
 
 
 def _batches_that_fail(
