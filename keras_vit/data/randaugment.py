@@ -36,12 +36,13 @@ from keras_vit.data.augment import cover
 from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
 
 REFERENCE, CORRECTED = "reference", "corrected"
+NUM_OPERATIONS = 16
 GRAY = 128  # value of empty pixels
 MOVES = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 
 
 def _of_masks(factory: Callable, arguments: dict) -> Callable:
-    return _layers(arguments["num_layers"], operations_of(arguments["magnitude"], arguments["mode"], masks=True))
+    return _layers(arguments["num_layers"], _layer(arguments["magnitude"], arguments["mode"], masks=True))
 
 
 @operation(GEOMETRIC, random=True, mask=_of_masks)
@@ -51,7 +52,7 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
     _checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:
         raise ValueError(f"`magnitude` must be in [0, 100]. Received: {magnitude!r}.")
-    run = _layers(num_layers, operations_of(magnitude, mode))
+    run = _layers(num_layers, _layer(magnitude, mode))
 
     def apply(image, seed):
         if image.dtype != tf.uint8 or image.shape[-1] != 3:
@@ -64,16 +65,25 @@ def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -
     return apply
 
 
-def _layers(num_layers: int, operations: dict[str, Callable]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+@functools.cache  # tracing the operations takes half a second, so that all layers and data sets share one trace
+def _layer(magnitude: float, mode: str, masks: bool = False) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return a function of an image or mask, the number of an operation, and two random numbers in [0, 1)."""
+    operations = list(operations_of(magnitude, mode, masks).values())
+
+    def apply(image, chosen, draws):
+        return tf.switch_case(chosen, [functools.partial(run, image, draws) for run in operations])
+
+    return tf.function(apply, autograph=False)
+
+
+def _layers(num_layers: int, layer: Callable) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Return a function of an image or mask and a seed, which applies randomly chosen operations."""
 
     def apply(image, seed):
-        chosen = tf.random.stateless_uniform([num_layers], seed, 0, len(operations), tf.int32)
+        chosen = tf.random.stateless_uniform([num_layers], seed, 0, NUM_OPERATIONS, tf.int32)
         shape = image.shape
-        for layer in range(num_layers):
-            draws = tf.random.stateless_uniform([2], seed + 1 + layer)
-            branches = [lambda image=image, draws=draws, run=run: run(image, draws) for run in operations.values()]
-            image = tf.switch_case(chosen[layer], branches)
+        for index in range(num_layers):
+            image = layer(image, chosen[index], tf.random.stateless_uniform([2], seed + 1 + index))
             image.set_shape(shape)
         return image
 
