@@ -131,6 +131,25 @@ def test_skipping_in_evaluation_masks(damaged):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows", [7, 16])
+def test_every_row_is_its_example_whatever_the_number_of_rows_is(damaged, rows):
+    """Rows are loaded in groups: one of seven, or two of eight. In some groups an image is unreadable."""
+    source, _ = damaged
+    batches = data.eval_batches(source, EVAL, rows, on_bad_image="skip").unbatch().as_numpy_iterator()
+    examples = list(source.examples())
+    assert len(examples) == 33
+    load = data.preprocess.host_function(EVAL)
+    for stored, row in zip(examples, batches, strict=False):
+        try:
+            expected = load(stored)["image"].numpy()
+        except tf.errors.InvalidArgumentError:
+            assert row["valid"] == 0 and not row["image"].any()
+            continue
+        np.testing.assert_array_equal(row["image"], expected)
+        assert (row["valid"], row["label"]) == (1, stored["label"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "tfrecord"])
 def test_skipping_survives_runs_of_images_that_cannot_be_read(tmp_path, kind):
     """12 of 33 that follow each other, in batches of 2, so that most batches hold none that can be read."""
