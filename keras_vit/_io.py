@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from keras_vit import _extras
+
 _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
@@ -216,11 +218,8 @@ def one_line(text: object) -> str:
 
 def import_pyarrow() -> Any:
     """Import PyArrow, which Parquet files require."""
-    try:
+    with _extras.needed("parquet", "Parquet files need PyArrow"):
         import pyarrow.parquet
-    except ImportError as error:
-        extra = "keras-vision-transformers[parquet]"
-        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
     return pyarrow
 
 

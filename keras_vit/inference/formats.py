@@ -6,6 +6,8 @@ import importlib.util
 import os
 from typing import Any
 
+from keras_vit import _extras
+
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -36,8 +38,7 @@ class Format:
         """Raise an error if the packages for writing this format are missing."""
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
-            extra = f"keras-vision-transformers[{self.name}]"
-            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: pip install '{extra}'")
+            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: {_extras.install(self.name)}")
 
 
 # Modules are imported on use: readers also need this table, and writers come later in the import order.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging as absl_logging
 
+from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
 from keras_vit.inference.predictor import Predictor
@@ -82,10 +83,8 @@ def import_openvino() -> Any:
     if not imported_before:
         sys.modules[telemetry] = None  # type: ignore[assignment]  # documented: None makes the import fail
     try:
-        import openvino
-    except ImportError as error:
-        extra = "keras-vision-transformers[openvino]"
-        raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
+        with _extras.needed("openvino", "OpenVINO files need OpenVINO"):
+            import openvino
     finally:
         if not imported_before:
             del sys.modules[telemetry]
