@@ -56,11 +56,6 @@ class OnnxPredictor(SingleOutputPredictor):
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return OnnxPredictor(path, num_threads)
-
-
 def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:
     with _extras.needed("onnx", "ONNX files need ONNX Runtime"):
         import onnxruntime

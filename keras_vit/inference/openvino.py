@@ -11,7 +11,6 @@ from absl import logging as absl_logging
 from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
-from keras_vit.inference.predictor import Predictor
 
 BFLOAT16 = "mixed_bfloat16"  # weights in float32, computation in bfloat16
 
@@ -49,11 +48,6 @@ class OpenVinoPredictor(SingleOutputPredictor):
         return np.array(
             self._request.infer({INPUT: batch})[self.card.output_name]
         )  # a copy: the next call overwrites this memory
-
-
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return OpenVinoPredictor(path, num_threads)
 
 
 def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:
