@@ -171,8 +171,12 @@ def _default_strategy(virtual_devices: int) -> str:
     return "mirrored" if virtual_devices > 1 or len(tf.config.list_physical_devices("GPU")) > 1 else "one_device"
 
 
-def check_tf_config() -> None:
-    """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong."""
+def check_tf_config() -> tuple[dict[str, str], str]:
+    """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong.
+
+    Returns the addresses of all workers by name, such as `"worker 0"`, in the order of their numbers, and the name of
+    this worker.
+    """
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
         "the same cluster and a different index on each machine"
@@ -182,8 +186,9 @@ def check_tf_config() -> None:
         raise ValueError(f"--distribute=multi_worker needs the environment variable TF_CONFIG, such as {example}.")
     try:
         config = json.loads(text)
-        task = config["task"]
-        address = config["cluster"][task["type"]][int(task["index"])]
+        cluster, task = config["cluster"], config["task"]
+        index = int(task["index"])
+        address = dict(enumerate(cluster[task["type"]]))[index]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"TF_CONFIG must be JSON such as {example}. Received: {text!r} ({error!r})") from error
     if task["type"] not in ("chief", "worker"):
@@ -193,6 +198,9 @@ def check_tf_config() -> None:
         )
     if ":" not in str(address):
         raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
+    workers = ((kind, cluster.get(kind, ())) for kind in ("chief", "worker"))
+    addresses = {f"{kind} {number}": address for kind, own in workers for number, address in enumerate(own)}
+    return addresses, f"{task['type']} {index}"
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:

@@ -7,7 +7,6 @@ auto           data_parallel on several devices, otherwise one_device
 """
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -175,12 +174,9 @@ def hosts() -> tuple[str, int, int]:
     """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
     from keras_vit import distribute
 
-    distribute.check_tf_config()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster, task = config["cluster"], config["task"]
-    names = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, ())))]
-    kind, index = names[0]
-    return cluster[kind][index], len(names), names.index((task["type"], int(task["index"])))
+    addresses, own = distribute.check_tf_config()
+    names = list(addresses)
+    return addresses[names[0]], len(names), names.index(own)
 
 
 def ask_for_determinism() -> None:
