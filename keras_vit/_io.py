@@ -24,8 +24,8 @@ def is_remote(path: str) -> bool:
     return "://" in path.removeprefix("file://")
 
 
-def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool:
-    """Raise an error if a path is an address whose scheme is not in `schemes`, and return True otherwise.
+def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> None:
+    """Raise an error if a path is an address whose scheme is not in `schemes`.
 
     `pathlib` turns gs://a into gs:/a, which is rejected as well.
     """
@@ -37,7 +37,6 @@ def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool
             f"Expected a path in the file system{others} to write to. Received: {path!r}. Mount the bucket, such as "
             "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
         )
-    return True
 
 
 def cache_directory() -> str:
