@@ -70,8 +70,7 @@ class Run(NamedTuple):
     @property
     def results(self) -> dict[str, Any]:
         """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
-        lines = reversed(read_metrics(self.path))
-        return next((line for line in lines if any(name.startswith("eval_") for name in line)), {})
+        return last_evaluation(self.path)
 
 
 def load_run(path: str, checkpoint: str | int = "last") -> Run:
@@ -189,6 +188,12 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
     if damaged or len(whole) < len(lines):
         logging.warning("%s has %d damaged lines, which are ignored.", path, damaged + len(lines) - len(whole))
     return whole
+
+
+def last_evaluation(directory: str, step: int | None = None) -> dict[str, Any]:
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation."""
+    evaluations = (line for line in reversed(read_metrics(directory)) if "eval_loss" in line)
+    return next((line for line in evaluations if step is None or line["step"] == step), {})
 
 
 def as_json(value: Any) -> Any:
