@@ -27,14 +27,14 @@ def joining() -> Iterator[None]:
     Raises:
         Interrupted: If a worker has not started after ten minutes.
     """
-    addresses, own = distribute.check_tf_config()
+    addresses, index = distribute.check_tf_config()
     if len(addresses) == 1:
         yield
         return
-    is_first = own == next(iter(addresses))
-    with socket.create_server(("", _split(addresses.pop(own))[1]), backlog=1024) as server:
+    own = addresses.pop(list(addresses)[index])
+    with socket.create_server(("", _split(own)[1]), backlog=1024) as server:
         _await(addresses)
-        if is_first or keras.backend.backend() == "tensorflow":
+        if index == 0 or keras.backend.backend() == "tensorflow":
             server.close()
         yield
 

@@ -49,7 +49,7 @@ class JaxBackend(Backend):
     def __init__(self, devices: Devices):
         self.devices = devices
         self.num_replicas, self.num_workers = devices.count, devices.processes
-        self.worker, self.is_chief = jax.process_index(), devices.is_chief
+        self.worker = jax.process_index()
         self.device, self.weight_parts = devices.kind, devices.count if devices.fsdp else 1
 
     def describe(self) -> str:

@@ -42,11 +42,6 @@ class Devices:
         self.count, self.kind = self.mesh.size, self.mesh.devices.flat[0].platform
         self.processes = len({device.process_index for device in self.mesh.devices.flat})
 
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes the shared files."""
-        return jax.process_index() == 0
-
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
         """Return the sharding of a weight of this shape.
 
@@ -174,9 +169,8 @@ def hosts() -> tuple[str, int, int]:
     """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
     from keras_vit import distribute
 
-    addresses, own = distribute.check_tf_config()
-    names = list(addresses)
-    return addresses[names[0]], len(names), names.index(own)
+    addresses, index = distribute.check_tf_config()
+    return next(iter(addresses.values())), len(addresses), index
 
 
 def ask_for_determinism() -> None:
