@@ -56,7 +56,7 @@ class OnnxPredictor(SingleOutputPredictor):
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
-def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:
+def _open_session(path: str, num_threads: int | None, output: str) -> Any:
     with _extras.needed("onnx", "ONNX files need ONNX Runtime"):
         import onnxruntime
     onnxruntime.disable_telemetry_events()  # enabled by default on Windows
@@ -81,7 +81,7 @@ def import_onnx() -> Any:
     return onnx
 
 
-def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:
+def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str) -> None:
     """Raise an error unless the only input of a file is `images` and the only output is `output`."""
     if list(inputs) != [INPUT] or list(outputs) != [output]:
         raise ValueError(

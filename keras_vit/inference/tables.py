@@ -88,13 +88,10 @@ class PredictionTable:
 
 
 @contextlib.contextmanager
-def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
-    """Open a table for this process only, and write it at the end, even after an error.
-
-    If another process has opened the table, the error names `flag`, which sets another path.
-    """
+def opened(path: str) -> Iterator[PredictionTable]:
+    """Open the table of `--output` for this process only, and write it at the end, even after an error."""
     lock = f"{path}.lock"
-    with _lock.locked(lock, flag):
+    with _lock.locked(lock, "--output"):
         try:
             table = PredictionTable(path)
             try:

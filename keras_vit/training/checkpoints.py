@@ -77,7 +77,7 @@ class CheckpointStore:
         `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint.
         """
         found = saved_steps(self.directory)
-        if found and has_sharded(self.directory):
+        if has_sharded(self.directory):
             raise CheckpointMismatch(
                 f"The checkpoints in {self.directory} are from several hosts on JAX. To resume from them: "
                 "KERAS_BACKEND=jax keras-vit train ..."
