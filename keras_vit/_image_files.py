@@ -48,11 +48,10 @@ def find(given: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def check_local(names: Sequence[str]) -> bool:
-    """Raise a ValueError if a name is a remote address, and return True otherwise."""
+def check_local(names: Sequence[str]) -> None:
+    """Raise a ValueError if a name is a remote address."""
     for name in filter(_io.is_remote, names):
         raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
-    return True
 
 
 def _lines(name: str) -> list[str]:

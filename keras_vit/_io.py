@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from keras_vit import _extras
+
 _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
@@ -22,8 +24,8 @@ def is_remote(path: str) -> bool:
     return "://" in path.removeprefix("file://")
 
 
-def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool:
-    """Raise an error if a path is an address whose scheme is not in `schemes`, and return True otherwise.
+def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> None:
+    """Raise an error if a path is an address whose scheme is not in `schemes`.
 
     `pathlib` turns gs://a into gs:/a, which is rejected as well.
     """
@@ -35,7 +37,6 @@ def check_writable(path: str | os.PathLike, schemes: Iterable[str] = ()) -> bool
             f"Expected a path in the file system{others} to write to. Received: {path!r}. Mount the bucket, such as "
             "with `gcsfuse my-bucket ~/bucket`, and give a path in it; or write to a local path and copy the result."
         )
-    return True
 
 
 def cache_directory() -> str:
@@ -216,11 +217,8 @@ def one_line(text: object) -> str:
 
 def import_pyarrow() -> Any:
     """Import PyArrow, which Parquet files require."""
-    try:
+    with _extras.needed("parquet", "Parquet files need PyArrow"):
         import pyarrow.parquet
-    except ImportError as error:
-        extra = "keras-vision-transformers[parquet]"
-        raise ImportError(f"Parquet files need PyArrow: pip install '{extra}'") from error
     return pyarrow
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import filelock
 
-from keras_vit import _io, _lock
+from keras_vit import _extras, _io, _lock
 from keras_vit._progress import Progress
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
@@ -103,14 +103,11 @@ class _Copy:
         parts = place.split("/")
         if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"Expected an address such as {scheme}://BUCKET/NAME. Received: {address!r}.")
-        try:
+        with _extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
             import fsspec
 
             with _reaching(address):
                 self.files = fsspec.filesystem(scheme)
-        except ImportError as error:
-            needed = f"pip install 'keras-vision-transformers[buckets]' (fsspec and {SCHEMES[scheme]})"
-            raise ImportError(f"Addresses such as {address} need the extra [buckets]: {needed}") from error
         self.address, self.name, self.folder = f"{scheme}://{place}", parts[-1], "/".join(parts[:-1])
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"

@@ -62,28 +62,12 @@ def check_batch_size(name: str, batch_size: int, replicas: int, micro_batches: i
     return batch_size // replicas
 
 
-def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Return the number of training processes that read data."""
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        workers = strategy.cluster_resolver.cluster_spec().as_dict()
-        return max(1, len(workers.get("worker", ())) + len(workers.get("chief", ())))
-    return 1
-
-
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether this process writes the shared files."""
+def workers(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Return the number of this process, from 0, and the number of training processes."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return True
-    return strategy.cluster_resolver.task_type in (None, "chief", "worker") and worker_index(strategy) == 0
-
-
-def worker_index(strategy: tf.distribute.Strategy) -> int:
-    """Return the number of this process. The first process is 0."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return 0
-    resolver = strategy.cluster_resolver
-    after_chief = resolver.task_type == "worker" and "chief" in resolver.cluster_spec().as_dict()
-    return (resolver.task_id or 0) + after_chief
+        return 0, 1
+    addresses, index = check_tf_config()
+    return index, len(addresses)
 
 
 def device(strategy: tf.distribute.Strategy) -> str:
@@ -135,8 +119,9 @@ def has_tpu_build() -> bool:
 def describe(strategy: tf.distribute.Strategy) -> str:
     """Return one line about the devices, such as `MirroredStrategy, 2 replicas`."""
     replicas = strategy.num_replicas_in_sync
-    workers = f" in {num_workers(strategy)} workers" if num_workers(strategy) > 1 else ""
-    return f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}{workers}"
+    _, count = workers(strategy)
+    several = f" in {count} workers" if count > 1 else ""
+    return f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}{several}"
 
 
 def distribute_batches(
@@ -171,8 +156,12 @@ def _default_strategy(virtual_devices: int) -> str:
     return "mirrored" if virtual_devices > 1 or len(tf.config.list_physical_devices("GPU")) > 1 else "one_device"
 
 
-def check_tf_config() -> None:
-    """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong."""
+def check_tf_config() -> tuple[dict[str, str], int]:
+    """Check `TF_CONFIG`, because TensorFlow hangs or raises a misleading error if it is wrong.
+
+    Returns the addresses of all workers by name, such as `"worker 0"`, and the number of this worker. The numbers are
+    the positions of the addresses; number 0 is the chief.
+    """
     example = (
         '\'{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}\', with '
         "the same cluster and a different index on each machine"
@@ -182,8 +171,9 @@ def check_tf_config() -> None:
         raise ValueError(f"--distribute=multi_worker needs the environment variable TF_CONFIG, such as {example}.")
     try:
         config = json.loads(text)
-        task = config["task"]
-        address = config["cluster"][task["type"]][int(task["index"])]
+        cluster, task = config["cluster"], config["task"]
+        index = int(task["index"])
+        address = dict(enumerate(cluster[task["type"]]))[index]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"TF_CONFIG must be JSON such as {example}. Received: {text!r} ({error!r})") from error
     if task["type"] not in ("chief", "worker"):
@@ -193,6 +183,9 @@ def check_tf_config() -> None:
         )
     if ":" not in str(address):
         raise ValueError(f"Addresses in TF_CONFIG must have the form host:port. Received: {address!r}")
+    kinds = [kind for kind in ("chief", "worker") if kind in cluster]
+    addresses = {f"{kind} {number}": address for kind in kinds for number, address in enumerate(cluster[kind])}
+    return addresses, list(addresses).index(f"{task['type']} {index}")
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:

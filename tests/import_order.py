@@ -7,6 +7,7 @@ import sys
 # A module may import what stands before it. The package itself (`keras_vit/__init__.py`) comes last.
 ORDER = (
     "version",
+    "_extras",
     "_checks",
     "_io",
     "_image_files",

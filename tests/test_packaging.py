@@ -81,7 +81,9 @@ def test_the_extra_named_in_a_message_exists(metadata):
     known = set(metadata["extras_require"])
     for folder in ("keras_vit", "train", "export"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
-            for extras in re.findall(r"keras-vision-transformers\[([\w,]+)\]", path.read_text(encoding="utf-8")):
+            text = path.read_text(encoding="utf-8")
+            named = re.findall(r"keras-vision-transformers\[([\w,]+)\]", text)
+            for extras in [*named, *re.findall(r"_extras\.\w+\([\"'](\w+)[\"']", text)]:
                 assert set(extras.split(",")) <= known, f"{path.relative_to(ROOT)} names an unknown extra: {extras}"
 
 

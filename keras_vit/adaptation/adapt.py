@@ -1,7 +1,7 @@
 """Choice of the trained weights, written as `"lora(rank=8)"` in recipes and in Python."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ from keras_vit.layers.composite import own_weights
 from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.depth import depths
 
+DenseLayer = Dense | EinsumDense
 Weights = list[keras.Variable]
 Choice = Callable[[keras.Model], Weights]  # returns the weights to train, including moving statistics
 
@@ -148,7 +149,8 @@ def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choi
     pattern = _expression("layers", layers)
 
     def choose(model: keras.Model) -> Weights:
-        possible = list(_dense_layers(model))
+        blocks = [layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)]
+        possible = [layer for block in blocks for layer in dense_layers(block)]
         found = [layer for layer in possible if pattern.search(layer.path)]
         if not found:
             names = ", ".join(dict.fromkeys(layer.name for layer in possible))
@@ -186,16 +188,14 @@ def _expression(name: str, pattern: Any) -> re.Pattern:
         raise ValueError(f"{name} must be a regular expression ({error}). Received: {name}={pattern!r}") from None
 
 
-def lora_layers(model: keras.Model) -> list[Any]:
+def dense_layers(layer: keras.layers.Layer) -> list[DenseLayer]:
+    """Return the layers of a model or block that support LoRA."""
+    return [part for part in layer._flatten_layers() if isinstance(part, (Dense, EinsumDense))]
+
+
+def lora_layers(model: keras.Model) -> list[DenseLayer]:
     """Return the layers of a model that have LoRA."""
-    layers = model._flatten_layers()
-    return [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and layer.lora_enabled]
-
-
-def _dense_layers(model: keras.Model) -> Iterable[Any]:
-    """Return the dense layers in the blocks of a model."""
-    blocks = [layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)]
-    return (layer for block in blocks for layer in block._flatten_layers() if isinstance(layer, (Dense, EinsumDense)))
+    return [layer for layer in dense_layers(model) if layer.lora_enabled]
 
 
 def _head_weights(model: keras.Model) -> Weights:

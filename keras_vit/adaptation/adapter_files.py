@@ -17,16 +17,9 @@ from keras import ops
 from keras_vit import _checks
 from keras_vit._io import atomic_file, check_writable, write_json
 from keras_vit.adaptation import adapter_config
-from keras_vit.adaptation.adapt import adapt, lora_layers
+from keras_vit.adaptation.adapt import DenseLayer, adapt, lora_layers
 from keras_vit.adaptation.adapter_config import AdapterConfig
-from keras_vit.adaptation.adapter_names import (
-    DenseLayer,
-    Modules,
-    bare,
-    modules_of,
-    recognize,
-    written_rules,
-)
+from keras_vit.adaptation.adapter_names import Modules, bare, modules_of, recognize, written_rules
 from keras_vit.checkpoints import CheckpointError
 from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, write_safetensors
 from keras_vit.checkpoints.formats.tensors import PICKLE, TensorInfo, TensorSource

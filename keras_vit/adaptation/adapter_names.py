@@ -8,29 +8,22 @@ import keras
 from absl import logging
 
 from keras_vit import _checks
+from keras_vit.adaptation.adapt import DenseLayer, dense_layers
 from keras_vit.checkpoints import CheckpointError, families
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Binding, Rule, bind_stored, bind_variables
 from keras_vit.checkpoints.save import layout_of
-from keras_vit.layers import Dense, EinsumDense
-from keras_vit.models import layer_walk
 
 FORMATS = ("huggingface", "timm")
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(.+)\.lora_([AB])\.weight")
 
-DenseLayer = Dense | EinsumDense
 Modules = dict[str, list[DenseLayer]]  # stored name of a matrix -> the layers whose kernels it concatenates
 
 
 def bare(module: str) -> str:
     """Return a module's name in the base model."""
     return module.removeprefix(_PREFIX)
-
-
-def dense_layers(model: keras.Model) -> list[DenseLayer]:
-    """Return the layers of a model that support LoRA."""
-    return [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (Dense, EinsumDense))]
 
 
 def modules_of(model: keras.Model, rules: list[Rule]) -> Modules:

@@ -20,7 +20,7 @@ from typing import Any
 import filelock
 from absl import logging
 
-from keras_vit import _io, _lock
+from keras_vit import _extras, _io, _lock
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric
 from keras_vit._progress import track
@@ -195,10 +195,8 @@ def recipe_file(recipe: recipes.Recipe) -> str:
 
 
 def _optuna() -> Any:
-    try:
+    with _extras.needed("sweep", "A sweep needs Optuna"):
         import optuna
-    except ImportError as error:
-        raise ImportError("A sweep needs Optuna: pip install 'keras-vision-transformers[sweep]'") from error
     return optuna
 
 

@@ -106,7 +106,7 @@ def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callabl
     _io.check_writable(path)
     chosen = format_of(path, format)
     chosen.require_packages()
-    writer = importlib.import_module(chosen.writer).write
+    writer = importlib.import_module(f"keras_vit.exporting.{chosen.writer}").write
     parameters = inspect.signature(writer).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("card", "images")]
     for name in options:

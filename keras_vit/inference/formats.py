@@ -6,6 +6,8 @@ import importlib.util
 import os
 from typing import Any
 
+from keras_vit import _extras
+
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -14,43 +16,41 @@ class Format:
     Attributes:
         name: Name in `export(format=...)` and `keras-vit export --format`.
         extension: Extension of the file; empty for a directory of versions.
-        reader: Module with `open_artifact(path, num_threads)`, which returns a `Predictor`.
-        writer: Module with `write(model, path, *, card, images, **options)`, which returns the path of the artifact and
-            its comparison with the model.
+        predictor: Name of the `Predictor` in `keras_vit.inference.NAME`, whose arguments are `(path, num_threads)`.
+        writer: Module in `keras_vit.exporting` with `write(model, path, *, card, images, **options)`, which returns the
+            path of the artifact and its comparison with the model.
         packages: Additional packages for writing. The extra with the format's name installs them.
         parts: Extensions of the artifact's other files, which have the same name.
     """
 
     name: str
     extension: str
-    reader: str
+    predictor: str
     writer: str
     packages: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 
     def open(self, path: str, num_threads: int | None = None) -> Any:
         """Open an artifact of this format as a `Predictor`."""
-        return importlib.import_module(self.reader).open_artifact(path, num_threads)
+        module = importlib.import_module(f"keras_vit.inference.{self.name}")
+        return getattr(module, self.predictor)(path, num_threads)
 
     def require_packages(self) -> None:
         """Raise an error if the packages for writing this format are missing."""
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
-            extra = f"keras-vision-transformers[{self.name}]"
-            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: pip install '{extra}'")
+            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: {_extras.install(self.name)}")
 
 
 # Modules are imported on use: readers also need this table, and writers come later in the import order.
-_READERS, _WRITERS = "keras_vit.inference", "keras_vit.exporting"
-_KERAS_WRITER = f"{_WRITERS}.onnx_openvino"
-SAVED_MODEL = Format("saved_model", "", f"{_READERS}.saved_model", f"{_WRITERS}.saved_model")
+SAVED_MODEL = Format("saved_model", "", "SavedModelPredictor", "saved_model")
 FORMATS = {
     format.name: format
     for format in (
         SAVED_MODEL,
-        Format("tflite", ".tflite", f"{_READERS}.tflite", f"{_WRITERS}.tflite"),
-        Format("onnx", ".onnx", f"{_READERS}.onnx", _KERAS_WRITER, packages=("tf2onnx", "onnx")),
-        Format("openvino", ".xml", f"{_READERS}.openvino", _KERAS_WRITER, packages=("openvino",), parts=(".bin",)),
+        Format("tflite", ".tflite", "TFLitePredictor", "tflite"),
+        Format("onnx", ".onnx", "OnnxPredictor", "onnx_openvino", packages=("tf2onnx", "onnx")),
+        Format("openvino", ".xml", "OpenVinoPredictor", "onnx_openvino", packages=("openvino",), parts=(".bin",)),
     )
 }
 EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.extension}

@@ -211,7 +211,7 @@ def card_of_model(
         return card
     return dataclasses.replace(
         card,
-        metrics=last_metrics(run.path, run.step),
+        metrics=run_directory.last_evaluation(run.path, run.step),
         # `labels` replace the names of the classes, so the card keeps the names in the data.
         data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
         recipe=run.config["recipe"],
@@ -272,12 +272,6 @@ def _normalization(model: keras.Model) -> str | None:
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
         return next(filter(None, map(_normalization, inner)), None)
     return operation(known, getattr(getattr(model, "config", None), "input_range", None))
-
-
-def last_metrics(directory: str, step: int | None = None) -> dict[str, object]:
-    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation."""
-    evaluations = (line for line in reversed(run_directory.read_metrics(directory)) if "eval_loss" in line)
-    return next((line for line in evaluations if step is None or line.get("step") == step), {})
 
 
 def output_activation(model: keras.Model) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.predictor import Predictor, in_batches
 
@@ -55,16 +56,9 @@ class OnnxPredictor(SingleOutputPredictor):
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return OnnxPredictor(path, num_threads)
-
-
-def _open_session(path: str, num_threads: int | None, output: str = "probabilities") -> Any:
-    try:
+def _open_session(path: str, num_threads: int | None, output: str) -> Any:
+    with _extras.needed("onnx", "ONNX files need ONNX Runtime"):
         import onnxruntime
-    except ImportError as error:
-        raise ImportError("ONNX files need ONNX Runtime: pip install 'keras-vision-transformers[onnx]'") from error
     onnxruntime.disable_telemetry_events()  # enabled by default on Windows
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
@@ -82,14 +76,12 @@ def _open_session(path: str, num_threads: int | None, output: str = "probabiliti
 
 def import_onnx() -> Any:
     """Import the package `onnx`."""
-    try:
+    with _extras.needed("onnx", "ONNX files need onnx"):
         import onnx
-    except ImportError as error:
-        raise ImportError("ONNX files need onnx: pip install 'keras-vision-transformers[onnx]'") from error
     return onnx
 
 
-def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str = "probabilities") -> None:
+def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str) -> None:
     """Raise an error unless the only input of a file is `images` and the only output is `output`."""
     if list(inputs) != [INPUT] or list(outputs) != [output]:
         raise ValueError(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from absl import logging as absl_logging
 
+from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
-from keras_vit.inference.predictor import Predictor
 
 BFLOAT16 = "mixed_bfloat16"  # weights in float32, computation in bfloat16
 
@@ -50,11 +50,6 @@ class OpenVinoPredictor(SingleOutputPredictor):
         )  # a copy: the next call overwrites this memory
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return OpenVinoPredictor(path, num_threads)
-
-
 def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:
     """Return the compiled model, and whether the file has 8-bit weights."""
     openvino = import_openvino()
@@ -82,10 +77,8 @@ def import_openvino() -> Any:
     if not imported_before:
         sys.modules[telemetry] = None  # type: ignore[assignment]  # documented: None makes the import fail
     try:
-        import openvino
-    except ImportError as error:
-        extra = "keras-vision-transformers[openvino]"
-        raise ImportError(f"OpenVINO files need OpenVINO: pip install '{extra}'") from error
+        with _extras.needed("openvino", "OpenVINO files need OpenVINO"):
+            import openvino
     finally:
         if not imported_before:
             del sys.modules[telemetry]

@@ -113,10 +113,15 @@ def as_number(value: float) -> str:
     return f"{value:.0f}" if 99_999.5 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
+def shortest(number: float) -> float:
+    """Return the float64 with the shortest decimal representation of a float32."""
+    return float(str(np.float32(number)))
+
+
 def as_json(answer: Parts, kind: str = "probabilities") -> dict[str, Any]:
     """Return a prediction as a JSON object."""
-    if kind == "values":  # the shortest decimal representation of each float32
-        return {"values": {name: float(str(np.float32(number))) for name, number in answer}}
+    if kind == "values":
+        return {"values": {name: shortest(number) for name, number in answer}}
     if kind == "mask":
         return {"classes": [{"label": label, "share": share} for label, share in answer]}
     return {"predictions": [{"label": label, "probability": probability} for label, probability in answer]}

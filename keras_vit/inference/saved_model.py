@@ -82,11 +82,6 @@ class SavedModelPredictor(Predictor):
         self._session.close()
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return SavedModelPredictor(path, num_threads)
-
-
 @contextlib.contextmanager
 def _without_deprecation_warnings() -> Iterator[None]:
     """Hide the deprecation warning of the session loader, which is also the loader of TF Serving."""

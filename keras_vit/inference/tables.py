@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_vit import _io, _lock
+from keras_vit.inference import outputs
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Prediction
 
@@ -64,9 +63,9 @@ class PredictionTable:
         """Add the row of a prediction."""
         row: Row = dict.fromkeys(self._columns)
         row |= {"path": found.name, "error": found.error or None, "model": self._model}
-        parts = [(name, _shortest(number)) for name, number in found.parts]
+        parts = [(name, outputs.shortest(number)) for name, number in found.parts]
         if self._is_ranked and parts:
-            numbers = [*(entry for pair in parts for entry in pair), _shortest(found.uncertainty)]
+            numbers = [*(entry for pair in parts for entry in pair), outputs.shortest(found.uncertainty)]
             row |= dict(zip(list(row)[1:-2], numbers, strict=True))
         elif parts:
             row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes
@@ -89,13 +88,10 @@ class PredictionTable:
 
 
 @contextlib.contextmanager
-def opened(path: str, flag: str = "--output") -> Iterator[PredictionTable]:
-    """Open a table for this process only, and write it at the end, even after an error.
-
-    If another process has opened the table, the error names `flag`, which sets another path.
-    """
+def opened(path: str) -> Iterator[PredictionTable]:
+    """Open the table of `--output` for this process only, and write it at the end, even after an error."""
     lock = f"{path}.lock"
-    with _lock.locked(lock, flag):
+    with _lock.locked(lock, "--output"):
         try:
             table = PredictionTable(path)
             try:
@@ -170,11 +166,6 @@ def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row])
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _shortest(number: float) -> float:
-    """Return the float64 with the shortest decimal representation of a float32."""
-    return float(str(np.float32(number)))
 
 
 def _foreign(path: str, received: str) -> ValueError:

@@ -69,11 +69,6 @@ class TFLitePredictor(Predictor):
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
-def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
-    """Open an artifact of this format."""
-    return TFLitePredictor(path, num_threads)
-
-
 def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
     """Return three sets of dtypes of a TFLite file's tensors.
 

@@ -27,18 +27,16 @@ from absl import app, flags
 from keras_vit import _storage
 from keras_vit._signals import StopRequest
 from keras_vit.program import command_line, exit_codes
-from keras_vit.program.command_line import HELP, imports
+from keras_vit.program.command_line import imports
 from keras_vit.program.exit_codes import WHERE_FROM, WRONG_USAGE
-from keras_vit.program.logs import log_to, terminal
+from keras_vit.program.logs import terminal
 from keras_vit.program.recipe_flags import default_workdir, recipe_from_flags
 
 __all__ = [
-    "HELP",
     "WHERE_FROM",
     "WRONG_USAGE",
     "default_workdir",
     "imports",
-    "log_to",
     "published",
     "recipe_from_flags",
     "run",

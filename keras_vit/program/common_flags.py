@@ -1,6 +1,6 @@
 """Definitions of flags that several programs share. A flag has the same meaning in all programs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from absl import flags
@@ -82,7 +82,7 @@ def define_images_flag(purpose: str) -> None:
     flags.DEFINE_multi_string(
         "images", [], f"Image file, folder or pattern {purpose}; by default the evaluation data. May be repeated."
     )
-    flags.register_validator("images", _image_files.check_local)
+    _check_flag("images", _image_files.check_local)
 
 
 def define_on_bad_image_flag(default: str | None = None) -> None:
@@ -111,7 +111,7 @@ def define_output_flag(text: str = "Where to write.") -> None:
 def define_written_flag(name: str, text: str, schemes: Iterable[str] = _storage.SCHEMES) -> None:
     """Define a flag for a file or directory to write. Addresses must use one of the `schemes`."""
     flags.DEFINE_string(name, None, text)
-    flags.register_validator(name, lambda path: _io.check_writable(path or "", schemes))
+    _check_flag(name, lambda path: _io.check_writable(path or "", schemes))
 
 
 def define_export_flags(num_images: int | None = 64) -> None:
@@ -129,3 +129,8 @@ def data_argument(arguments: Sequence[str]) -> str | None:
     if len(given) > 1:
         raise ValueError(f"Expected one data set. Received: {', '.join(map(repr, given))}.")
     return given[0] if given else None
+
+
+def _check_flag(name: str, check: Callable[[Any], object]) -> None:
+    """Check the value of a flag with a function that raises a ValueError."""
+    flags.register_validator(name, lambda value: check(value) is None)

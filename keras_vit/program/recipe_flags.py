@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 
-def choices_from_flags(arguments: Sequence[str] = ()) -> chosen_recipe.Choices:
+def choices_from_flags(arguments: Sequence[str]) -> chosen_recipe.Choices:
     """Return the choices from the flags of `define_recipe_flags` and from the other arguments."""
     options = flags.FLAGS
     names = ("config", "model", "weights", "image_size", "adapt", "time")

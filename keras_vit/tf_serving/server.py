@@ -23,6 +23,7 @@ from typing import Any
 
 from absl import logging
 
+from keras_vit import _extras
 from keras_vit.tf_serving import metrics
 from keras_vit.tf_serving.client import RequestError
 from keras_vit.tf_serving.page import Page
@@ -61,12 +62,9 @@ class RestServer:
     """REST server of one model, which listens as soon as it is constructed."""
 
     def __init__(self, model: ServedModel, host: str = "localhost", port: int = 0, limits: Limits | None = None):
-        try:
+        with _extras.needed("serving", "The development server needs Starlette and uvicorn"):
             import starlette  # noqa: F401
             import uvicorn
-        except ImportError as error:
-            extra = "keras-vision-transformers[serving]"
-            raise ImportError(f"The development server needs Starlette and uvicorn: pip install '{extra}'") from error
         limits = limits or Limits()
         self._socket = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024

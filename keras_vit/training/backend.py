@@ -29,7 +29,6 @@ class Backend(Protocol):
         num_replicas: Number of replicas that share a global batch.
         num_workers: Number of processes that train together.
         worker: Number of this process, from 0.
-        is_chief: Whether this process writes the shared files.
         device: `"cpu"`, `"gpu"` or `"tpu"`.
         weight_parts: Number of devices that share each large weight.
     """
@@ -37,9 +36,13 @@ class Backend(Protocol):
     num_replicas: int
     num_workers: int
     worker: int
-    is_chief: bool
     device: str
     weight_parts: int = 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the shared files."""
+        return self.worker == 0
 
     def describe(self) -> str:
         """Return one line about the devices."""

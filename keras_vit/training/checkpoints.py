@@ -15,7 +15,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class CheckpointStore:
 
     def newest(self) -> str | None:
         """Return the prefix of the newest intact checkpoint, or None."""
-        prefixes = (_prefix(self.directory, step) for step in reversed(saved_steps(self.directory)))
+        prefixes = (whole_path(self.directory, step) for step in reversed(saved_steps(self.directory)))
         return next((prefix for prefix in prefixes if problem_with(prefix) is None), None)
 
     def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
@@ -77,14 +77,14 @@ class CheckpointStore:
         `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint.
         """
         found = saved_steps(self.directory)
-        if found and has_sharded(self.directory):
+        if has_sharded(self.directory):
             raise CheckpointMismatch(
                 f"The checkpoints in {self.directory} are from several hosts on JAX. To resume from them: "
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
-        prefixes = [_prefix(self.directory, step) for step in reversed(found)]
+        prefixes = [whole_path(self.directory, step) for step in reversed(found)]
         if found:  # all checkpoints may be torn
-            prefixes += [_prefix(self.best, step) for step in saved_steps(self.best)]
+            prefixes += [whole_path(self.best, step) for step in saved_steps(self.best)]
         for prefix in prefixes:
             problem = problem_with(prefix)
             if problem is None:
@@ -100,7 +100,7 @@ class CheckpointStore:
 
     def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
         step = int(arrays["step"])
-        prefix = _prefix(directory, step)
+        prefix = whole_path(directory, step)
         if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
             return
         try:
@@ -111,8 +111,8 @@ class CheckpointStore:
                 write_manifest(prefix, step)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
-            whole, reason = self.newest(), str(error).strip().split("\n", 1)[0]
-            kept = f"The checkpoint of step {step_of(whole)} is intact." if whole else "There is no older checkpoint."
+            reason, intact = str(error).strip().split("\n", 1)[0], (self.newest() or "").rpartition("-")[2]
+            kept = f"The checkpoint of step {intact} is intact." if intact else "There is no older checkpoint."
             raise StorageError(
                 f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
                 "Free some space or pass another --workdir, then start again."
@@ -120,7 +120,7 @@ class CheckpointStore:
         kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
         for known in saved_steps(directory):  # later checkpoints are torn, because the run resumed from an earlier step
             if known not in kept_steps:
-                remove(_prefix(directory, known))
+                remove(whole_path(directory, known))
 
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
@@ -155,65 +155,12 @@ def check_specs(path: str, found: Mapping[str, tuple], specs: Mapping[str, tuple
         )
 
 
-def choose(directory: str, checkpoint: str) -> str:
-    """Return the prefix of the best checkpoint (`"best"`) or of a step's checkpoint.
-
-    Raises a ValueError if the checkpoint is torn.
-    """
-    best = os.path.join(directory, BEST)
-    folders = [best] if checkpoint == "best" else [best, directory]
-    steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
-    wanted = [(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
-    prefixes = [sharded_path(*each) if os.path.isdir(sharded_path(*each)) else _prefix(*each) for each in wanted]
-    for prefix in prefixes:
-        if problem_with(prefix) is None:
-            return prefix
-    if prefixes:
-        raise ValueError(f"{prefixes[0]} is not usable: {problem_with(prefixes[0])}")
-    raise ValueError(
-        f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
-        f"checkpoint={checkpoint!r}."
-    )
-
-
-def listed(directory: str) -> str:
-    """Return the checkpoints of a directory in words, such as "best (200), 400, 500"."""
-    best, steps = saved_steps(os.path.join(directory, BEST)), saved_steps(directory)
-    return ", ".join([*(f"best ({step})" for step in best[-1:]), *map(str, steps)]) or "none"
-
-
-def read_weights(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Read the weights for evaluation by path, or their moving averages if the checkpoint contains averages."""
-    stored, read_arrays = _opened(prefix)
-    names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
-    for path, shape in shapes.items():
-        received = stored.get(names[path], "no such weight")
-        if received != list(shape):
-            raise CheckpointMismatch(
-                f"Checkpoint {prefix} does not fit the recipe of its run: {path!r} must have the shape {list(shape)}. "
-                f"Received: {received}."
-            )
-    values = read_arrays(names.values())
-    return {path: values[name] for path, name in names.items()}
-
-
-def _opened(prefix: str) -> tuple[dict[str, list[int]], Callable[[Iterable[str]], dict[str, np.ndarray]]]:
-    """Return the shapes of a checkpoint's arrays by name, and a function that reads named arrays."""
-    if not os.path.isdir(prefix):
-        reader = tf.train.load_checkpoint(prefix)
-        return reader.get_variable_to_shape_map(), lambda names: {name: reader.get_tensor(name) for name in names}
-    from keras_vit.training.jax import sharded_checkpoints  # imports JAX
-
-    found = sharded_checkpoints.described(prefix)
-    shapes = {name: list(shape) for name, (shape, _) in found.items()}
-    return shapes, lambda names: sharded_checkpoints.read(prefix, {name: np.empty(*found[name]) for name in names})
-
-
 def _in_words(spec: tuple | None) -> str:
     return "missing" if spec is None else f"{spec[1]} {list(spec[0])}"
 
 
-def _prefix(directory: str, step: int) -> str:
+def whole_path(directory: str, step: int) -> str:
+    """Return the prefix of the files of a checkpoint that one process writes."""
     return os.path.join(directory, f"{NAME}-{step}")
 
 
@@ -225,11 +172,6 @@ def sharded_path(directory: str, step: int) -> str:
 def has_sharded(directory: str) -> bool:
     """Return whether several hosts wrote the checkpoints of a directory."""
     return any(os.path.isdir(sharded_path(directory, step)) for step in saved_steps(directory))
-
-
-def step_of(prefix: str) -> int:
-    """Return the step of a checkpoint."""
-    return int(re.split("[-_]", prefix)[-1])
 
 
 def saved_steps(directory: str) -> list[int]:
@@ -249,17 +191,8 @@ def write_manifest(prefix: str, step: int) -> None:
     _io.write_json(f"{prefix}.json", {"step": step, "files": files})
 
 
-def identity(prefix: str) -> list[str]:
-    """Return the files that identify a checkpoint: its manifest, which contains the hashes of the other files."""
-    if os.path.isdir(prefix):
-        return sorted(path for path in glob.glob(f"{glob.escape(prefix)}/**", recursive=True) if os.path.isfile(path))
-    return [f"{prefix}.json"]
-
-
 def problem_with(prefix: str) -> str | None:
     """Return a description of the damage to a checkpoint, or None if the checkpoint is intact."""
-    if os.path.isdir(prefix):  # written by several hosts, and renamed when complete
-        return None
     manifest = f"{prefix}.json"
     if not os.path.exists(manifest):
         return "it has no manifest, so it was not written to the end"

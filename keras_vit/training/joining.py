@@ -1,8 +1,6 @@
 """Start of several workers: each worker waits for the other workers and reports missing workers."""
 
 import contextlib
-import json
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -29,19 +27,14 @@ def joining() -> Iterator[None]:
     Raises:
         Interrupted: If a worker has not started after ten minutes.
     """
-    distribute.check_tf_config()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster, task = config["cluster"], config["task"]
-    kinds = [kind for kind in ("chief", "worker") if kind in cluster]
-    addresses = {f"{kind} {index}": address for kind in kinds for index, address in enumerate(cluster[kind])}
-    own = f"{task['type']} {task['index']}"
-    if own not in addresses or len(addresses) == 1:
+    addresses, index = distribute.check_tf_config()
+    if len(addresses) == 1:
         yield
         return
-    is_first = own == next(iter(addresses))
-    with socket.create_server(("", _split(addresses.pop(own))[1]), backlog=1024) as server:
+    own = addresses.pop(list(addresses)[index])
+    with socket.create_server(("", _split(own)[1]), backlog=1024) as server:
         _await(addresses)
-        if is_first or keras.backend.backend() == "tensorflow":
+        if index == 0 or keras.backend.backend() == "tensorflow":
             server.close()
         yield
 

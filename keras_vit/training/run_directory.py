@@ -70,8 +70,7 @@ class Run(NamedTuple):
     @property
     def results(self) -> dict[str, Any]:
         """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
-        lines = reversed(read_metrics(self.path))
-        return next((line for line in lines if any(name.startswith("eval_") for name in line)), {})
+        return last_evaluation(self.path)
 
 
 def load_run(path: str, checkpoint: str | int = "last") -> Run:
@@ -191,6 +190,12 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
     return whole
 
 
+def last_evaluation(directory: str, step: int | None = None) -> dict[str, Any]:
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation."""
+    evaluations = (line for line in reversed(read_metrics(directory)) if "eval_loss" in line)
+    return next((line for line in evaluations if step is None or line["step"] == step), {})
+
+
 def as_json(value: Any) -> Any:
     """Return a value as JSON would read it back, with lists instead of tuples."""
     return json.loads(json.dumps(value))
@@ -247,36 +252,35 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
     """
     # Imported here because these modules need TensorFlow, and the records do not.
-    from keras_vit.training import checkpoints, pixel_range, state
+    from keras_vit.training import chosen_checkpoint, pixel_range, state
 
-    prefix = checkpoints.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
-    sha256 = _io.joint_sha256([*checkpoints.identity(prefix), os.path.join(directory, CONFIG)])
+    chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
+    sha256 = _io.joint_sha256([*chosen.files(), os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     names, stated = config["data"]["class_names"], config["data"].get("values")
     outputs = len(stated["names"]) if stated else len(names)
     model = recipes.create_model(recipe, outputs, config["data"].get("channels", 3))
     variables = {variable.path: variable for variable in state.weights(model)}
-    values = checkpoints.read_weights(prefix, {path: tuple(v.shape) for path, v in variables.items()})
+    values = chosen.weights({path: tuple(variable.shape) for path, variable in variables.items()})
     for path, variable in variables.items():
         variable.assign(values[path])
     pixel_range.set_normalization(model, recipe.data.pp_eval)
     if model.config.include_top:
         model.class_names, model.values = (None, stated) if stated else (names, None)
-    step = checkpoints.step_of(prefix)
-    logging.info("Using the weights of step %d, from %s", step, prefix)
-    return model, step, sha256
+    logging.info("Using the weights of step %d, from %s", chosen.step, chosen.path)
+    return model, chosen.step, sha256
 
 
 def _check_finished(directory: str, model_file: str) -> None:
     """Raise a FileNotFoundError if a run does not have its final model."""
     if os.path.exists(model_file):
         return
-    from keras_vit.training import checkpoints
+    from keras_vit.training import chosen_checkpoint
 
     raise FileNotFoundError(
         f"Expected {os.path.basename(model_file)} in the directory {directory!r}. A run writes it when training ends. "
         "To finish an interrupted run, start `keras-vit train` again with the same --workdir. "
-        f"Usable with --checkpoint: {checkpoints.listed(os.path.join(directory, CHECKPOINTS))}."
+        f"Usable with --checkpoint: {chosen_checkpoint.listed(os.path.join(directory, CHECKPOINTS))}."
     )
 
 

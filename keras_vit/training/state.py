@@ -20,10 +20,9 @@ class Progress:
     position in the data and the state of every random generator.
     """
 
+    window: np.ndarray  # sums of the task's metrics since the last log line, and the number of steps in the sums
     step: int = 0  # number of completed updates
     best: float = -np.inf  # best validation score so far as a number to maximize, such as the accuracy
-    # Sums of the task's metrics since the last log line, and the number of steps in the sums.
-    window: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3, np.float32))
 
     def values(self) -> dict[str, np.ndarray]:
         """Return step, best score and window as arrays, for a checkpoint."""

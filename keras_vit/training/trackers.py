@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _extras, _io
 from keras_vit.training.run_directory import TENSORBOARD, read_config
 from keras_vit.training.run_fields import flatten
 
@@ -103,8 +103,5 @@ TRACKERS: dict[str, Callable[[str], Any]] = {
 
 def require(package: str) -> Any:
     """Return a tracker's package. If the package is not installed, the ImportError names the extra to install."""
-    try:
+    with _extras.needed(package, f"--track={package} needs the package {package}"):
         return importlib.import_module(package)
-    except ImportError as error:
-        extra = f"pip install 'keras-vision-transformers[{package}]'"
-        raise ImportError(f"--track={package} needs the package {package}: {extra}") from error

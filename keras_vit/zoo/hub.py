@@ -11,6 +11,7 @@ import re
 import sys
 from typing import Any
 
+from keras_vit import _extras
 from keras_vit._io import sha256
 from keras_vit._progress import Progress
 
@@ -59,9 +60,7 @@ def fetch(address: str, place: str) -> str:
         import huggingface_hub as hub
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{address} needs: pip install 'keras-vision-transformers[hub]'. Or put its files into {place}."
-        ) from error
+        raise ImportError(f"{address} needs: {_extras.install('hub')}. Or put its files into {place}.") from error
     try:
         with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the hub client's bar
             return _download(hub, address, name, revision, file)

@@ -129,7 +129,7 @@ def test_damaged_and_foreign_files(kind, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"\.bin"):
             open_artifact(path)
     with pytest.raises(ValueError, match="must have the input 'images' and the output 'probabilities'. Received"):
-        onnx.check_names(path, ["images"], ["logits"])
+        onnx.check_names(path, ["images"], ["logits"], "probabilities")
 
 
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
@@ -139,7 +139,7 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     for name in ("onnxruntime", "openvino"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[onnx\]"):
-        onnx._open_session(str(tmp_path / "a.onnx"), None)
+        onnx._open_session(str(tmp_path / "a.onnx"), None, "probabilities")
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[openvino\]"):
         openvino.import_openvino()
 

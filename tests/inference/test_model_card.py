@@ -9,8 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import keras_model, model_card, outputs, sample_images
+from keras_vit.inference import model_card, outputs, sample_images
 from keras_vit.inference.opening import open_artifact
+from keras_vit.training import run_directory
 from tests import selection, tiny
 from tests.programs import call
 
@@ -182,7 +183,7 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
 
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
-    assert keras_model.last_metrics(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
+    assert run_directory.last_evaluation(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
 
 
 def test_a_card_with_too_few_names_is_refused():

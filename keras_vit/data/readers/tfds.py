@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _extras
 from keras_vit.data import masks
 from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
@@ -168,8 +169,6 @@ class ArrayRecordSource(IndexedSource):
 
 
 def _package():
-    try:
+    with _extras.needed("data", "TensorFlow Datasets is missing"):
         import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError("TensorFlow Datasets is missing: pip install 'keras-vision-transformers[data]'.") from error
     return tensorflow_datasets

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit import _io
+from keras_vit import _extras, _io
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
 SEQUENTIAL, HEAT = "viridis", "inferno"  # readable in grayscale and by color-blind readers
@@ -39,12 +39,8 @@ def require_matplotlib() -> Any:
     >>> require_matplotlib().Figure(figsize=(4, 3)).get_size_inches().tolist()
     [4.0, 3.0]
     """
-    try:
+    with _extras.needed("plots", "Figures need matplotlib"):
         return importlib.import_module("matplotlib.figure")
-    except ImportError as error:
-        raise ImportError(
-            "Figures need matplotlib. Install it with: pip install 'keras-vision-transformers[plots]'"
-        ) from error
 
 
 def styled() -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _extras, _io
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.models.representation import representation
@@ -22,7 +22,7 @@ from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import TrainStep, evaluate, jit_evaluation, run_steps, training_inputs
 
-_INSTALL = "pip install 'keras-vision-transformers[orbax]'"
+_INSTALL = _extras.install("orbax")
 
 
 def create_backend(
@@ -49,7 +49,7 @@ class JaxBackend(Backend):
     def __init__(self, devices: Devices):
         self.devices = devices
         self.num_replicas, self.num_workers = devices.count, devices.processes
-        self.worker, self.is_chief = jax.process_index(), devices.is_chief
+        self.worker = jax.process_index()
         self.device, self.weight_parts = devices.kind, devices.count if devices.fsdp else 1
 
     def describe(self) -> str:

@@ -7,7 +7,6 @@ auto           data_parallel on several devices, otherwise one_device
 """
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -42,11 +41,6 @@ class Devices:
         self.rows = NamedSharding(self.mesh, PartitionSpec(self.axes))
         self.count, self.kind = self.mesh.size, self.mesh.devices.flat[0].platform
         self.processes = len({device.process_index for device in self.mesh.devices.flat})
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes the shared files."""
-        return jax.process_index() == 0
 
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
         """Return the sharding of a weight of this shape.
@@ -175,12 +169,8 @@ def hosts() -> tuple[str, int, int]:
     """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
     from keras_vit import distribute
 
-    distribute.check_tf_config()
-    config = json.loads(os.environ["TF_CONFIG"])
-    cluster, task = config["cluster"], config["task"]
-    names = [(kind, index) for kind in ("chief", "worker") for index in range(len(cluster.get(kind, ())))]
-    kind, index = names[0]
-    return cluster[kind][index], len(names), names.index((task["type"], int(task["index"])))
+    addresses, index = distribute.check_tf_config()
+    return next(iter(addresses.values())), len(addresses), index
 
 
 def ask_for_determinism() -> None:

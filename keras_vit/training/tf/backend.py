@@ -38,9 +38,7 @@ class TensorFlowBackend(Backend):
     def __init__(self, strategy: tf.distribute.Strategy):
         self.strategy = strategy
         self.num_replicas = strategy.num_replicas_in_sync
-        self.num_workers = distribute.num_workers(strategy)
-        self.worker = distribute.worker_index(strategy)
-        self.is_chief = distribute.is_chief(strategy)
+        self.worker, self.num_workers = distribute.workers(strategy)
         self.device = distribute.device(strategy)
 
     def describe(self) -> str:

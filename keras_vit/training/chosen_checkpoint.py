@@ -1,0 +1,87 @@
+"""Weights of a checkpoint that the user chose, written by one process or by several hosts."""
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.training.checkpoints import BEST, problem_with, saved_steps, sharded_path, whole_path
+from keras_vit.training.errors import CheckpointMismatch
+
+
+def choose(directory: str, checkpoint: str) -> "ChosenCheckpoint":
+    """Return the best checkpoint (`"best"`) or the checkpoint of a step.
+
+    Raises a ValueError if the checkpoint is torn or does not exist.
+    """
+    best = os.path.join(directory, BEST)
+    folders = [best] if checkpoint == "best" else [best, directory]
+    steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
+    wanted = [ChosenCheckpoint(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
+    for chosen in wanted:
+        if chosen.problem() is None:
+            return chosen
+    if wanted:
+        raise ValueError(f"{wanted[0].path} is not usable: {wanted[0].problem()}")
+    raise ValueError(
+        f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
+        f"checkpoint={checkpoint!r}."
+    )
+
+
+def listed(directory: str) -> str:
+    """Return the checkpoints of a directory in words, such as "best (200), 400, 500"."""
+    best, steps = saved_steps(os.path.join(directory, BEST)), saved_steps(directory)
+    return ", ".join([*(f"best ({step})" for step in best[-1:]), *map(str, steps)]) or "none"
+
+
+class ChosenCheckpoint:
+    """Checkpoint of a step.
+
+    Attributes:
+        path: Prefix of the files of one process, or directory of several hosts.
+        step: The step.
+    """
+
+    def __init__(self, folder: str, step: int):
+        sharded = sharded_path(folder, step)
+        self.step, self._is_sharded = step, os.path.isdir(sharded)
+        self.path = sharded if self._is_sharded else whole_path(folder, step)
+
+    def problem(self) -> str | None:
+        """Return a description of the damage, or None if the checkpoint is intact."""
+        return None if self._is_sharded else problem_with(self.path)  # a directory is renamed when it is complete
+
+    def files(self) -> list[str]:
+        """Return the files that identify the checkpoint. A manifest contains the hashes of the other files."""
+        if not self._is_sharded:
+            return [f"{self.path}.json"]
+        found = glob.glob(f"{glob.escape(self.path)}/**", recursive=True)
+        return sorted(path for path in found if os.path.isfile(path))
+
+    def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """Read the weights for evaluation by path, or their moving averages if the checkpoint contains averages."""
+        stored, read = self._opened()
+        names = {path: f"{'average' if f'average/{path}' in stored else 'model'}/{path}" for path in shapes}
+        for path, shape in shapes.items():
+            received = stored.get(names[path], "no such weight")
+            if received != list(shape):
+                raise CheckpointMismatch(
+                    f"Checkpoint {self.path} does not fit the recipe of its run: {path!r} must have the shape "
+                    f"{list(shape)}. Received: {received}."
+                )
+        values = read(names.values())
+        return {path: values[name] for path, name in names.items()}
+
+    def _opened(self) -> tuple[dict[str, list[int]], Callable[[Iterable[str]], dict[str, np.ndarray]]]:
+        """Return the shapes of the arrays by name, and a function that reads named arrays."""
+        if not self._is_sharded:
+            reader = tf.train.load_checkpoint(self.path)
+            return reader.get_variable_to_shape_map(), lambda names: {name: reader.get_tensor(name) for name in names}
+        from keras_vit.training.jax.sharded_checkpoints import described, read  # imports JAX
+
+        found = described(self.path)
+        shapes = {name: list(shape) for name, (shape, _) in found.items()}
+        return shapes, lambda names: read(self.path, {name: np.empty(*found[name]) for name in names})
