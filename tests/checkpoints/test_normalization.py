@@ -39,7 +39,7 @@ def timm_directory(path, **config):
         ({"image_mean": 0.5, "image_std": [0.5] * 3}, SYMMETRIC),
         ({**PREPROCESSOR, "rescale_factor": 0.003921568859368563}, IMAGENET),  # 1/255 in single precision
         ({**PREPROCESSOR, "do_normalize": False}, ((0.0,) * 3, (1.0,) * 3)),
-        ({**PREPROCESSOR, "rescale_factor": 2 / 255}, None),  # of pixels in another range
+        ({**PREPROCESSOR, "rescale_factor": 1 / 256}, None),  # of pixels in another range
         ({"size": 224}, None),
         (None, None),
     ],

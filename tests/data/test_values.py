@@ -223,6 +223,12 @@ def test_statistics_need_no_image(listed, tmp_path):
     assert data.values_of(data.open_source(listed, "all", values="height")).mean == (1.0,)
 
 
+def test_batches_of_values_contain_the_share_of_mixup(listed):
+    source = data.open_source(listed, "all", values=("age", "height"))
+    batch = next(iter(data.train_batches(source, "decode|resize(4)", 2, mixup=0.2)))
+    assert (batch["label"].shape, batch["mix"].shape) == ((2, 2), (2,))
+
+
 def test_statistics_of_data_without_values(listed, tmp_path):
     with pytest.raises(ValueError, match="must be values.*'class'"):
         data.values_of(data.open_source("digits"))

@@ -168,13 +168,18 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
-def test_a_second_softmax_is_found():
+def test_a_second_softmax_is_found(monkeypatch):
     """Of a model whose last operation is not known as a softmax: the artifact and the reference both add another."""
     base = tiny.model(num_layers=1)
     exponentials = keras.ops.exp(base.output)
     model = keras.Model(base.input, exponentials / keras.ops.sum(exponentials, axis=-1, keepdims=True))
     _, problems = check(KerasPredictor(model, tiny.card()), model)
     assert problems == ["the outputs of the model are already probabilities; end the model in keras.layers.Softmax"]
+    shown = []
+    monkeypatch.setattr(artifact_check, "track", lambda items, what, **_: shown.append(what) or items)
+    model = keras.Model(base.input, exponentials)  # logits without a negative number are not probabilities
+    assert check(KerasPredictor(model, tiny.card()), model)[1] == []
+    assert shown == ["Predicting with the model", "Verifying probabilities"]
     model = keras.Model(base.input, keras.layers.Softmax()(base.output))
     assert check(KerasPredictor(model, tiny.card()), model)[1] == []
 

@@ -131,15 +131,23 @@ def test_the_scale_of_a_norm_is_not_rounded_to_half_precision(norm):
         assert low <= (found == expected).mean() <= high
 
 
-@pytest.mark.parametrize("name", ["RestoredPatches", "CorruptedPatches"])
-def test_mask_tokens_begin_as_in_mae(name):
-    """mae/models_mae.py: torch.nn.init.normal_(self.mask_token, std=.02)."""
-    layer = getattr(layers, name)(name="mask_token")
-    layer.build((None, 5, 20_000), (None, 5))
-    token = np.asarray(layer.mask_token)
-    assert token.shape == (1, 1, 20_000)
+@pytest.mark.parametrize(
+    ("layer", "shapes", "name"),
+    [
+        # mae/models_mae.py: torch.nn.init.normal_(self.mask_token, std=.02)
+        (layers.RestoredPatches(name="mask_token"), [(None, 5, 20_000), (None, 5)], "mask_token"),
+        (layers.CorruptedPatches(name="mask_token"), [(None, 5, 20_000), (None, 5)], "mask_token"),
+        # dinov3/models/vision_transformer.py: nn.init.normal_(self.storage_tokens, std=0.02)
+        (layers.RegisterTokens(4), [(None, 5, 5_000)], "tokens"),
+        (layers.SelfAttention(1, relative_positions=500), [(None, 500, 20)], "relative_embedding"),
+    ],
+)
+def test_learned_tokens_begin_as_in_the_references(layer, shapes, name):
+    layer.build(*shapes)
+    values = np.asarray(getattr(layer, name))
+    assert values.size >= 19_980
     # The error of the deviation of 20,000 numbers is 0.5%.
-    assert token.std() == pytest.approx(0.02, rel=0.03) and abs(token.mean()) < 1e-3
+    assert values.std() == pytest.approx(0.02, rel=0.03) and abs(values.mean()) < 1e-3
 
 
 def test_gradients_of_keys_and_values_are_summed_in_float32():
@@ -274,8 +282,15 @@ def test_dropout_follows_both_products_of_the_mlp():
 
 
 def test_initial_weights_are_the_references():
-    """vit_jax: biases of the MLP normal with 1e-6, the patch kernel LeCun normal, dense kernels Glorot uniform."""
+    """vit_jax: biases of the MLP normal with 1e-6, the patch kernel LeCun normal, dense kernels Glorot uniform.
+
+    big_vision: the probe of the pooling is Glorot uniform, with one input.
+    """
     mlp, patches = layers.MlpBlock(512), layers.PatchEncoder(4, 256)
+    pooling = layers.MAPHead(layers.SelfAttention(2), layers.MlpBlock(8))
+    pooling.build((None, 4, 256))
+    limit = (6 / (1 + 256)) ** 0.5
+    assert 0.9 * limit < np.max(np.abs(pooling.probe)) <= limit
     mlp.build((None, 4, 256))
     patches.build((None, 8, 8, 3))
     for dense in (mlp.dense_0, mlp.dense_1):

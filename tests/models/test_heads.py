@@ -139,6 +139,11 @@ def test_files_of_a_given_head_fill_other_models(tmp_path):
         np.testing.assert_array_equal(got, expected)
     with pytest.raises(ValueError, match="keep"):
         keras_vit.load_checkpoint(other, path, head="keep")
+    same = make(seed=1)
+    for mode, whose in (("reset", head_weights(same)), ("auto", head_weights(source))):
+        keras_vit.load_checkpoint(same, path, head=mode)
+        for got, expected in zip(head_weights(same), whose, strict=True):
+            np.testing.assert_array_equal(got, expected)
     with pytest.raises(ValueError, match="head"):
         keras_vit.save_checkpoint(source, str(tmp_path / "model.npz"), format="google")
 

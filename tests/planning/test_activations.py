@@ -23,6 +23,12 @@ def test_activations_grow_as_the_architecture_says():
     remat = cost.of_variant("ViT-B/16", remat="blocks")
     assert remat.parameters == base.parameters and remat.macs == base.macs
     assert base.activations - remat.activations == 12 * block - (12 * 197 * 768 + block)
+    # Instead of GELU's input and output: both outputs of a gated MLP, the SiLU, and the product.
+    gated = cost.of_variant("ViT-B/16", mlp="swiglu")
+    assert gated.activations - base.activations == 12 * 197 * (4 - 2) * 3072
+    # Two vectors per token: both branches of a block, or the query and the key.
+    for option in ({"layer_scale": 0.1}, {"qk_norm": True}):
+        assert cost.of_variant("ViT-B/16", **option).activations - base.activations == 12 * 197 * 2 * 768
 
 
 def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
@@ -54,6 +60,7 @@ def test_dropout_keeps_a_byte_of_each_value():
 BATCH = 11  # no other dimension is 11
 KEPT = {
     **{name: {} for name in ("token", "gap", "all_tokens", "features", "every_layer", "registers", "fc_norm")},
+    **{name: {} for name in ("map", "no_final_norm", "dinov3")},  # one query, norms of queries, and gated MLPs
     "hybrid": {"patch_size": 1},
     "hybrid_timm": {"patch_size": 2},
     "chunks": {"attention_chunk_size": 16},

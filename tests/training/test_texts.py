@@ -115,6 +115,15 @@ def test_splits_that_do_not_fit(fields, message):
         splits(**fields)
 
 
+def test_splits_of_different_labels(monkeypatch):
+    labels = {"train[:6]": ("class", 10), "test[:6]": ("classes", 12)}
+    sources = {name: types.SimpleNamespace(label_kind=kind, num_outputs=n) for name, (kind, n) in labels.items()}
+    monkeypatch.setattr(run_data, "open_source", lambda source, split: sources[split])
+    expected = r"Received: 10 of the kind 'class' in 'train\[:6\]', 12 of the kind 'classes' in 'test\[:6\]'"
+    with pytest.raises(ValueError, match=f"same labels. {expected}"):
+        splits()
+
+
 def test_other_backends_do_not_train(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ValueError, match="tensorflow or jax. Received: KERAS_BACKEND=torch"):
