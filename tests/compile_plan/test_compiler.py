@@ -167,6 +167,34 @@ def test_bytes_that_a_device_sends():
     assert hlo.parse(gathers).sent_across == gradient // 4 * 3
 
 
+@pytest.mark.parametrize(
+    ("groups", "others"),
+    [
+        ("{{0,1,2,3}}", 3),
+        ("{{0,1},{2,3}}", 1),
+        ("[2,2]<=[4]", 1),
+        ("[2,2]<=[2,2]T(1,0)", 1),
+        ("mesh['data'=4,'model'=1] {'data'}", 3),
+        ("mesh['data'=2,'model'=3] {'model'}", 2),
+        ("mesh['data'=2,'model'=3] {'data','model'}", 5),
+        ("mesh['data'=8] {'data':(2)4}", 3),
+    ],
+)
+def test_devices_that_gather_in_each_form_of_their_groups(groups, others):
+    text = f"""
+ENTRY %main (w: f32[16,4]) -> f32[64,4] {{
+  %w = f32[16,4]{{1,0}} parameter(0)
+  ROOT %all = f32[64,4]{{1,0}} all-gather(%w), channel_id=1, replica_groups={groups}, dimensions={{0}}
+}}
+"""
+    assert hlo.parse(text).sent == others * 4 * 16 * 4
+
+
+def test_an_unknown_form_of_groups_is_not_one_device():
+    with pytest.raises(ValueError, match="Received: all"):
+        hlo.parse(TWO_SLICES.replace("replica_groups={{0,1,2,3}}", "replica_groups=all")).sent  # noqa: B018
+
+
 def test_a_text_without_an_entry_is_not_a_program():
     with pytest.raises(ValueError, match="entry"):
         hlo.parse("HloModule nothing")

@@ -170,9 +170,17 @@ def parse(text: str) -> Program:
 
 def _group_size(instruction: Instruction) -> int:
     """Return the number of devices that exchange data with each other."""
-    if groups := instruction.attribute(r"replica_groups=\{\{([\d,]+)\}"):  # {{0,1},{2,3}}
-        return groups.count(",") + 1
-    return int(instruction.attribute(r"replica_groups=\[\d+,(\d+)\]") or 1)  # [2,2]<=[4]: two groups of two
+    groups = instruction.attribute(r"replica_groups=([^ ]*(?: \{[^}]*\})?)") or "{{0}}"  # permutations have no groups
+    if listed := re.match(r"\{\{([\d,]+)\}", groups):  # {{0,1},{2,3}}
+        return listed[1].count(",") + 1
+    if counts := re.match(r"\[\d+,(\d+)\]", groups):  # [2,2]<=[4]: two groups of two
+        return int(counts[1])
+    if mesh := re.match(r"mesh\[(.*?)\] \{(.*?)\}", groups):  # mesh['a'=8,'b'=2] {'a'}; {'a':(2)4} is a part of 'a'
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh[1]))
+        return math.prod(int(part or sizes[name]) for name, part in re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh[2]))
+    raise ValueError(
+        f"Expected replica_groups such as {{{{0,1}}}}, [1,2]<=[2] or mesh['a'=2] {{'a'}}. Received: {groups}"
+    )
 
 
 @functools.cache
