@@ -23,7 +23,8 @@ from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_predictor
 from keras_vit.training import tasks
-from keras_vit.training.checkpoints import CheckpointStore, choose, listed, read_weights
+from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.training.chosen_checkpoint import choose, listed
 from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
@@ -466,10 +467,11 @@ def test_only_the_newest_parts_are_kept(tmp_path):
 
 def test_weights_of_a_step_are_read_from_parts(sharded):
     checkpoints, path = f"{sharded.directory}/checkpoints", f"{sharded.directory}/checkpoints/best/ckpt_9"
-    assert listed(checkpoints) == "best (9), 9" and choose(checkpoints, "best") == path
+    chosen = choose(checkpoints, "best")
+    assert listed(checkpoints) == "best (9), 9" and chosen.path == path
     shapes = {weight.path: tuple(weight.shape) for weight in sharded.state.trained}
     expected = saved(sharded.state)
-    assert_same(read_weights(path, shapes), {name: expected[f"average/{name}"] for name in shapes})
+    assert_same(chosen.weights(shapes), {name: expected[f"average/{name}"] for name in shapes})
 
 
 def test_another_format_or_recipe_than_that_of_the_parts(sharded):
