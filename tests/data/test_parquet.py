@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data import fingerprint
+from keras_vit.data.readers import parquet
 from tests.data import pictures
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
@@ -105,6 +106,14 @@ def test_damaged_files_are_named(tmp_path):
     path.write_bytes(content[:4] + b"\xff" * 60 + content[64:])  # the pages of the images
     with pytest.raises(tf.errors.OpError):
         stored(data.open_source(f"parquet:{path}", "all"))
+
+
+def test_a_row_group_with_fewer_rows_than_stated(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, range(4))
+    place = [np.asarray(value) for value in (str(path).encode(), 1, 4)]
+    with pytest.raises(ValueError, match="a.parquet is damaged: it has fewer rows"):
+        parquet._rows(place, "image", "label", {})
 
 
 def test_row_groups_are_read_as_a_whole(tmp_path, monkeypatch):

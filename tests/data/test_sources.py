@@ -116,6 +116,11 @@ def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
         ({"pixels": np.zeros((3, 4, 4), np.uint8), "labels": [0, 1, 0]}, ["no pair of images and labels", "pixels"]),
         ({"images": np.array([{}, {}]), "labels": [0, 1]}, ["plain arrays", "np.savez"]),
         ({"images": np.zeros((0, 4, 4), np.uint8), "labels": np.zeros(0, int)}, ["non-empty", "[0, 4, 4]"]),
+        (
+            {"x_train": np.zeros((2, 4, 4), np.uint8), "x_test": np.zeros((2, 5, 4), np.uint8)}
+            | {"y_train": [0, 1], "y_test": [0, 1]},
+            ["All splits", "the same shape", "(2, 4, 4)", "(2, 5, 4)"],
+        ),
     ],
 )
 def test_npz_errors(tmp_path, content, words):

@@ -64,6 +64,25 @@ def starts_of_weights(content):
     return [table.Vector(table.Offset(4)) for table in buffers if table.Offset(4)]
 
 
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_every_output_of_an_openvino_product_has_a_scale(tmp_path, is_transposed):
+    """Outputs of very different sizes: with one scale per input, the small outputs would become zeros."""
+    runtime = pytest.importorskip("openvino")
+    opset, path = runtime.opset13, str(tmp_path / "a.xml")
+    kernel = np.random.default_rng(0).normal(size=(32, 64)).astype("float32") * np.logspace(0, -5, 64, dtype="float32")
+    x = opset.parameter([1, 32], np.float32)
+    first = opset.matmul(x, opset.constant(np.eye(32, dtype="float32")), False, False)  # as of pixels, in float32
+    stored = opset.constant(kernel.T.copy() if is_transposed else kernel)
+    runtime.save_model(runtime.Model([opset.matmul(first, stored, False, is_transposed)], [x]), path, False)
+    weight_only.in_openvino_file(path)
+    assert (tmp_path / "a.bin").stat().st_size < 32 * 32 * 4 + 32 * 64 * 2
+    found = runtime.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(
+        np.eye(1, 32, 3, dtype="float32")
+    )[0]
+    step = np.abs(kernel).max(axis=0) / 127
+    assert (np.abs(found[0] - kernel[3]) <= 0.51 * step).all()
+
+
 @pytest.mark.slow
 def test_an_openvino_file_computes_in_bfloat16_where_the_processor_does(tmp_path, caplog, monkeypatch):
     runtime = pytest.importorskip("openvino")

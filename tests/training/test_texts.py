@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import checkpoints, create, run_data, run_fields, run_summary
+from keras_vit.training import backend, checkpoints, create, run_data, run_fields, run_summary
 from keras_vit.training.errors import CheckpointMismatch
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
@@ -22,6 +22,12 @@ def test_the_first_call_gives_an_upper_bound_of_the_time_left():
     assert loop._details({}, speed) == ["at most 0:30 left", "8,192 images/s"]
     speed.add(10, 10.0)
     assert loop._details({}, speed) == ["1:00 left", "4,096 images/s"]
+
+
+def test_images_that_replicas_cannot_share():
+    backend.check_rows(np.zeros((6, 1)), replicas=3)
+    with pytest.raises(ValueError, match="divide among 3 replicas. Received: 7 images"):
+        backend.check_rows(np.zeros((7, 1)), replicas=3)
 
 
 @pytest.mark.parametrize(
