@@ -28,7 +28,7 @@ help:
 	@echo "make test-gpu   compile steps for NVIDIA GPUs (minutes, no GPU needed)"
 	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
-	@echo "make coverage   run the fast tests and report which branches of each room they take"
+	@echo "make coverage   run the tests and report which branches of each room they take"
 	@echo "make benchmark  measure beside other packages and write docs/benchmarks.md (an hour; ROWS=training,build: some rows)"
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
@@ -126,14 +126,17 @@ test-lower-bounds: $(VENV)/.installed-test
 	$(BIN)/python tools/lower_bounds.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable \
 	  '.[cpu,jax,data,plots,parquet,hub,serving,sweep,onnx,openvino,litert,test]'
-	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not slow and not exhaustive" $(OLDEST_TESTS)
+	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not exhaustive" $(OLDEST_TESTS)
 
-# The fast tests in one process, which takes a few minutes; TESTS=tests/exporting: only some of them.
+# Also in the programs that tests start. About twice the time of `make test`; TESTS=tests/exporting: only some of the tests.
+COVERAGE = $(BIN)/python -m coverage
+coverage: export COVERAGE_FILE = $(abspath $(VENV))/.coverage
 coverage: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet 'coverage>=7.6'
-	$(BIN)/python -m coverage run --branch --source=keras_vit --data-file=$(VENV)/.coverage \
-	  -m pytest -q -n 0 -m "not slow and not exhaustive and $(OURS)" $(TESTS)
-	$(BIN)/python -m coverage json --quiet --data-file=$(VENV)/.coverage -o $(VENV)/coverage.json
+	$(BIN)/python -m pip install --quiet 'coverage>=7.10'
+	$(COVERAGE) erase
+	-$(COVERAGE) run -m pytest -q -n $(WORKERS) --dist worksteal -m "not exhaustive and $(OURS)" $(TESTS)
+	$(COVERAGE) combine --quiet
+	$(COVERAGE) json --quiet -o $(VENV)/coverage.json
 	$(BIN)/python -m tools.coverage_by_room $(VENV)/coverage.json
 
 # Rows that were measured with this very code are left out; AGAIN=1 measures them anew.

@@ -22,6 +22,7 @@ def test_the_constructor_builds_its_variant_with_the_documented_arguments():
     assert "keras_vit.VisionTransformer" in keras_vit.ViT_B16.__doc__
 
 
+@pytest.mark.slow
 def test_the_docstring_lists_the_published_weights_with_their_accuracy():
     text = inspect.getdoc(keras_vit.ViT_B16)
     assert "'augreg'`: trained on ImageNet-21k, then ImageNet, 384 pixels, 85.49%" in text
@@ -40,6 +41,7 @@ def test_every_constructor_is_public_and_named_after_its_model():
     assert all(getattr(keras_vit, name).__name__ == name for name in names)
 
 
+@pytest.mark.slow
 def test_weights_may_be_a_file_of_another_resolution_and_number_of_classes(tmp_path):
     trained = keras_vit.ViT_Ti16(image_size=32, classes=3)
     trained.get_layer("head").kernel.assign(np.ones((192, 3)))  # a new head is zero
@@ -62,6 +64,7 @@ def without_values(monkeypatch):
         yield
 
 
+@pytest.mark.slow
 def test_the_size_of_images_is_that_of_the_weights(without_values):
     """It was 224 pixels, at which the stated accuracy of weights for 384 pixels is not reached."""
     assert keras_vit.ViT_Ti16(weights="augreg").input_shape == (None, 384, 384, 3)
@@ -82,6 +85,7 @@ def test_the_signature_has_no_defaults_for_arguments_from_the_weights(build, nam
     assert build(image_size=None, classes=2).input_shape == (None, None, None, 3)
 
 
+@pytest.mark.slow
 def test_the_classes_are_those_of_the_weights(without_values):
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k").output_shape == (None, 21843)
     assert keras_vit.ViT_Ti16(weights="augreg-imagenet21k", classes=3).output_shape == (None, 3)

@@ -192,6 +192,7 @@ def test_batch_sizes_are_global():
         distribute.check_batch_size("data.batch_size", 8, 8, micro_batches=4)
 
 
+@pytest.mark.slow
 def test_replicas_get_their_rows_in_order():
     """The rows of a global batch go to the replicas of a worker in order, whatever their number."""
 

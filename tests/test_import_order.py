@@ -39,6 +39,7 @@ def test_jax_has_a_package_of_its_own(tmp_path):
     assert "imports keras_vit.training.jax.step at the top, which needs JAX" in problem
 
 
+@pytest.mark.slow
 def test_the_project_keeps_the_order():
     files = import_order.source_files(ROOT)
     assert any(path.name == "version.py" for path in files)

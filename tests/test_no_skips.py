@@ -9,6 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_skipped_test_is_a_failure_if_none_may_be_skipped(tmp_path, workers):
     (tmp_path / "test_one.py").write_text(

@@ -61,6 +61,7 @@ def test_metadata(metadata):
     assert not any(requirement.startswith("tensorflow") for requirement in metadata["install_requires"])
 
 
+@pytest.mark.slow
 def test_reading_the_metadata_does_not_import_the_package():
     code = (
         "import sys, runpy, setuptools; setuptools.setup = lambda **_: None\n"
@@ -217,6 +218,7 @@ def test_import_changes_no_global_state():
     assert run_python(code).strip() == "True"
 
 
+@pytest.mark.slow
 def test_a_missing_backend_names_the_extra(tmp_path):
     # A `tensorflow` that cannot be imported stands for one that is not installed.
     (tmp_path / "tensorflow").mkdir()

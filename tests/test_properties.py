@@ -50,6 +50,7 @@ def read_all(path):
         return {name: np.asarray(source.read(name)) for name in source.tensors}
 
 
+@pytest.mark.slow
 @few
 @given(sizes, st.integers(0, 100))
 def test_two_splits_at_a_percentage_are_the_whole(size, percent):
@@ -93,6 +94,7 @@ def test_a_hold_out_divides_every_class_whatever_the_order_is(labels, fraction, 
     assert {order[index] for index in mixed.get("test", [])} == test
 
 
+@pytest.mark.slow
 @few
 @given(tensors)
 def test_written_safetensors_are_read_by_its_own_library(tmp_path_factory, described):

@@ -186,6 +186,7 @@ def test_checkpoints_are_read_where_they_are_needed(store):  # noqa: F811
     assert sizes == [[2, 0, 0, 0], [2, 7, 0, 0], [2, 7, 1, 6], [2, 7, 1, 6]]
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
     """Until the first one ends, or gave no sign for a while."""
     monkeypatch.setattr(_lock, "REFRESH", 0.05)
@@ -208,6 +209,7 @@ def test_a_second_writer_is_refused(store, monkeypatch):  # noqa: F811
         assert json.loads(owner.read_text())["process"] == os.getpid()
 
 
+@pytest.mark.slow
 def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa: F811
     """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
     monkeypatch.setattr(_lock, "REFRESH", 0.05)

@@ -160,6 +160,7 @@ def test_the_message_names_the_mistake(name):
     assert len(str(error.value)) < 1500
 
 
+@pytest.mark.slow
 def test_names_of_arguments_that_are_right_after_all():
     """A keyword, and one name in place of a list of names."""
     assert keras_vit.create_model(variant="ViT-Ti/16", image_size=32, classes=2).name == "vit_ti16"

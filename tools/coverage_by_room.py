@@ -1,6 +1,6 @@
 """Report the line and branch coverage of each room.
 
-    make coverage       # the fast tests, then this report
+    make coverage       # the tests, then this report
 
 Reads the output file of `coverage json`. Coverage shows only which code ran: `python -m tools.mutants` shows which
 mistakes the tests notice.

@@ -32,6 +32,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES)
 def test_only_the_chosen_weights_are_trained(choice, tmp_path):
     model = tiny.model()
@@ -131,6 +132,7 @@ def test_mistakes(choice):
         keras_vit.adapt(tiny.model(), choice)
 
 
+@pytest.mark.slow
 def test_models_without_the_layers_that_a_choice_needs():
     with pytest.raises(ValueError, match="head"):
         keras_vit.adapt(tiny.model(include_top=False), "head")

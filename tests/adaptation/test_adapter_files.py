@@ -112,6 +112,7 @@ def test_an_adapter_of_every_matrix_equals_the_merged_base(name, tmp_path):
     np.testing.assert_allclose(np.asarray(again(images)), np.asarray(base(images)), **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_one_adapter_of_query_key_and_value_is_written_as_it_was(tmp_path):
     rng = np.random.default_rng(0)
     shapes = {"blocks.1.attn.qkv.lora_A.weight": (3, 16), "blocks.1.attn.qkv.lora_B.weight": (48, 3)}
@@ -134,6 +135,7 @@ def test_one_adapter_of_query_key_and_value_is_written_as_it_was(tmp_path):
     assert json.loads((tmp_path / "b" / CONFIG).read_text())["lora_alpha"] == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["value", "query|value", "key"])
 def test_some_of_query_key_and_value_in_one_matrix(layers, tmp_path):
     model, images = tiny.model(), np.random.default_rng(0).normal(size=(2, tiny.SIZE, tiny.SIZE, 3)).astype("float32")
@@ -336,6 +338,7 @@ def test_truncated_and_missing_files(tmp_path):
         (tmp_path / "cut" / CONFIG).unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_model_with_other_lora_is_refused(tmp_path):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.adapt(model, "lora(rank=4, layers='query|key')")
@@ -346,6 +349,7 @@ def test_a_model_with_other_lora_is_refused(tmp_path):
     keras_vit.load_adapter(model, LORA / "adapter")  # of the same layers and ranks
 
 
+@pytest.mark.slow
 def test_models_that_no_adapter_describes(tmp_path):
     with pytest.raises(CheckpointError, match="without LoRA"):
         keras_vit.save_adapter(tiny.model(), tmp_path)
@@ -361,6 +365,7 @@ def test_models_that_no_adapter_describes(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_adapter_on_a_quantized_base(tmp_path):
     golden = np.load(LORA / "io.npz")
     model = model_from_checkpoint(LORA / "base")
@@ -373,6 +378,7 @@ def test_an_adapter_on_a_quantized_base(tmp_path):
         np.testing.assert_array_equal(written[name], tensor)
 
 
+@pytest.mark.slow
 def test_a_saved_model_keeps_the_adapter(tmp_path):
     golden = np.load(LORA / "io.npz")
     model = model_from_checkpoint(LORA / "base")
@@ -383,6 +389,7 @@ def test_a_saved_model_keeps_the_adapter(tmp_path):
     assert [w.path for w in again.trainable_weights] == [w.path for w in model.trainable_weights]
 
 
+@pytest.mark.slow
 def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
     model = model_from_checkpoint(LORA / "base")
     keras_vit.load_adapter(model, LORA / "adapter")
@@ -392,6 +399,7 @@ def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
     assert load_file(tmp_path / "run" / "adapter" / WEIGHTS).keys() == load_file(LORA / "adapter" / WEIGHTS).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"position_embedding": "sincos2d"}, {"qk_norm": True, "mlp": "swiglu"}])
 def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
     model, images = tiny.model(**arguments), np.ones((1, tiny.SIZE, tiny.SIZE, 3), "float32")
@@ -407,6 +415,7 @@ def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
         keras_vit.save_adapter(model, tmp_path, format="timm")
 
 
+@pytest.mark.slow
 def test_a_head_that_no_adapter_has(tmp_path, caplog):
     model = tiny.model(head=DenseHead(3))
     keras_vit.adapt(model, "lora")

@@ -56,6 +56,7 @@ for line, seconds in zip(sys.stdin, json.loads(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_the_others_continue_if_a_system_fails(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(folder=str(interleaved.WORKERS)))
@@ -174,6 +175,7 @@ def documents(folder):
     return guide, notes
 
 
+@pytest.mark.slow
 def test_the_program_measures_records_and_writes_the_tables(tmp_path, monkeypatch):
     """Two systems: this package, and one whose environment cannot be made."""
     script = tmp_path / "script.py"
@@ -231,6 +233,7 @@ def test_the_share_of_other_programs(monkeypatch):
     assert others.share == 4 / 16
 
 
+@pytest.mark.slow
 def test_child_processes_are_not_other_programs():
     busy = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
     before, own = host._busy_seconds(), host._own_seconds()

@@ -73,6 +73,7 @@ def test_everything_takes_at_most_twelve_hours(tmp_path):
     assert 6 < paper.hours_left(runs) <= 12
 
 
+@pytest.mark.slow
 def test_finished_runs_cost_nothing(study):
     runs = positions.PANEL.runs(study)
     before = paper.hours_left(runs)
@@ -89,6 +90,7 @@ def test_models_can_be_built(kind, source):
     assert recipes.describe_model(recipe, classes=10, channels=1).output_shape == (None, 10)
 
 
+@pytest.mark.slow
 def test_a_trial_has_other_numbers_of_steps():
     trial = paper.Study("runs", "digits", seeds=1, steps=3)
     found = {name: {r.total_steps for r in panel.runs(trial).values()} for name, panel in paper.PANELS.items()}
@@ -109,6 +111,7 @@ def test_budgets_are_the_same_for_all_models(source, steps):
             assert cost - cost // recipe.total_steps < budget <= cost
 
 
+@pytest.mark.slow
 def test_a_panel_is_run_once_and_resumed(study, monkeypatch):
     started = []
 
@@ -154,6 +157,7 @@ def test_transfer_has_other_classes(study):
     assert held_back == (train + held_back) // 20
 
 
+@pytest.mark.slow
 def test_the_best_regularization_is_pretrained_and_finetuned(study):
     little, much = subset_size.REGULARIZATION
 
@@ -222,6 +226,7 @@ CLAIMS = {  # accuracies that make all statements of a panel hold
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_reproduce_if_the_numbers_say_so(name, study):
     panel, score = paper.PANELS[name], CLAIMS[name]
@@ -306,6 +311,7 @@ def test_labels_of_a_logarithmic_axis_are_plain_numbers(values, labels):
     assert (major, axes.xaxis.get_minor_ticks()) == (labels, [])
 
 
+@pytest.mark.slow
 def test_nothing_is_concluded_from_one_seed(tmp_path):
     pytest.importorskip("matplotlib")
     study = paper.Study(str(tmp_path), "digits", seeds=1)
@@ -347,6 +353,7 @@ def test_the_page_has_a_place_for_every_panel():
 
 
 class TestProgram:
+    @pytest.mark.slow
     def test_list(self, tmp_path, capsys):
         arguments = ["--list", "--source=digits", "--only=pooling", "--only=positions", f"--workdir={tmp_path}"]
         assert programs.call("benchmarks.paper.main", *arguments) == 0

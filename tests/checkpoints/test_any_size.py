@@ -27,6 +27,7 @@ def test_the_layer_resizes_like_loading(method, sizes):
 OWN = {"hf_vit": "bicubic", "hf_deit": "bicubic", "timm_vit": "antialiased", "bv_map": "reference"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own", "size"),
     selection.cases(
@@ -57,6 +58,7 @@ def test_any_size_is_kept_in_keras_files(tmp_path):
     np.testing.assert_allclose(np.asarray(fixed(images)), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_that_resizes_in_another_way_is_noticed():
     arguments, _, _ = files.golden_case("hf_vit")
     own = model_from_checkpoint(files.golden_path("hf_vit"), image_size=None)

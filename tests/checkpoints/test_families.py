@@ -78,6 +78,7 @@ def make(**arguments):
     return model
 
 
+@pytest.mark.slow
 def test_a_new_project_is_written_and_read(tmp_path):
     model = make()
     path = save(model, tmp_path / "toy.safetensors", format="toy")
@@ -95,6 +96,7 @@ def test_a_new_project_is_written_and_read(tmp_path):
     assert [item.name for item in (tmp_path / "directory").iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_its_limits_are_those_of_its_readers(tmp_path):
     with pytest.raises(CheckpointError, match="qkv_bias=True"):
         save(make(qkv_bias=True), tmp_path / "x", format="toy")
@@ -104,6 +106,7 @@ def test_its_limits_are_those_of_its_readers(tmp_path):
         save(make(), tmp_path / "x", format="toy", naming="linen")
 
 
+@pytest.mark.slow
 def test_options_that_no_family_names(tmp_path):
     """An option of the next release: the files of other projects have its default, and cannot hold another value."""
     config = make(layer_norm_epsilon=1e-6).config.to_dict()

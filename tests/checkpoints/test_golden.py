@@ -15,6 +15,7 @@ from tests.checkpoints import files
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", files.FLAX + files.TORCH)
 def test_golden_file(name, tmp_path):
     arguments, images, logits = files.golden_case(name)
@@ -56,12 +57,14 @@ def test_every_tensor_is_read_once(name, source, monkeypatch):
     assert len(taken) == len(set(taken)) and len(taken) >= len(model.trainable_variables)
 
 
+@pytest.mark.slow
 def test_encoded_tokens_of_the_reference():
     data = np.load(files.golden_path("vit_token_legacy"))
     model = model_from_checkpoint(files.golden_path("vit_token_legacy"), pooling=None, include_top=False)
     np.testing.assert_allclose(np.asarray(model(data["image"])), data["encoded"], **TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source,format", [("vit_token_legacy", "big_vision"), ("bv_tok", "google"), ("bv_map", "timm")]
 )

@@ -59,6 +59,7 @@ def write(model, directory, format):
     return save_checkpoint(model, directory / ("x.npz" if format in ("google", "big_vision") else "x"), format=format)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "tokens", "grid"),
     selection.cases(
@@ -119,6 +120,7 @@ def test_a_table_of_timm_that_can_be_read_in_two_ways_is_refused(tmp_path):
     assert model_from_checkpoint(path, num_heads=2, grid=(5, 6)).get_config()["image_size"] == [20, 24]
 
 
+@pytest.mark.slow
 def test_equal_counts_are_taken_as_they_are(tmp_path):
     # 16 patches of a 2 x 8 model were resized from a guessed 4 x 4.
     path = files.write_npz(tmp_path / "x.npz", dict(np.load(write(make((2, 8)), tmp_path, "google"))))
@@ -159,6 +161,7 @@ def test_the_grid_of_the_file_counts_not_that_of_the_model(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_table_of_a_timm_model_decides_where_the_pretraining_had_another_size(tmp_path):
     keras_vit.save_checkpoint(tiny.model(activation="gelu"), tmp_path / "noted", format="timm")
     config = json.loads((tmp_path / "noted" / "config.json").read_text())
@@ -168,6 +171,7 @@ def test_the_table_of_a_timm_model_decides_where_the_pretraining_had_another_siz
     assert files.config_of(files.write_directory(tmp_path / "bare", tensors, config)).image_size == tiny.SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", ["img_size", "input_size"])
 def test_sizes_of_timm_are_height_and_width(stated, tmp_path):
     source = tiny.model(activation="gelu", image_size=(16, 48))

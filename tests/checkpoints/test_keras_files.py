@@ -251,6 +251,7 @@ def ways(path, decoder):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CRAFTED)
 def test_crafted_files_are_refused_before_they_take_memory(name, valid, no_code, probed_once):
     source, changes = CRAFTED[name]
@@ -285,6 +286,7 @@ def test_damaged_files_are_named(damage, valid, tmp_path):
         load_keras_file(path)
 
 
+@pytest.mark.slow
 def test_members_stay_in_the_archive(valid, no_code):
     path = no_code / "deep" / "model.keras"
     path.parent.mkdir()
@@ -326,6 +328,7 @@ def headless():
     return keras_vit.VisionTransformer(8, 16, 1, 2, 32, image_size=None, include_top=False, position_embedding="none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", [vit, mae, bit, dense, pytest.param(quantized, marks=pytest.mark.slow), around, headless]
 )

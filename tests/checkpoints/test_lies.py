@@ -108,6 +108,7 @@ def test_options_of_timm_that_compute_something_else(name, timm_path):
     assert architecture_of(timm_path, config=config)[1] == architecture_of(timm_path)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -157,6 +158,7 @@ def own_npz(tmp_path, drop="", note=None, **changes):
     return path
 
 
+@pytest.mark.slow
 def test_files_without_tensors_that_their_metadata_names(tmp_path):
     refused(own_npz(tmp_path, drop="encoderblock_1/"), "num_layers=2")
     refused(own_npz(tmp_path, drop="^head/"), "include_top=True")
@@ -255,6 +257,7 @@ def test_registers_without_elements(tmp_path):
     refused(files.write_directory(tmp_path / "x", tensors), "no elements", num_heads=4, grid=(4, 4))
 
 
+@pytest.mark.slow
 def test_blocks_are_numbered_without_gaps_and_complete(tmp_path):
     norm = np.ones(32, "float32")
     name = "Transformer/encoderblock_{}/LayerNorm_0/scale".format
@@ -273,6 +276,7 @@ def test_stacks_of_different_height(tmp_path):
     refused(bomb(tmp_path, "bv_gap_rep_scan", **{name: np.float32(1)}), "same number of blocks")  # was a TypeError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["block99999999999", "block1", "encoderblock_99999999999"])
 def test_numbers_in_the_names_of_keras_files(name, tmp_path):
     path = tmp_path / "model.weights.h5"
@@ -309,6 +313,7 @@ def test_too_many_shards(tmp_path):
     refused(path, "shards")
 
 
+@pytest.mark.slow
 def test_a_thousand_foreign_names_are_explained_quickly(tmp_path):
     # Comparing 3,000 names with each other took 5 s.
     alike = {f"Transformer/encoderblock_1/LayerNorm_{i}/scale{'x' * 60}": np.ones(1, "float32") for i in range(1000)}
@@ -350,6 +355,7 @@ def kinds_of(names):
     return kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DESCRIBED]
 )
@@ -469,6 +475,7 @@ def test_the_caller_states_missing_facts_of_unusual_timm_models(tmp_path):
     assert model_from_checkpoint(path, num_heads=4, qkv_bias=False).config.qkv_bias is False
 
 
+@pytest.mark.slow
 def test_the_activation_of_bare_weights_is_named(tmp_path):
     """The report said that activation=None was assumed."""
     model = files.golden_model("vit_gap")

@@ -41,6 +41,7 @@ def outputs(model, seed=0):
     return np.asarray(model([images, order]))
 
 
+@pytest.mark.slow
 def test_written_as_it_was_read(opened, tmp_path):
     path, format, model = opened
     checkpoints.save_checkpoint(model, tmp_path / "copy", format=format)
@@ -51,6 +52,7 @@ def test_written_as_it_was_read(opened, tmp_path):
     np.testing.assert_array_equal(outputs(again), outputs(model))
 
 
+@pytest.mark.slow
 def test_only_the_encoder(opened):
     path, _, model = opened
     name = "hf_mae" if "hf_mae" in path else "mae"
@@ -83,6 +85,7 @@ def test_into_a_model_to_fine_tune(opened):
     assert loaded["posembed_input/pos_embedding"].shape[1] == 37
 
 
+@pytest.mark.slow
 def test_an_encoder_without_its_decoder(tmp_path):
     """The published files for fine-tuning: timm's names, no head, any pooling."""
     model = models.VisionTransformer(**SIZES, include_top=False, activation="gelu", resnet_numerics="timm")
@@ -129,6 +132,7 @@ def test_files_of_keras(kind, suffix, tmp_path):
         np.testing.assert_array_equal(outputs(again), outputs(model))
 
 
+@pytest.mark.slow
 def test_the_decoder_is_resized_with_the_encoder(tmp_path):
     checkpoints.save_checkpoint(models.MaskedAutoencoder(**SIZES, **DECODER), tmp_path / "mae", format="mae")
     # The note of the file excluded this pooling.
@@ -139,6 +143,7 @@ def test_the_decoder_is_resized_with_the_encoder(tmp_path):
     assert tables == {"posembed_input/pos_embedding": (1, 37, 32), "decoder_posembed/pos_embedding": (1, 37, 16)}
 
 
+@pytest.mark.slow
 def test_a_format_that_cannot_hold_a_decoder(tmp_path):
     model = models.MaskedAutoencoder(**SIZES, **DECODER)
     with pytest.raises(CheckpointError, match="mae"):
@@ -174,6 +179,7 @@ def test_arguments_of_the_models():
         model.encoder(image_size=48)
 
 
+@pytest.mark.slow
 def test_decoders_have_sixteen_heads_by_default(tmp_path):
     """As those of all published files, whose tensors do not show it."""
     model = models.MaskedAutoencoder(**SIZES, decoder_hidden_size=32, decoder_num_layers=1, decoder_num_heads=4)

@@ -78,6 +78,7 @@ def test_projects_without_such_a_file(name, expected):
     assert model.input_normalization == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["google", "big_vision", "huggingface", "timm", "keras"])
 def test_every_format_keeps_it(format, tmp_path):
     epsilon = 1e-12 if format == "huggingface" else 1e-6
@@ -100,6 +101,7 @@ def test_every_format_keeps_it(format, tmp_path):
         assert (tuple(written["mean"]), tuple(written["std"])) == IMAGENET
 
 
+@pytest.mark.slow
 def test_unknown_normalizations_stay_unknown(tmp_path):
     path = save_checkpoint(small(), tmp_path / "model.npz")
     assert model_from_checkpoint(path).input_normalization is None
@@ -114,6 +116,7 @@ def test_a_load_replaces_it(tmp_path):
     assert model.input_normalization is None and any("input_normalization" in note for note in report.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels,expected", [(1, ((0.5,), (0.5,))), (5, ((0.5,) * 5,) * 2)])
 def test_adapted_channels_share_one_normalization(channels, expected, tmp_path):
     model = model_from_checkpoint(files.golden_path("vit_token_legacy"), channels=channels, adapt_channels=True)
@@ -136,6 +139,7 @@ def test_wrong_values_are_refused(value):
         small().input_normalization = value
 
 
+@pytest.mark.slow
 def test_copies_of_the_model_carry_it():
     model = small()
     model.input_normalization = IMAGENET

@@ -61,6 +61,7 @@ def test_bilinear_of_pixel_centres():
     )
 
 
+@pytest.mark.slow
 def test_loading_at_another_resolution(caplog):
     source = files.tensors_of("vit_token_legacy")["Transformer/posembed_input/pos_embedding"]
     for size, grid in ((48, (6, 6)), ((24, 64), (3, 8))):
@@ -75,6 +76,7 @@ def test_loading_at_another_resolution(caplog):
         model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=48, method="cubic")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name,own", [("hf_vit", "bicubic"), ("timm_vit", "antialiased"), ("bv_tok", "reference")])
 def test_each_project_has_its_own_method(name, own):
     arguments, _, _ = files.golden_case(name)
@@ -95,6 +97,7 @@ def test_the_report_names_both_sizes():
     assert any(re.search(r"resized from 4x4 to 6x4 \(method='reference'\)", note) for note in report.notes)
 
 
+@pytest.mark.slow
 def test_one_channel_equals_three_equal_channels_for_gray_images():
     _, images, _ = files.golden_case("vit_token_legacy")
     colour = files.golden_model("vit_token_legacy")
@@ -150,6 +153,7 @@ def test_antialiased_resize_matches_pillow(sizes):
         np.testing.assert_allclose(result[0, 1:, channel].reshape(new), np.asarray(image), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_half_precision_is_resized_in_single(tmp_path):
     """Weights of a file in float16 are rounded once, when they were written."""
     sizes = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "classes": 2}
@@ -166,6 +170,7 @@ def test_half_precision_is_resized_in_single(tmp_path):
     np.testing.assert_allclose(model.get_layer("posembed_input").pos_embedding, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_positions_are_resized_as_the_saved_model_resizes_them(tmp_path):
     source = tiny.model(position_resizing="bilinear")  # a grid of 2 x 2
     source.save(tmp_path / "model.keras")

@@ -68,6 +68,7 @@ def test_other_models_are_recognised_as_such(tmp_path):
     refused(path, "no Vision Transformer or BiT of a known family.*dense/kernel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity(value, tmp_path):
     tensors = files.tensors_of("vit_token_legacy")
@@ -121,6 +122,7 @@ def test_npy_headers(content, message, tmp_path):
     refused(tmp_path / "model.npz", message)
 
 
+@pytest.mark.slow
 def test_zip_bombs(tmp_path):
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("embedding/kernel.npy", "w") as file:
@@ -187,6 +189,7 @@ def test_giant_safetensors_header(tmp_path):
     refused(path, "not a supported checkpoint|complete")
 
 
+@pytest.mark.slow
 def test_configurations_do_not_size_missing_weights(tmp_path):
     model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=7)
     model.save(tmp_path / "model.keras")
@@ -215,6 +218,7 @@ def test_configurations_do_not_size_missing_weights(tmp_path):
     refused(path, "Pass another image_size")
 
 
+@pytest.mark.slow
 def test_hdf5_of_other_origin(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "elsewhere.h5", "w") as file:

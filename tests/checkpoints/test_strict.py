@@ -54,6 +54,7 @@ def test_a_model_built_with_other_arguments(name, arguments, message):
         load_checkpoint(model, files.golden_path(name))
 
 
+@pytest.mark.slow
 def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
     tensors = files.tensors_of("vit_token_legacy")
     tensors["Transformer/encoderblock_1/LayerNorm_2/scales"] = tensors.pop(
@@ -78,6 +79,7 @@ def test_missing_and_unexpected_tensors_are_listed_with_the_nearest(tmp_path):
     np.testing.assert_array_equal(np.asarray(model.get_layer("cls").tokens), tensors["cls"])
 
 
+@pytest.mark.slow
 def test_heads():
     path = files.golden_path("vit_token_legacy")
     kernel = files.tensors_of("vit_token_legacy")["head/kernel"]
@@ -127,6 +129,7 @@ def test_numbers_beyond_single_precision(tmp_path):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), path)
 
 
+@pytest.mark.slow
 def test_bit_and_vit_are_told_apart():
     with pytest.raises(ValueError, match="contains a BiT ResNet"):
         load_checkpoint(keras_vit.VisionTransformer(**SIZES), files.golden_path("bit_big_vision"))
@@ -200,6 +203,7 @@ def bit(**arguments):
     return keras_vit.BiTResNet((1, 1), image_size=32, classes=7, **arguments)
 
 
+@pytest.mark.slow
 def test_the_padding_of_published_bit_files_is_not_passed_over(tmp_path, caplog):
     # Their max-pooling was padded with zeros, which changes the outputs; nothing said so.
     path = big_transfer(tmp_path)
@@ -215,6 +219,7 @@ def test_the_padding_of_published_bit_files_is_not_passed_over(tmp_path, caplog)
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_the_padding_of_other_bit_files_is_known(tmp_path):
     with pytest.raises(ValueError, match="pool_padding='infinity'"):  # as big_vision computes
         load_checkpoint(bit(pool_padding="zeros"), files.golden_path("bit_big_vision"))
@@ -247,6 +252,7 @@ def test_the_report_prints_five_lines():
     assert "params/head/bias" in lines[2] and "none" in lines[3] and "7 classes" in lines[4]
 
 
+@pytest.mark.slow
 def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
     model.get_layer("embedding").trainable = False
@@ -261,6 +267,7 @@ def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
         model_from_checkpoint(tmp_path / "changed.keras")
 
 
+@pytest.mark.slow
 def test_a_model_with_lora_gets_its_kernels_from_a_file(tmp_path):
     source, model = tiny.randomize(keras_vit.VisionTransformer(**SIZES)), keras_vit.VisionTransformer(**SIZES)
     query = model.get_layer("encoderblock_0").attention.query
@@ -273,6 +280,7 @@ def test_a_model_with_lora_gets_its_kernels_from_a_file(tmp_path):
     np.testing.assert_allclose(model(images), source(images), rtol=1e-5, atol=1e-5)  # the other factor is zero
 
 
+@pytest.mark.slow
 def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
     source = tiny.randomize(keras_vit.VisionTransformer(**SIZES))
     query = source.get_layer("encoderblock_0").attention.query

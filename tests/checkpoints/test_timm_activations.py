@@ -15,6 +15,7 @@ def siglip_directory(path, name="timm_siglip", **changes):
     return files.write_directory(path, files.tensors_of(name), {**config, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", files.SIGLIP)
 def test_siglip_towers_give_timms_features(name):
     data = np.load(files.GOLDEN / f"{name}_io.npz")
@@ -75,6 +76,7 @@ def test_blocks_that_normalize_later_are_refused(tmp_path):
         model_from_checkpoint(path)
 
 
+@pytest.mark.slow
 def test_files_of_this_package_state_it(tmp_path):
     model = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=32, classes=3, pooling="map", activation="relu")
     path = keras_vit.save_checkpoint(model, tmp_path / "model.safetensors", format="timm")

@@ -58,6 +58,7 @@ def assert_golden(model, name):
             assert_close(output, data[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*HUGGINGFACE, *RESIZED, *TIMM, *SIGLIP])
 def test_files_of_others_give_their_outputs_and_are_written_for_them(name, tmp_path):
     model = files.golden_model(name, image_size=golden(name)["image"].shape[1:3])
@@ -101,6 +102,7 @@ def test_defaults_of_missing_configuration_fields(name, activation, epsilon, tmp
     assert (found.activation, found.layer_norm_epsilon) == (activation, epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_dinov2_swiglu", "hf_dinov3_gated"])
 def test_later_names_of_transformers(name, tmp_path):
     model = files.golden_model(name, image_size=golden(name)["image"].shape[1:3])
@@ -124,6 +126,7 @@ def test_mixed_names_are_refused(tmp_path):
         model_from_checkpoint(directory(tmp_path, "hf_dinov2", rename=first))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "prefix"),
     selection.cases(
@@ -142,6 +145,7 @@ def test_a_tower_under_a_prefix_is_found(name, prefix, tmp_path):
     assert set(extra) <= set(load_checkpoint(model, path).dropped)
 
 
+@pytest.mark.slow
 def test_configurations_of_transformers_leave_defaults_out(tmp_path):
     """SiglipVisionConfig and Dinov2WithRegistersConfig as published: only the fields that differ."""
     config = config_of("hf_siglip")
@@ -158,6 +162,7 @@ def test_configurations_of_transformers_leave_defaults_out(tmp_path):
     assert_golden(model_from_checkpoint(path), "hf_dinov2_registers")
 
 
+@pytest.mark.slow
 def test_normalization_is_a_property_of_the_weights(tmp_path):
     assert model_from_checkpoint(files.golden_path("hf_dinov3")).input_normalization == IMAGENET
     path = directory(tmp_path, "hf_dinov3")
@@ -204,6 +209,7 @@ def to_meta(name, three=False):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,method",
     [
@@ -222,6 +228,7 @@ def test_meta_s_own_names(name, method, tmp_path):
     assert method in (None, model.config.position_resizing)
 
 
+@pytest.mark.slow
 def test_meta_s_periods_and_masks(tmp_path):
     tensors = to_meta("hf_dinov3", three=True)
     zeros = {k: np.zeros_like(v) if k.endswith("bias_mask") else v for k, v in tensors.items()}
@@ -290,6 +297,7 @@ def test_configurations_of_other_models_of_transformers(reason, tmp_path):
         model_from_checkpoint(directory(tmp_path, name, **changes))
 
 
+@pytest.mark.slow
 def test_fields_of_the_rotation_are_read(tmp_path):
     path = directory(tmp_path, "hf_dinov3", rope_theta=50.0, pos_embed_jitter=1.5)
     config = model_from_checkpoint(path).config
@@ -299,6 +307,7 @@ def test_fields_of_the_rotation_are_read(tmp_path):
     assert model_from_checkpoint(path).config.rope_base == 40.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_dinov3", "hf_siglip"])
 def test_missing_blocks_and_wrong_shapes(name, tmp_path):
     with pytest.raises(CheckpointError, match="num_layers=2"):
@@ -312,6 +321,7 @@ def test_missing_blocks_and_wrong_shapes(name, tmp_path):
         model_from_checkpoint(tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,argument",
     [("timm_dinov3", "position_embedding"), ("timm_dinov2_giant", "mlp"), ("timm_siglip_tanh", "activation")],
@@ -340,6 +350,7 @@ def test_arguments_of_timm_that_compute_something_else(name, changes, tmp_path):
         model_from_checkpoint(directory(tmp_path, name, model_args=arguments))
 
 
+@pytest.mark.slow
 def test_a_new_head_on_an_encoder(tmp_path):
     path = files.golden_path("hf_dinov2_registers")
     model = model_from_checkpoint(path, classes=3, pooling="token+gap")

@@ -32,6 +32,7 @@ def test_prefixes_and_other_tensors(prefix, tmp_path):
     check(files.write_npz(tmp_path / "no-extension.npz", tensors), "vit_token_legacy")
 
 
+@pytest.mark.slow
 def test_two_trees_in_one_file(tmp_path):
     tensors = files.tensors_of("vit_gap")
     both = {f"params/{k}": v for k, v in tensors.items()} | {f"params/ema/{k}": v * 0.5 for k, v in tensors.items()}
@@ -51,6 +52,7 @@ def test_content_decides_not_the_name(tmp_path):
     check(path, "vit_gap")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_bfloat16_as_void_and_fortran_order(compressed, tmp_path):
     tensors = {name: files.to_void2(value) for name, value in files.tensors_of("vit_token_legacy").items()}
@@ -73,6 +75,7 @@ def test_bfloat16_as_void_and_fortran_order(compressed, tmp_path):
     np.testing.assert_array_equal(np.asarray(model.get_layer("head").kernel), kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hybrid_stem", "hybrid_blocks", "bit_big_vision", "bit_big_transfer"])
 def test_group_norms_of_the_other_number_of_dimensions(name, tmp_path):
     tensors = files.tensors_of(name)
@@ -94,6 +97,7 @@ def test_numbered_convolutions_of_bit(tmp_path):
     assert set(written.files) == set(tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding"])
 def test_older_places_of_big_visions_positions(position, tmp_path):
     tensors = files.tensors_of("bv_map")
@@ -105,6 +109,7 @@ def test_older_places_of_big_visions_positions(position, tmp_path):
     check(files.write_npz(tmp_path / "token.npz", tensors), "bv_tok")
 
 
+@pytest.mark.slow
 def test_inlined_attention_pooling_of_legacy_names(tmp_path):
     inlined = {"MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1", "LayerNorm_0": "LayerNorm_2"}
     inlined["MlpBlock_0"] = "MlpBlock_3"
@@ -128,6 +133,7 @@ def test_stacked_and_flat_blocks_are_the_same(tmp_path):
     check(files.write_npz(tmp_path / "model.npz", stacked), "bv_tok")
 
 
+@pytest.mark.slow
 def test_grids_that_are_not_square(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 48), classes=3)
     images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 48, 3)).astype("float32")
@@ -143,6 +149,7 @@ def test_grids_that_are_not_square(tmp_path):
         np.testing.assert_array_equal(np.asarray(model(images)), np.asarray(source(images)))
 
 
+@pytest.mark.slow
 def test_a_square_count_on_a_grid_that_is_not_square(tmp_path):
     source = keras_vit.VisionTransformer(8, 32, 1, 4, 64, image_size=(16, 64), classes=3)
     path = save_checkpoint(source, tmp_path / "ours.npz")
@@ -179,6 +186,7 @@ def test_published_names_of_hugging_face(name, tmp_path):
     check(path, name)
 
 
+@pytest.mark.slow
 def test_sharded_hugging_face(tmp_path):
     tensors = files.tensors_of("hf_vit")
     names, weight_map = sorted(tensors), {}
@@ -212,6 +220,7 @@ def test_the_configuration_is_honoured(tmp_path):
         model_from_checkpoint(files.write_directory(tmp_path / "n", tensors, files.hf_config(hidden_act="mystery")))
 
 
+@pytest.mark.slow
 def test_deit_of_each_kind(tmp_path):
     # Without a teacher's classifier the distillation token takes part in the attention and is not read.
     tensors = files.tensors_of("hf_deit")
@@ -260,6 +269,7 @@ def test_headless_vit_with_and_without_pooler(tmp_path):
 TIMM = dict(hidden_size=32, num_layers=2, num_heads=4, mlp_dim=64, image_size=32, classes=6, activation="gelu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -333,6 +343,7 @@ def test_every_variable_of_keras_files_is_named(tmp_path):
 WRAPPERS = ("module.", "model._orig_mod.", "base_model.model.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_vit", "hf_deit", "hf_dinov2", "hf_siglip_classifier"])
 @pytest.mark.parametrize("prefix", WRAPPERS)
 def test_a_wrapped_classifier_keeps_its_head(name, prefix, tmp_path):
@@ -347,6 +358,7 @@ def test_a_wrapped_classifier_keeps_its_head(name, prefix, tmp_path):
     assert not any(key.startswith(prefix) for key in written)
 
 
+@pytest.mark.slow
 def test_a_wrapped_masked_autoencoder_keeps_its_decoder(tmp_path):
     tensors = {f"module.{key}": value for key, value in load_file(files.golden_path("hf_mae")).items()}
     path = files.write_directory(tmp_path / "model", tensors, files.hf_config("hf_mae"))
@@ -362,6 +374,7 @@ def test_a_classifier_that_an_adapter_renamed_is_not_left_out(tmp_path):
         model_from_checkpoint(files.write_directory(tmp_path / "model", tensors, files.hf_config(id2label={})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "timm_dinov2", "vit_pytorch_cls"])
 @pytest.mark.parametrize("towers", [("student.backbone.", "teacher.backbone."), ("model.", "model_ema."), ("", "ema.")])
 def test_of_two_towers_one_is_chosen(name, towers, tmp_path):
@@ -383,6 +396,7 @@ def test_of_two_towers_one_is_chosen(name, towers, tmp_path):
         model_from_checkpoint(path, prefix="nobody", **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm_dinov2", "timm_dinov3_plus", "hf_dinov2"])
 def test_blocks_in_chunks(name, tmp_path):
     """dinov2/models/vision_transformer.py, BlockChunk: `blocks.1.7.` is block 7, in the second chunk."""

@@ -49,6 +49,7 @@ def assert_close(logits, expected):
     np.testing.assert_allclose(np.asarray(logits), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_golden_file(name, tmp_path):
     arguments, images, logits = case(name)
@@ -89,6 +90,7 @@ def test_the_shape_of_patches_is_asked_for():
     assert (found["channels"], found["num_heads"], found["image_size"]) == (1, 1, [12, 24])
 
 
+@pytest.mark.slow
 def test_pooling_that_the_file_does_not_say_is_a_warning(caplog):
     name = "vit_pytorch_1_15_mean"
     arguments = {**overrides(case(name)[0]), "pooling": "token"}
@@ -100,6 +102,7 @@ def test_pooling_that_the_file_does_not_say_is_a_warning(caplog):
     assert "pooling" in caplog.text
 
 
+@pytest.mark.slow
 def test_load_into_a_model_of_the_same_kind():
     arguments, images, logits = case("vit_pytorch_cls")
     sizes = {"patch_size": 8, "hidden_size": 32, "num_layers": 2, "num_heads": 3, "mlp_dim": 48, "head_dim": 12}
@@ -114,6 +117,7 @@ def test_load_into_a_model_of_the_same_kind():
             load_checkpoint(other, path_of("vit_pytorch_cls"))
 
 
+@pytest.mark.slow
 def test_names_of_other_versions(tmp_path):
     arguments, images, logits = case("vit_pytorch_1_0_cls")
     model = model_from_checkpoint(path_of("vit_pytorch_1_0_cls"), **overrides(arguments))
@@ -176,6 +180,7 @@ def test_a_wrapped_model(tmp_path):
     assert_close(model(images), logits)
 
 
+@pytest.mark.slow
 def test_a_new_head_and_another_size():
     name = "vit_pytorch_cls"
     model = model_from_checkpoint(path_of(name), num_heads=3, image_size=48, classes=7)

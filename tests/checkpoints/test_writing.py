@@ -24,6 +24,7 @@ def model():
     return files.golden_model("hf_vit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["directory", "file.safetensors"])
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_after, model, tmp_path, monkeypatch):
@@ -67,6 +68,7 @@ def test_files_that_other_programs_read_next_to_the_weights(tmp_path):
         assert file.metadata()["format"] == "pt"  # transformers refuses files without it
 
 
+@pytest.mark.slow
 def test_a_configuration_that_was_edited_is_noticed(model, tmp_path, caplog):
     path = save_checkpoint(model, tmp_path / "x", format="huggingface", class_names=A)
     model_from_checkpoint(path)
@@ -89,6 +91,7 @@ def test_other_files_of_a_directory_stay(model, tmp_path):
         assert set(file.keys()) == set(files.tensors_of("hf_vit"))
 
 
+@pytest.mark.slow
 def test_threads_that_write_the_same_directory(model, tmp_path):
     # Two of four ended with "Directory not empty".
     errors = []

@@ -1,6 +1,7 @@
 """Looking at a data set: duplicates and a sheet of its images."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from keras_vit import data
@@ -8,6 +9,7 @@ from keras_vit.data import audit
 from tests.data import pictures
 
 
+@pytest.mark.slow
 def test_duplicates_and_sheets():
     source = data.open_source("digits", "test[:9]")
     found = audit.audit(source)
@@ -21,6 +23,7 @@ def test_duplicates_and_sheets():
     assert sheet.shape == (20, 20, 1)  # floats are stretched to bytes, gray stays gray
 
 
+@pytest.mark.slow
 def test_images_of_one_color_and_other_shapes_are_not_duplicates(tmp_path):
     for class_name, shape in (("a", (2, 8)), ("b", (4, 4)), ("c", (8, 2))):
         (tmp_path / class_name).mkdir()

@@ -21,6 +21,7 @@ def source(tmp_path):
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -365,6 +365,7 @@ def test_folders_that_nest_too_deeply(kind, tmp_path):
         subprocess.run(["rm", "-r", tmp_path / "cat" / "d"], check=True)
 
 
+@pytest.mark.slow
 def test_a_test_split_of_many_classes():
     labels = np.arange(300_000) // 2
     indices = holdout.split_indices([str(i) for i in range(300_000)], labels, 0.2)

@@ -64,6 +64,7 @@ def test_formats(name, channels):
     assert np.abs(result.astype(int) - expected).max() <= tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, 4])
 def test_the_first_frame_of_an_animation(channels):
     """TensorFlow writes past the end of the memory of an opaque animation, and may end the process."""

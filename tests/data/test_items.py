@@ -24,6 +24,7 @@ def test_half_of_the_other_images_may_replace_an_image(size, index, others):
     assert {int(each["position"]) for each in found} <= {7}  # the augmentation is that of the row
 
 
+@pytest.mark.slow
 def test_the_later_records_of_a_file_replace_a_record_before_the_earlier_ones():
     content = {b"a": [b"0", b"1", b"2", b"3", b"4"], b"b": [b"5"]}
 

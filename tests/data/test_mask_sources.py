@@ -255,6 +255,7 @@ def test_lists(tmp_path, name):
         data.open_source(spec, "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [4, 300])
 def test_records(tmp_path, classes):
     """Indices keep their values, and so do those above 255 and ignored pixels."""
@@ -287,6 +288,7 @@ def test_a_mask_that_is_cut_off_is_named(tmp_path):
         source.fetch(tf.constant(0, tf.int64))
 
 
+@pytest.mark.slow
 def test_arrays(tmp_path):
     drawn = RNG.integers(0, 4, (10, 12, 20)).astype(np.uint8)
     drawn[0, 0, 0] = 3

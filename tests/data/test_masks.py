@@ -83,6 +83,7 @@ def test_shapes_and_empty_pixels():
         preprocess.host_function("flip_lr")({"image": image, "mask": mask.T})
 
 
+@pytest.mark.slow
 def test_scaled_crop_enlarges_smaller_images():
     image = np.full((20, 40, 1), 9, np.uint8)
     function = preprocess.host_function("scaled_crop((12, 8), 0.5, 2.0)")

@@ -93,6 +93,7 @@ def draws(count, **alphas):
     return next(steps.batch(count).as_numpy_iterator())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 8.0])
 def test_cutmix_shares_have_the_distribution_beta(alpha):
     shares = -draws(800, cutmix=alpha)
@@ -108,6 +109,7 @@ def test_mixup_takes_the_larger_share():
     assert (shares >= 0.5).all() and shares.max() > 0.99
 
 
+@pytest.mark.slow
 def test_with_both_each_is_used_about_half_of_the_time():
     shares = draws(400, mixup=0.8, cutmix=1.0)
     assert 140 < (shares > 0).sum() < 260  # 6 standard deviations

@@ -79,6 +79,7 @@ def test_bicubic_does_not_wrap_around():
         assert (np.diff(result, axis=1) >= -20).all()  # a wrapped value would jump by more than 200
 
 
+@pytest.mark.slow
 def test_inception_crop_statistics(image):
     """Areas are spread between the bounds; the result has the asked-for size."""
     ramp = np.broadcast_to(np.arange(200, dtype=np.uint8)[:, None, None], (200, 200, 3))
@@ -164,6 +165,7 @@ def test_color_jitter(image):
     assert run("color_jitter(0.4, 0.4, 0.4, 0.1)", image[..., :1]).shape == (20, 30, 1)
 
 
+@pytest.mark.slow
 def test_random_erasing(image):
     np.testing.assert_array_equal(run("random_erasing(0.0)", image), image)
     shares = []
@@ -215,6 +217,7 @@ def test_saturation_changes_around_the_gray_image():
     assert 0.58 <= min(factors) < 0.75 and 1.25 < max(factors) <= 1.42
 
 
+@pytest.mark.slow
 def test_erased_rectangles_are_as_often_tall_as_wide():
     """The ratio of their sides is uniform in its logarithm: from 0.3 to 1 as often as from 1 to 1 / 0.3."""
     image, taller = np.full((60, 60, 3), 9, np.uint8), []
@@ -238,6 +241,7 @@ def test_hues_turn_both_ways():
     assert 0.3 < np.mean(greener) < 0.7  # 3 standard deviations
 
 
+@pytest.mark.slow
 def test_erased_rectangles_are_anywhere():
     """Uniform in both directions, and independent of each other."""
     places = []

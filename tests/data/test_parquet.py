@@ -52,6 +52,7 @@ def test_rows_splits_and_slices(tmp_path):
     assert batch["image"][:15, 0, 0, 0].numpy().tolist() == list(range(15)) and batch["valid"].numpy().sum() == 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "image_type", "options", "names"),
     [
@@ -69,6 +70,7 @@ def test_labels(tmp_path, labels, image_type, options, names):
     assert source.labels().tolist() == expected and stored(source) == list(range(4))
 
 
+@pytest.mark.slow
 def test_labels_and_images_that_cannot_be_used_are_named(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4), [0, 2, 1, None])

@@ -62,6 +62,7 @@ def test_every_epoch_has_every_example_once_in_a_new_order(source):
     assert first != sorted(first) and first != second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", selection.cases(SOURCES, ("array", "folder")), indirect=True)
 def test_labels_belong_to_their_images(source):
     for batch in train(source, 10, 3):
@@ -103,6 +104,7 @@ def test_the_batch_does_not_depend_on_the_number_of_workers(source, shards):
             np.testing.assert_array_equal(np.concatenate([part[step][key] for part in parts]), expected[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "batch_size", "shards"),
     selection.cases(
@@ -164,6 +166,7 @@ def test_several_labels(tmp_path):
     np.testing.assert_array_equal(np.sort(batch["label"].numpy(), 0), np.sort(labels, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", selection.cases(SOURCES, ("array",)), indirect=True)
 def test_batches_are_static(source):
     spec = data.train_batches(source, "decode|resize(4)", 8, num_shards=2, mixup=1.0).element_spec
@@ -176,6 +179,7 @@ def test_batches_are_static(source):
     assert all(value.shape.is_fully_defined() for value in spec.values())
 
 
+@pytest.mark.slow
 def test_tuples_are_scaled_for_fit():
     """They were uint8: the end of the string is left to the training step otherwise."""
     pp, source = "value_range(-1, 1)", data.open_source("digits")
@@ -186,6 +190,7 @@ def test_tuples_are_scaled_for_fit():
     np.testing.assert_array_equal(labels, batch["label"])
 
 
+@pytest.mark.slow
 def test_tuples_of_an_evaluation_have_every_example_once():
     batches = data.eval_batches(numbered(), "value_range(0, 255)", 20, as_tuples=True)
     numbers = [int(number) for images, _ in batches for number in images[:, 0, 0, 0]]

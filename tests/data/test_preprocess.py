@@ -8,6 +8,7 @@ from tests import golden_data, selection
 EVAL = "decode|resize_small(96)|central_crop(64)|value_range(-1, 1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file"),
     selection.cases(
@@ -95,6 +96,7 @@ def test_output_size_must_be_fixed(pp):
         preprocess.output_size(pp)
 
 
+@pytest.mark.slow
 def test_single_image_is_traceable_and_adds_decode():
     encoded = tf.constant(golden_data.path("images/small.png").read_bytes())
     function = tf.function(

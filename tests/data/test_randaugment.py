@@ -108,6 +108,7 @@ def test_equal_channels_stay_as_they_are():
         np.testing.assert_array_equal(apply(name, 10, flat, [0, 0]), flat)
 
 
+@pytest.mark.slow
 def test_randaug_chooses_evenly_and_follows_its_seed():
     image = pictures.smooth(48, 48)
     host = preprocess.host_function("randaug(1, 3)")
@@ -130,6 +131,7 @@ def test_randaug_chooses_evenly_and_follows_its_seed():
     np.testing.assert_array_equal(again, result)
 
 
+@pytest.mark.slow
 def test_number_of_layers():
     image = tf.constant(pictures.smooth())
     nothing = preprocess.host_function("randaug(0, 10)")({"image": image})["image"]

@@ -49,6 +49,7 @@ def test_digits_are_those_of_scikit_learn():
     np.testing.assert_array_equal(images, np.round(published.images * 255 / 16))
 
 
+@pytest.mark.slow
 def test_slices_keep_the_order():
     whole = labels_of(data.open_source("digits", "train"))
     assert labels_of(data.open_source("digits", "train[100:110]")) == whole[100:110]

@@ -114,6 +114,7 @@ def test_skipping_names_the_record(builder):
     assert all("more than 19 pixels" in reason for reason in log.reasons.values())
 
 
+@pytest.mark.slow
 def test_errors(builder, tmp_path):
     with pytest.raises(ValueError, match="no feature 'picture'.*'image'"):
         reader.from_builder(builder, "train", "tfds:numbered", image="picture")

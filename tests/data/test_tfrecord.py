@@ -194,6 +194,7 @@ def test_arrays_are_written_as_png(tmp_path):
     assert images == {image.tobytes() for image in digits.images}
 
 
+@pytest.mark.slow
 def test_several_labels_survive(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\np/cat/0.jpg,red;round\np/cat/1.png,\np/dog/0.jpg,red\n")
     pictures.folder(tmp_path / "p")
@@ -256,6 +257,7 @@ def damaged(tmp_path):
     return source, bad
 
 
+@pytest.mark.slow
 def test_images_that_cannot_be_read_are_not_copied(damaged, tmp_path):
     source, bad = damaged
     with pytest.raises(data.UnreadableImageError) as error:

@@ -32,6 +32,7 @@ def by_image(source, pp="decode|resize(4)"):
     return dict(zip((batch["image"][:, 0, 0, 0] // 10).tolist(), batch["label"].tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_columns_of_a_list(listed):
     source = data.open_source(f"{listed}#values=('age', 'height')", "all")
     assert source.label_kind == "values" and source.value_names == ("age", "height")
@@ -223,6 +224,7 @@ def test_statistics_need_no_image(listed, tmp_path):
     assert data.values_of(data.open_source(listed, "all", values="height")).mean == (1.0,)
 
 
+@pytest.mark.slow
 def test_batches_of_values_contain_the_share_of_mixup(listed):
     source = data.open_source(listed, "all", values=("age", "height"))
     batch = next(iter(data.train_batches(source, "decode|resize(4)", 2, mixup=0.2)))

@@ -37,6 +37,7 @@ def stored(source):
     return [int(tf.io.decode_png(example["image"])[0, 0, 0]) for example in source.examples()]
 
 
+@pytest.mark.slow
 def test_splits_come_from_the_names_of_the_files(tmp_path):
     for shard in range(3):
         write(tmp_path / f"set-train-{shard:02d}.tar", range(10 * shard, 10 * shard + 10))
@@ -178,6 +179,7 @@ def test_examples_that_cannot_be_used(tmp_path, files, message):
         data.open_source(f"webdataset:{tmp_path}/s.tar", "all")
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_read_is_named(tmp_path):
     label = lambda number: {"cls": b"0"} if number != 2 else {"png": b"damaged", "cls": b"0"}  # noqa: E731
     source = data.open_source(f"webdataset:{write(tmp_path / 'train.tar', range(6), label)}")

@@ -62,6 +62,7 @@ def test_mistakes_are_found(wrong):
         check(wrong)
 
 
+@pytest.mark.slow
 def test_every_mention_of_a_program():
     """In the Makefile, workflows, pages, notebooks, docstrings, help texts and messages."""
     wrong, count = [], 0
@@ -76,6 +77,7 @@ def test_every_mention_of_a_program():
     assert count > 300
 
 
+@pytest.mark.slow
 def test_every_flag_in_a_message_or_docstring():
     """Messages name flags without their command: each is a flag of a program."""
     names = OTHERS.union(*(known_flags(module) for module in PROGRAMS.values()))

@@ -180,6 +180,7 @@ def server(state):
         thread.join()
 
 
+@pytest.mark.slow
 def test_the_health_check():
     check = functools.partial(subprocess.run, check=False, timeout=20, stderr=subprocess.DEVNULL)
     script = str(CONFIG / "healthy.sh")

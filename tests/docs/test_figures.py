@@ -40,6 +40,7 @@ def test_every_figure_is_there_and_used(program):
         assert f"figures/{name}" in text, name
 
 
+@pytest.mark.slow
 def test_figures_can_be_drawn(program, measured):
     pytest.importorskip("matplotlib")
     for draw, part in program["FIGURES"].values():

@@ -40,6 +40,7 @@ def test_another_address_takes_the_place_of_the_first(copy):
     assert contents(copy) == before
 
 
+@pytest.mark.slow
 def test_no_other_address_is_typed():
     """Links to this project, under whatever owner, and the address itself."""
     tracked = subprocess.run(

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 import keras_vit
 from benchmarks import models
 from keras_vit.models.registry import constructor_name
@@ -16,12 +18,14 @@ def read(name):
     return (pages.ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_table_of_models():
     """It is written by a program, from the published weights, the cost model and the newest benchmarks."""
     assert json.loads(models.SPEEDS.read_text(encoding="utf-8")) == models.speeds()
     assert f"<!-- models -->\n{models.text()}\n<!-- /models -->" in read("models.md"), "python -m benchmarks.models"
 
 
+@pytest.mark.slow
 def test_rows_of_models(capsys):
     found = [row for name in keras_vit.list_models() for row in models.models.rows(name)]
     assert len(found) == sum(len(keras_vit.list_weights(name)) or 1 for name in keras_vit.list_models())

@@ -139,6 +139,7 @@ def test_logistic_regression_has_the_exact_gradient_and_ends_where_it_is_zero():
     assert np.abs(at_end).max() < 1e-5  # the search ends at 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", linear_probe.SOLVERS)
 def test_linear_probe_chooses_its_regularization_on_held_out_examples(solver, monkeypatch):
     monkeypatch.setattr(linear_probe, "MAX_ITERATIONS", 30)

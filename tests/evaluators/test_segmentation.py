@@ -80,6 +80,7 @@ def test_a_class_that_is_nowhere_does_not_count():
     np.testing.assert_array_equal(few.details["per_class"]["iou"], [1, np.nan, np.nan])
 
 
+@pytest.mark.slow
 def test_classes_are_found_by_their_names():
     result = measure(names=("sky", "cloud", "ground"))  # a class that the model does not have is left out
     true = np.array([2, 255, 0])[np.minimum(MASKS, 2)]
@@ -130,6 +131,7 @@ def test_numbers_beyond_the_classes_do_not_count():
     assert count(np.array([-1, 0, 2, 3, 255]), np.zeros(5, int), 3).tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
+@pytest.mark.slow
 def test_nothing_counts():
     with pytest.raises(ValueError, match="no pixel"):
         measure(masks=np.full_like(MASKS, 255))
@@ -168,6 +170,7 @@ def test_images_that_are_smaller_than_a_window():
     np.testing.assert_allclose(slide(lambda w: w.mean((1, 2), keepdims=True), image, (8, 8), 4), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_windows_measure_masks_as_they_are_stored():
     """The preprocessing of whole images enlarges, and the logits are resized to the mask."""
     result = measure("segmentation(stride=8, pp='resize(24, method=\\'nearest\\')|value_range(0, 1)')")
@@ -180,6 +183,7 @@ def test_windows_measure_masks_as_they_are_stored():
     np.testing.assert_array_equal(own.details["confusion"], measure().details["confusion"])
 
 
+@pytest.mark.slow
 def test_wrong_arguments():
     for text in ("segmentation(stride=0)", "segmentation(crop=-1)"):
         with pytest.raises(ValueError, match="stride|crop"):

@@ -32,6 +32,7 @@ def images(count=4):
     return np.random.default_rng(1).normal(size=(count, 8, 8, 3)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_head_turns_features_into_scores():
     state = make_state()
     features, scores = forward_of(state)(images())
@@ -47,6 +48,7 @@ def test_representation_of_a_model_without_head_is_its_output():
     np.testing.assert_array_equal(features, output)
 
 
+@pytest.mark.slow
 def test_moving_averages_are_used_where_there_are_some():
     state = make_state(ema=0.9)
     forward = forward_of(state)

@@ -65,6 +65,7 @@ def stop_once_running(workdir, number):
 
 
 class TestGrid:
+    @pytest.mark.slow
     def test_every_combination_is_run_once_and_in_order(self, tmp_path):
         table = sweep(tmp_path)
         assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
@@ -72,6 +73,7 @@ class TestGrid:
         assert sweep(tmp_path) == table
         assert counts(tmp_path) == dict.fromkeys(NAMES, 1)
 
+    @pytest.mark.slow
     def test_the_table(self, tmp_path):
         table = sweep(tmp_path)
         assert [row.settings for row in table.rows] == [{RATE: 0.3}, {RATE: 0.1}]  # the best first
@@ -87,6 +89,7 @@ class TestGrid:
         (path,) = tmp_path.glob("runs/*/recipe.py")
         assert recipe_file.load(str(path))[0] == recipe.replace(base, settings)
 
+    @pytest.mark.slow
     def test_a_larger_grid_adds_runs(self, tmp_path):
         sweep(tmp_path)
         table = sweep(tmp_path, {RATE: [0.2], SEED: [0, 1, 2]})
@@ -98,6 +101,7 @@ class TestGrid:
         table = sweep(tmp_path, {RATE: [0.1], "optim.weight_decay": [0.5]})
         assert [row.settings["optim.weight_decay"] for row in table.rows] == [0.0, 0.5]
 
+    @pytest.mark.slow
     def test_another_recipe_or_metric_is_refused(self, tmp_path):
         sweep(tmp_path)
         with pytest.raises(ValueError, match="total_steps: 2 -> 9"):
@@ -128,6 +132,7 @@ class TestOutcomes:
         assert set(counts(tmp_path).values()) == {1}
         assert [trial.state.name for trial in trials(tmp_path)] == ["PRUNED", "COMPLETE"]
 
+    @pytest.mark.slow
     def test_a_run_that_is_clearly_worse_is_stopped(self, tmp_path):
         grid = {RATE: [0.1, 0.2, 0.3, 0.4, 0.0001]}
         for _ in range(2):
@@ -153,6 +158,7 @@ class TestOutcomes:
 
 
 class TestResume:
+    @pytest.mark.slow
     def test_a_stop_asks_all_runs_to_save(self, tmp_path):
         grid = {RATE: [0.5], SEED: [0, 1, 2]}
         stop_once_running(tmp_path, 2)
@@ -164,6 +170,7 @@ class TestResume:
         assert list(states(sweep(tmp_path, grid)).values()) == ["finished"] * 3
         assert sorted(counts(tmp_path).values()) == [1, 2, 2]
 
+    @pytest.mark.slow
     def test_a_killed_sweep_is_continued(self, tmp_path):
         space = {RATE: [0.5]}
         killed = forked.start(sweep, tmp_path, space)
@@ -176,6 +183,7 @@ class TestResume:
         assert states(sweep(tmp_path, space)) == {f"{RATE}=0.5": "finished"}
         assert [trial.state.name for trial in trials(tmp_path)] == ["FAIL", "COMPLETE"]
 
+    @pytest.mark.slow
     def test_a_finished_run_is_not_trained_again(self, tmp_path):
         """The sweep was killed before it noticed the end."""
         sweep(tmp_path)
@@ -208,6 +216,7 @@ class TestSearch:
         "optim.name": ["adamw", "sgd"],
     }
 
+    @pytest.mark.slow
     def test_settings_are_chosen_from_ranges_and_values(self, tmp_path):
         table = sweep(tmp_path, self.SPACE, trials=5)
         assert list(counts(tmp_path)) and set(states(table)) == {f"00{number}" for number in range(5)}
@@ -221,12 +230,14 @@ class TestSearch:
         values = [row.values("eval_accuracy")[0] for row in table.rows]
         assert values == sorted(values, reverse=True) == sorted((t.value for t in trials(tmp_path)), reverse=True)
 
+    @pytest.mark.slow
     def test_more_trials_are_added(self, tmp_path):
         before = sweep(tmp_path, self.SPACE, trials=2)
         after = sweep(tmp_path, self.SPACE, trials=3)
         assert len(after.rows) == 3 and all(row in after.rows for row in before.rows)
         assert set(counts(tmp_path).values()) == {1}
 
+    @pytest.mark.slow
     def test_a_stopped_trial_keeps_its_setting(self, tmp_path):
         space = {RATE: [0.5], "optim.weight_decay": (0.0, 0.1)}
         stop_once_running(tmp_path, 1)

@@ -66,6 +66,7 @@ def test_an_artifact_that_was_not_changed_has_no_problems(served, served_artifac
     assert comparison.examples == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", ["serving_default", "serve_images", "serve_tensor"])
 def test_other_probabilities_of_any_signature_are_found(served, served_artifact, signature, monkeypatch):
     run = SavedModelPredictor.run
@@ -168,6 +169,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
+@pytest.mark.slow
 def test_a_second_softmax_is_found(monkeypatch):
     """Of a model whose last operation is not known as a softmax: the artifact and the reference both add another."""
     base = tiny.model(num_layers=1)

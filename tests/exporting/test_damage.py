@@ -63,6 +63,7 @@ def animation():
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 def test_the_first_frame_of_an_animation():
     images, valid = read([animation()])
     expected = tf.image.resize(tiny.arrays(2, 40, 52, seed=1)[0], (tiny.SIZE, tiny.SIZE)).numpy()
@@ -111,6 +112,7 @@ def png_of_one_colour(height, width):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
+@pytest.mark.slow
 def test_decompression_bombs_are_refused_before_decoding():
     bomb = png_of_one_colour(10_000, 10_000)
     assert len(bomb) < 200_000

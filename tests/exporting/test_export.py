@@ -49,6 +49,7 @@ def test_a_checkpoint_is_exported(tmp_path):
     assert artifact.class_names == tuple("0123456")
 
 
+@pytest.mark.slow
 def test_wrong_arguments(tmp_path):
     model, images = network(), tiny.images(1).contents
     with pytest.raises(ValueError, match="preprocess"):
@@ -200,6 +201,7 @@ PROBABILITIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "output", "of_logits"),
     [
@@ -360,6 +362,7 @@ def two_inputs():
     return keras.Model([base.input, other], keras.layers.Concatenate()([base.output, other]), name="two")
 
 
+@pytest.mark.slow
 def test_a_file_of_a_model_with_two_inputs_is_refused(tmp_path):
     two_inputs().save(tmp_path / "two.keras")
     with pytest.raises(ValueError, match="one input of images"):

@@ -134,6 +134,7 @@ def test_features_are_the_input_of_the_head(exported):
     np.testing.assert_allclose(tf.nn.softmax(logits), expected_probabilities(model, contents), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_of_prepared_images_are_the_models(exported):
     model, artifact, _, _ = exported
     contents = tiny.images(3).contents
@@ -163,6 +164,7 @@ def test_attention_maps_are_those_of_inspection(pooling, tmp_path):
     np.testing.assert_allclose(answer, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signatures_that_a_model_cannot_give(tmp_path):
     with pytest.raises(ValueError, match="BiT is a ResNet"):
         export(models.BiTResNet((1,), image_size=16, classes=7), tmp_path, extra_signatures=("attention",))

@@ -159,6 +159,7 @@ class Erf(keras.layers.Layer):
         return tf.math.erf(tf.reduce_mean(x, axis=(1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", slow("int8")])
 def test_foreign_operators_are_refused(precision):
     inputs = keras.Input((4, 4, 3))

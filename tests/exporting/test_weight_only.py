@@ -21,6 +21,7 @@ OPTIONS = {"images": tiny.arrays(), "preprocess": tiny.PREPROCESS}
 FLOATS = st.floats(-100, 100, width=32, allow_subnormal=False)
 
 
+@pytest.mark.slow
 @given(arrays.arrays("float32", st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)), elements=FLOATS))
 @settings(max_examples=30, deadline=None)
 def test_no_weight_moves_by_more_than_half_a_step_of_its_channel(weights):
@@ -107,6 +108,7 @@ def test_an_openvino_file_computes_in_bfloat16_where_the_processor_does(tmp_path
     assert hints == ["bf16", "bf16", "f32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), [("a.onnx", "mixed_bfloat16"), ("a.xml", "dynamic_int8")])
 def test_precisions_of_other_formats(name, precision, tmp_path):
     for package in PACKAGES[name]:

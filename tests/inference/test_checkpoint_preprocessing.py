@@ -44,6 +44,7 @@ def pixels(pp, content):
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_pixels_are_those_of_transformers(name, processed):
     document = PROCESSORS[name]
@@ -55,6 +56,7 @@ def test_pixels_are_those_of_transformers(name, processed):
         np.testing.assert_allclose(found, processed[f"{name}/{image}"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FILTERS)
 def test_resizing_is_that_of_pillow(method):
     random = np.random.default_rng(0)
@@ -198,6 +200,7 @@ def test_a_model_knows_its_preprocessing(folder, tmp_path):
     assert keras_vit.VisionTransformer(14, 32, 1, 2, 64, image_size=28).preprocess is None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_head_returns_features(processed, tmp_path):
     arguments = {"activation": "gelu", "layer_scale": 0.1, "image_size": 42, "include_top": False}
     model = keras_vit.VisionTransformer(14, 32, 1, 2, 64, **arguments)
@@ -210,6 +213,7 @@ def test_a_checkpoint_without_a_head_returns_features(processed, tmp_path):
     np.testing.assert_allclose(found, model(pixels(model.preprocess, content)[None]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_damaged_notes_are_refused(folder):
     model = keras_vit.model_from_checkpoint(folder)
     for fields in ({}, {"size": [42, 42], "resized": 10**6, "method": "pillow_bicubic", "rounding": "down"}, "x"):

@@ -17,6 +17,7 @@ def images():
     return np.random.default_rng(0).uniform(-1, 1, (3, tiny.SIZE, tiny.SIZE, 3)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
     model = models.representation(tiny.model(dtype=dtype))
@@ -47,6 +48,7 @@ def test_where_it_pays(dtype, instructions, expected, monkeypatch):
     assert frozen.pays(model) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_classifiers_of_many_images(dtype, images, monkeypatch):
     monkeypatch.setattr(frozen, "_instructions", lambda: {"amx_bf16"})

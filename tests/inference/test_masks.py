@@ -103,6 +103,7 @@ class MeanHead(keras.layers.Layer):
         return keras.ops.mean(tokens, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "names", "output"),
     [

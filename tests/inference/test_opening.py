@@ -57,6 +57,7 @@ def test_a_run_knows_its_preprocessing(tmp_path):
     assert other.class_names == tuple("abcdefghij")
 
 
+@pytest.mark.slow
 def test_an_artifact_knows_its_preprocessing(served):
     predictor = inference.open_predictor(served[1])
     assert predictor.kind == "saved_model"
@@ -77,6 +78,7 @@ def test_labels_of_a_file(expected, tmp_path):
         inference.open_predictor(tmp_path / "model.keras", **open_with)
 
 
+@pytest.mark.slow
 def test_names_of_the_classes_in_the_file(expected, tmp_path):
     model = copy.deepcopy(expected[0])
     model.class_names = tiny.CLASS_NAMES
@@ -87,6 +89,7 @@ def test_names_of_the_classes_in_the_file(expected, tmp_path):
     assert "class_names" not in predictor.card.arguments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["\ufeffcafé\ndog\n", "café\r\ndog\r\n\r\n \n", "café\ndog"])
 def test_labels_of_a_file_of_an_editor(content, tmp_path):
     """A byte order mark became part of the first name, and an empty line at the end a name."""
@@ -96,6 +99,7 @@ def test_labels_of_a_file_of_an_editor(content, tmp_path):
     assert inference.open_predictor(tmp_path / "model.keras", **open_with).class_names == ("café", "dog")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -134,12 +138,14 @@ def test_images_that_are_not_square(tmp_path):
     np.testing.assert_allclose(found[0], image / 127.5 - 1, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_preprocess_must_be_known(expected, tmp_path):
     expected[0].save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
         inference.open_predictor(tmp_path / "model.keras")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "normalization,values",
     [
@@ -219,6 +225,7 @@ def save_files(model, path):
     keras_vit.save_checkpoint(model, path, format="google" if path.suffix else "timm")
 
 
+@pytest.mark.slow
 def test_the_sha256_of_shards(expected, tmp_path):
     keras_vit.save_checkpoint(expected[0], tmp_path / "whole", format="timm")
     tensors = safetensors.numpy.load_file(tmp_path / "whole" / "model.safetensors")
@@ -269,6 +276,7 @@ def test_another_image_size(any_size, tmp_path):
     np.testing.assert_allclose(predictor.scores(images), at_32.predict(images, verbose=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_another_image_size_of_a_model_without(served, expected, tmp_path):
     with pytest.raises(ValueError, match="image size.*image_size=32"):
         inference.open_predictor(served[1], image_size=32)

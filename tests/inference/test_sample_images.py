@@ -25,6 +25,7 @@ def card(folder, on_bad_image="error"):
     return ModelCard(("cat", "dog", "eel"), "decode|resize(8)|value_range(-1, 1)", "sigmoid", (8, 8, 3), recipe=recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
     patterns = [f"{folder}/*/*"] if given else []
@@ -41,6 +42,7 @@ def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
     assert "gone.jpg" in caplog.text and "empty.jpg" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_the_page_of_a_run_that_skips_bad_images(given, folder):
     visualize = programs.load("train.visualize")
@@ -85,6 +87,7 @@ def test_images_within_the_limit_of_an_artifact(max_pixels, kept):
     assert sample_images.within(images, max_pixels).names == ["a", "b"][2 - kept :]
 
 
+@pytest.mark.slow
 def test_labels_are_numbers_of_the_models_classes(folder, caplog):
     """The data set of a run got another class, or the model other names to print."""
     changes = {"dog": "dog", "cat": "Cat", "eel": "eel"}

@@ -8,6 +8,7 @@ from tests import golden_data, selection
 from tests.inspection import small
 
 
+@pytest.mark.slow
 def test_equal_to_hugging_face():
     golden = golden_data.load("hf_vit_io")
     model = checkpoints.model_from_checkpoint(
@@ -21,6 +22,7 @@ def test_equal_to_hugging_face():
     assert maps.layout == inspection.TokenLayout((4, 4), 1, "tokens", (0,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", selection.cases(small.VARIANTS, ("token", "map", "registers", "hybrid", "relative", "bfloat16"))
 )
@@ -43,6 +45,7 @@ def test_every_variant(name):
     assert maps.output_grid(rollout).shape == (3, *small.GRID)
 
 
+@pytest.mark.slow
 def test_tokens_that_the_output_reads():
     token, gap, deit, registers = (small.maps(name) for name in ("token", "gap", "deit", "registers"))
     weights = token["encoderblock_1"]
@@ -66,6 +69,7 @@ def test_tokens_that_the_output_reads():
     np.testing.assert_allclose(pooled.output_grid(rollout), (probe @ rollout).reshape(3, 4, 3), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "deit", "mean_of_all"])
 def test_the_maps_of_a_page_are_those_of_the_functions(name):
     model, images = small.model(**small.VARIANTS[name]), small.images(1)
@@ -84,6 +88,7 @@ def test_the_maps_of_a_page_are_those_of_the_functions(name):
     np.testing.assert_allclose(card.maps["rollout"][-1], whole, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_model_is_not_changed():
     model, images = small.model(), small.images()
     before = model(images)
@@ -96,6 +101,7 @@ def test_the_model_is_not_changed():
     np.testing.assert_array_equal(model(images), before)
 
 
+@pytest.mark.slow
 def test_models_made_of_one():
     inner, images = small.model(), small.images()
     expected = inspection.attention_maps(inner, images)
@@ -147,6 +153,7 @@ def test_augmentation_layers_do_nothing():
     np.testing.assert_array_equal(inspection.occlusion_sensitivity(outer, images[0], 2, grid=2), expected)
 
 
+@pytest.mark.slow
 def test_two_models_in_one():
     first, second = small.model(seed=1, name="one"), small.model(seed=2, name="two")
     inputs = keras.Input((*small.SIZE, 3))
@@ -213,6 +220,7 @@ class TestRollout:
             inspection.attention_rollout([weights], discard_ratio=0.5), [[[1 / 1.9, 0.9 / 1.9], [0, 1]]], rtol=1e-6
         )
 
+    @pytest.mark.slow
     def test_rows_are_shares(self):
         maps = inspection.attention_maps(small.model(num_layers=5), small.images())
         rollout = inspection.attention_rollout(maps, "max", 0.4)

@@ -26,6 +26,7 @@ def mean_distance(rows, columns, height, width):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "registers", "deit", "hybrid", "any_size"])
 def test_uniform_attention(name):
     model = uniform(**small.VARIANTS[name])
@@ -51,6 +52,7 @@ def test_without_normalization_other_tokens_count_as_near():
     np.testing.assert_allclose(found, mean_distance(4, 3, 8, 8) * 12 / 16, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_to_the_definition():
     model, images = small.shared(), small.images()
     table = distance.patch_distances((4, 3), (8, 8))
@@ -61,6 +63,7 @@ def test_equal_to_the_definition():
     np.testing.assert_allclose(inspection.attention_distance(model, images), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [2, 7])
 def test_however_the_images_come(batch_size):
     model, images = small.shared(), small.images(5)
@@ -70,6 +73,7 @@ def test_however_the_images_come(batch_size):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_of_several_sizes():
     model = uniform(image_size=None)
     images = [small.images(1)[0], small.images(1, size=(16, 16))[0]]

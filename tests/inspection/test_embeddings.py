@@ -39,6 +39,7 @@ def test_no_table(kind):
         inspection.position_similarity(small.model(position_embedding=kind))
 
 
+@pytest.mark.slow
 def test_filters_are_principal_components():
     model = small.model(hidden_size=64)
     found = inspection.embedding_filters(model, k=28)

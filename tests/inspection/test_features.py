@@ -6,6 +6,7 @@ from keras_vit import inspection, models
 from tests.inspection import small
 
 
+@pytest.mark.slow
 def test_every_blocks_output():
     model, images = small.shared(), small.images()
     found = inspection.layer_features(model, images, batch_size=2)
@@ -15,6 +16,7 @@ def test_every_blocks_output():
         np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-6)  # batches of other sizes
 
 
+@pytest.mark.slow
 def test_layers_by_name():
     model, images = small.model(representation_size=5), small.images()
     found = inspection.layer_features(model, images, ["pre_logits", "encoder_norm", "head"])
@@ -25,6 +27,7 @@ def test_layers_by_name():
         inspection.layer_features(model, images, ["encoderblok_1"])
 
 
+@pytest.mark.slow
 def test_hybrids_and_resnets():
     found = inspection.layer_features(small.shared("hybrid"), small.images())
     assert list(found) == ["block1", "block2", "encoderblock_0", "encoderblock_1"]
@@ -87,6 +90,7 @@ def test_unbiased_estimate_of_unrelated_features_is_zero_on_average():
     assert abs(unbiased) < 0.05  # 200 draws of deviation 0.2 or so: a standard error of 0.015
 
 
+@pytest.mark.slow
 def test_layers_of_two_models():
     first, second, images = small.model(seed=1), small.model(seed=2, num_layers=3), small.images(12)
     own = inspection.layer_similarity(first, first, images, batch_size=6)
@@ -100,6 +104,7 @@ def test_layers_of_two_models():
     assert both.values[1, 2] == pytest.approx(inspection.cka(x, y, unbiased=True), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_models_of_two_sizes():
     first, second = small.shared(), small.model(image_size=16)
     images, smaller = small.images(5), small.images(5, size=(16, 16))

@@ -52,6 +52,7 @@ def test_every_figure_is_written(drawings, tmp_path, ending):
     assert len(list(tmp_path.iterdir())) == len(drawings)  # no temporary file is left
 
 
+@pytest.mark.slow
 def test_pdf(drawings, tmp_path):
     plots.save(drawings["distance"], str(tmp_path / "distance.pdf"))
     assert (tmp_path / "distance.pdf").read_bytes().startswith(b"%PDF")
@@ -139,6 +140,7 @@ def test_letters_stay_letters_in_vector_graphics(drawings):
     assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
 
 
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_file():
     first, second, other = (plots.svg(plots.attention_distance(np.full((2, 2), x))) for x in (1.0, 1.0, 2.0))
     assert first == second != other
@@ -267,6 +269,7 @@ class TestNames:
         outside = [box for box in boxes if box.x0 < 0 or box.x1 > figure.bbox.width]
         return [(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a.overlaps(b)] + outside
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("ending", ["png", "svg"])
     def test_run_report(self, ending, tmp_path):
         path = tmp_path / f"report.{ending}"
@@ -276,6 +279,7 @@ class TestNames:
         )
         assert path.stat().st_size > 500
 
+    @pytest.mark.slow
     def test_run_report_keeps_names_apart(self, monkeypatch, tmp_path):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
@@ -294,6 +298,7 @@ class TestNames:
         assert drawn[0].axes[1].get_title() == "Best evaluation: 49.00% at step 1"
         assert self.overlapping(drawn[0]) == []
 
+    @pytest.mark.slow
     def test_the_best_of_errors_is_the_smallest(self, monkeypatch):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
@@ -309,6 +314,7 @@ class TestNames:
         assert titles[0].get_color() != titles[1].get_color() == titles[2].get_color()
         assert drawn[0].axes[1].get_title() == "Best evaluation: 1.5 at step 1,200"
 
+    @pytest.mark.slow
     def test_overlays_keep_names_apart(self):
         names = [name for name in self.HOSTILE if name.isascii()] * 2
         grids = {"rollout": [np.ones((2, 2))] * len(names)}

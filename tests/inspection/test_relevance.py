@@ -19,6 +19,7 @@ def offsets_like_maps(model, images):
     return offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map", "hybrid", "bfloat16"])
 def test_shape_and_sign(name):
     model, images = small.shared(name), small.images()
@@ -30,6 +31,7 @@ def test_shape_and_sign(name):
         assert np.corrcoef(found.ravel(), inspection.gradient_attention(small.shared(), images).ravel())[0, 1] > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["token", "map", "deit", "relative", "layer_scale", "bfloat16", "remat", "chunks", "vit_pytorch", "no_output"],
@@ -44,6 +46,7 @@ def test_offsets_of_zero_change_nothing(name):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "map", "layer_scale", "deit"])
 def test_gradients_by_finite_differences(name):
     model, images = small.model(dtype="float64", **small.VARIANTS[name]), small.images(1).astype("float64")
@@ -62,6 +65,7 @@ def test_gradients_by_finite_differences(name):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_one_layer_by_hand():
     # With one layer the class token's relevance is its row of the positive part of weight times gradient.
     model, images = small.model(num_layers=1), small.images()
@@ -75,6 +79,7 @@ def test_one_layer_by_hand():
     np.testing.assert_allclose(inspection.gradient_attention(model, images, 3), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "gap", "map"])
 def test_two_layers_by_hand(name):
     """Equations 5, 6 and 8 of arXiv:2103.15679. Only without pooling attention, tokens do not count for themselves."""
@@ -123,6 +128,7 @@ def test_it_finds_the_patch_that_decides():
     assert np.delete(found.ravel(), 2 * 3 + 1).max() == 0
 
 
+@pytest.mark.slow
 def test_classes():
     model, images = small.shared(), small.images()
     likeliest = np.asarray(model(images)).argmax(-1)
@@ -132,6 +138,7 @@ def test_classes():
     assert not np.allclose(best, other)
 
 
+@pytest.mark.slow
 def test_probabilities_are_looked_through():
     logits, shares = small.shared(), small.shared("probabilities")
     np.testing.assert_array_equal(
@@ -140,6 +147,7 @@ def test_probabilities_are_looked_through():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [keras.layers.Softmax(), keras.layers.Activation("softmax")])
 def test_a_layer_of_probabilities_at_the_end_is_looked_through(end):
     logits = small.shared()
@@ -163,6 +171,7 @@ def passing(activation):
     return keras.layers.Dense(small.CLASSES, activation, kernel_initializer="identity")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_the_activation_of_a_last_dense_layer_is_looked_through(activation):
     model = around(passing(activation))
@@ -174,6 +183,7 @@ def test_the_activation_of_a_last_dense_layer_is_looked_through(activation):
     assert model.layers[-1].activation is keras.activations.get(activation)
 
 
+@pytest.mark.slow
 def test_an_activation_inside_of_a_model_is_kept():
     last = keras.layers.Dense(2, kernel_initializer=keras.initializers.RandomNormal(seed=0))
     kept = around(keras.layers.Activation("sigmoid"), last)

@@ -84,6 +84,7 @@ def test_the_branches_of_an_example_are_dropped_independently():
     assert counts.min() >= 4
 
 
+@pytest.mark.slow
 def test_the_arguments_of_a_model_reach_its_layers():
     model = VisionTransformer(
         **{"patch_size": 4, "hidden_size": 8, "num_layers": 3, "num_heads": 2, "mlp_dim": 12, "image_size": 8},
@@ -150,6 +151,7 @@ def test_learned_tokens_begin_as_in_the_references(layer, shapes, name):
     assert values.std() == pytest.approx(0.02, rel=0.03) and abs(values.mean()) < 1e-3
 
 
+@pytest.mark.slow
 def test_gradients_of_keys_and_values_are_summed_in_float32():
     """A sum of 512 times 1 in bfloat16 ends at 256. Of equal logits, a value's gradient is the mean over the keys."""
     tokens, width = 512, 2

@@ -55,6 +55,7 @@ def assert_close(got, expected):
 
 
 # 50 tokens: a divisor, one that leaves a rest, single queries, and one fewer than there are.
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_size", [25, 16, 1, 49])
 def test_equals_attention_at_once(chunk_size):
     assert_close(values_and_gradients(chunk_size), values_and_gradients(None))
@@ -67,6 +68,7 @@ def test_equals_attention_at_once_when_compiled(compiled):
     assert_close(values_and_gradients(16, **compiled), values_and_gradients(None))
 
 
+@pytest.mark.slow
 def test_half_precision_is_as_near_to_float32_as_at_once():
     """Rounding to bfloat16 differs between the two; neither may be further from float32 than twice the other."""
     exact = values_and_gradients(None)
@@ -101,6 +103,7 @@ def small(**arguments):
     return keras_vit.VisionTransformer(**{**sizes, "classes": 5, **arguments})
 
 
+@pytest.mark.slow
 def test_models_pass_it_on(tmp_path):
     whole, images = small(), normal(2, 64, 64, 3)
     model = small(attention_chunk_size=20, remat="blocks")
@@ -125,6 +128,7 @@ def test_models_pass_it_on(tmp_path):
     np.testing.assert_array_equal(np.array(loaded(images)), np.array(model(images)))
 
 
+@pytest.mark.slow
 def test_images_of_any_size():
     model, whole = small(image_size=None, attention_chunk_size=20), small(image_size=None)
     whole.set_weights(model.get_weights())
@@ -158,6 +162,7 @@ def test_memory_is_not_quadratic():
     assert run(64) < (30 if half_precision.sums_are_exact() else 144)
 
 
+@pytest.mark.slow
 def test_more_than_1024_tokens_are_in_chunks_by_themselves():
     """Of 1,050 tokens: the same up to rounding, and the gradient saves no weights."""
     automatic, at_once = (values_and_gradients(size, tokens=1050, compiled=True, xla=False) for size in (None, 1050))

@@ -563,6 +563,7 @@ class Gated(keras.layers.Layer):
         return x * self.gate(x)
 
 
+@pytest.mark.slow
 def test_a_block_takes_any_mlp_and_is_saved_with_it(tmp_path):
     inputs = keras.Input((3, 8))
     block = layers.EncoderBlock(layers.SelfAttention(2), Gated(name="gated"), name="block")

@@ -39,6 +39,7 @@ def outputs_and_gradients(layer, dtype="float32"):
     return tf.function(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "expected", "dtype"),
     [
@@ -123,6 +124,7 @@ def test_a_model_that_was_trained_by_fit_is_saved_and_exported_without_xla(tmp_p
     np.testing.assert_allclose(*served.values(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_not_known_are_computed_by_the_formula():
     layer = MlpBlock(8)
     layer.build((None, None, 4))
@@ -131,6 +133,7 @@ def test_sizes_that_are_not_known_are_computed_by_the_formula():
     assert [programs(function, *specs) for specs in (known, any_batch, any_size)] == [2, 2, 0]
 
 
+@pytest.mark.slow
 def test_only_training_on_processors_that_xla_compiles_for(monkeypatch):
     x = tf.zeros((2, 3, 4))
     layer = MlpBlock(8)

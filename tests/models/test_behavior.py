@@ -42,6 +42,7 @@ def test_a_second_step_does_not_retrace(name):
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "policy"), variants.cases_under(["float32", "mixed_bfloat16"]))
 def test_a_gradient_reaches_every_variable(name, policy):
     model = variants.shared(name, policy)
@@ -53,6 +54,7 @@ def test_a_gradient_reaches_every_variable(name, policy):
             assert np.abs(gradient.numpy().astype("float32")).max() > 0, variable.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dropout", "remat"])
 def test_training_is_random_and_inference_is_not(name):
     model = variants.make(name)
@@ -86,6 +88,7 @@ def test_rematerialisation_changes_no_gradient(compiled):
         np.testing.assert_allclose(gradient, remat_gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "training", "expected"), [("blocks", True, 2), ("none", True, 1), ("blocks", False, 1)]
 )
@@ -100,6 +103,7 @@ def test_rematerialised_blocks_run_twice(remat, training, expected, monkeypatch)
     assert len(runs) == expected
 
 
+@pytest.mark.slow
 def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
     """Other values in the second run would give the derivative of another function."""
     gradients = []
@@ -116,6 +120,7 @@ def test_blocks_in_a_scope_of_keras_drop_the_same_values_twice():
     np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_initial_values_match_the_reference():
     model = VisionTransformer(
         patch_size=8, hidden_size=256, num_layers=1, num_heads=4, mlp_dim=512, image_size=64, classes=10,
@@ -155,6 +160,7 @@ def test_initial_values_match_the_reference():
     assert all((values[path] == 1).all() for path in ones)
 
 
+@pytest.mark.slow
 def test_images_of_any_size_get_resized_positions():
     model = variants.shared("any_size")
     grid = model.get_layer("posembed_input").pos_embedding.shape[1] - 1
@@ -163,6 +169,7 @@ def test_images_of_any_size_get_resized_positions():
         assert run(model, np.zeros((1, height, width, 3), "float32")).shape == (1, 3)
 
 
+@pytest.mark.slow
 def test_images_of_the_size_of_the_table_get_its_positions():
     model = variants.make("any_size", position_grid=8)
     fixed = VisionTransformer(**{**variants.SMALL, "image_size": 32})
@@ -183,6 +190,7 @@ def test_sincos2d_is_evaluated_at_any_size():
     np.testing.assert_allclose(compiled(images), run(fixed, images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_of_any_size_compiles_once_for_all_sizes():
     model = variants.shared("any_size")
     compiled = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, None, None, 3))])
@@ -196,6 +204,7 @@ def test_stochastic_depth_rises_linearly():
     assert [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(3)] == pytest.approx([0, 0.15, 0.3])
 
 
+@pytest.mark.slow
 def test_simple_vit_has_no_learned_positions_and_no_class_token():
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.create_model("ViT-S/16", position_embedding="sincos2d", pooling="gap")
@@ -203,6 +212,7 @@ def test_simple_vit_has_no_learned_positions_and_no_class_token():
     assert model.count_params() == 22_050_664 - 198 * 384
 
 
+@pytest.mark.slow
 def test_softmax_is_float32_under_mixed_precision():
     model = variants.make("softmax", "mixed_bfloat16")
     probabilities = model(variants.images(model))

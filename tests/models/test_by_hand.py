@@ -12,6 +12,7 @@ from tests import tiny
 MASKED = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24, "image_size": 16}
 
 
+@pytest.mark.slow
 def test_rates_of_stochastic_depth_grow_from_zero():
     """Paper of stochastic depth: linear in the depth; big_vision's first block drops nothing."""
     assert tiny.model(num_layers=3, drop_path_rate=0.2).config.drop_path_rates == pytest.approx((0.0, 0.1, 0.2))
@@ -26,6 +27,7 @@ def test_rates_reach_the_dropouts():
     assert block.drop_path_0.rate == block.drop_path_1.rate == 0.2
 
 
+@pytest.mark.slow
 def test_epsilon_reaches_the_norms():
     model = tiny.model(pooling="map", layer_norm_epsilon=0.5)
     block, head = model.get_layer("encoderblock_0"), model.get_layer("MAPHead_0")
@@ -90,6 +92,7 @@ def test_an_encoder_keeps_the_normalization_of_the_images():
     assert model.encoder().input_normalization == normalization.IMAGENET
 
 
+@pytest.mark.slow
 def test_features_of_a_model_without_class_token_are_the_mean_of_its_patches():
     model = models.MaskedPatchPredictor(**MASKED, pooling="gap", num_registers=3)
     tiny.randomize(model)

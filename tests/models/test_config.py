@@ -142,6 +142,7 @@ def test_wrong_values_of_arguments():
         keras_vit.BiT_R50x1(classes=None)
 
 
+@pytest.mark.slow
 def test_a_stored_file_opens():
     model, data = keras.models.load_model(FILES / "vit.keras"), np.load(FILES / "vit.npz")
     np.testing.assert_allclose(model(data["images"]), data["outputs"], rtol=1e-5, atol=1e-5)

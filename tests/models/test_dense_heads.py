@@ -53,6 +53,7 @@ def test_training_normalizes_by_the_batch_and_drops_whole_channels():
     np.testing.assert_allclose(seen[1][kept], 2 * x[kept], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_upsample_by_hand():
     """A transposed convolution of stride 2 is one of stride 1 on an image with zeros between its values."""
     model = make(HEADS[3])
@@ -74,6 +75,7 @@ def test_upsample_by_hand():
     np.testing.assert_allclose(model(images), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_saved_and_loaded(head, tmp_path):
     model = make(head)
@@ -86,6 +88,7 @@ def test_saved_and_loaded(head, tmp_path):
     assert [weight.path for weight in found.weights] == [weight.path for weight in model.weights]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_counted_cost(head):
     model = make(head)

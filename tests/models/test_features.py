@@ -12,6 +12,7 @@ from tests.models import variants
 ARRAY = keras.ops.convert_to_numpy
 
 
+@pytest.mark.slow
 def test_a_head_on_token_and_mean_by_hand():
     """Registers and class token are left out of the mean; both parts follow the final norm."""
     model = variants.make("rms", num_registers=2)
@@ -25,6 +26,7 @@ def test_a_head_on_token_and_mean_by_hand():
     np.testing.assert_allclose(features, pooled, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "any_size_rope", "hybrid", "deit", "any_size", "fc_norm", "no_final_norm"])
 def test_features_are_the_tokens_of_the_blocks(name):
     model = variants.shared(name)
@@ -45,6 +47,7 @@ def test_features_are_the_tokens_of_the_blocks(name):
                 np.testing.assert_array_equal(ARRAY(found["tokens"][number]), tokens[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "any_size"])
 def test_features_are_saved(name, tmp_path):
     extractor = keras_vit.features(variants.shared(name), blocks=(-2, 1))
@@ -62,6 +65,7 @@ def test_features_of_the_last_block_are_those_of_the_head():
     np.testing.assert_allclose(token, models.representation(model)(images)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_of_a_pretraining_model_are_those_of_its_encoder():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     model = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)

@@ -60,6 +60,7 @@ def assign(model, params):
     assert not unused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIT_FILES)
 def test_vit_and_hybrids_reproduce_the_reference(name, golden):
     data = golden(name)

@@ -25,6 +25,7 @@ def head_weights(model):
     return [ARRAY(weight) for weight in model.config.head.weights]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
 @pytest.mark.parametrize("image_size", [(16, 8), None])
 def test_dense_head_by_hand(blocks, image_size):
@@ -41,6 +42,7 @@ def test_dense_head_by_hand(blocks, image_size):
     np.testing.assert_allclose(model(images), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_tokens_are_those_after_the_final_norm():
     class AllTokens(keras.layers.Layer):
         def call(self, tokens, grid):
@@ -114,6 +116,7 @@ def test_checkpoints_of_other_heads_fill_the_encoder(tmp_path):
                 np.testing.assert_allclose(got["maps"][1], expected["maps"][1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov2", "hf_vit", "timm_siglip", "hf_mae"])
 def test_foreign_encoders(name):
     config = golden_data.path(f"{name}_config.json")
@@ -148,6 +151,7 @@ def test_files_of_a_given_head_fill_other_models(tmp_path):
         keras_vit.save_checkpoint(source, str(tmp_path / "model.npz"), format="google")
 
 
+@pytest.mark.slow
 def test_features_are_the_class_token():
     model = make()
     images = variants.images(model)
@@ -156,6 +160,7 @@ def test_features_are_the_class_token():
     np.testing.assert_allclose(output, model(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_encoder_of_a_pretraining_model():
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     encoder = keras_vit.MaskedAutoencoder(4, 16, 2, 2, 24, image_size=16, **decoder)

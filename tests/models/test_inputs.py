@@ -53,6 +53,7 @@ def test_traces_of_users_print_nothing():
 NOT_TRACED = ("data/readers/", "data/sources.py")
 
 
+@pytest.mark.slow
 def test_autograph_can_read_what_users_trace():
     package = pathlib.Path(keras_vit.__file__).parent
     files = [*package.glob("*.py")]
@@ -83,6 +84,7 @@ SCALED = keras_vit.preprocess_input(PIXELS)
 LABELS = np.zeros(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["predict", "predict_on_batch"])
 def test_whole_numbers_are_noticed_when_keras_traces_the_model(method):
     with pytest.warns(UserWarning, match="preprocess_input"):
@@ -120,6 +122,7 @@ def test_the_warning_follows_the_normalization_of_the_weights(normalization, rig
         network(right)
 
 
+@pytest.mark.slow
 def test_a_generator_keeps_all_its_batches():
     network = model()
     network.compile("sgd", "mse", run_eagerly=True)
@@ -197,6 +200,7 @@ def test_a_wrong_size_is_refused(method, images):
         getattr(network, method)(images, *labels)
 
 
+@pytest.mark.slow
 def test_a_wrong_size_in_a_data_set_is_refused():
     with pytest.raises(ValueError, match=r"\(None, 16, 16, 3\).* Received: \(2, 8, 16, 3\)"):
         model().predict(tf.data.Dataset.from_tensors(SCALED[:, :8]), verbose=0)
@@ -207,6 +211,7 @@ def test_models_of_symbolic_images_check_their_shape():
         shared()(keras.Input((8, 32, 3)))
 
 
+@pytest.mark.slow
 def test_data_sets_of_unknown_shapes_are_left_to_keras():
     batches = tf.data.Dataset.from_generator(lambda: [SCALED], output_types=tf.float32)
     assert model().predict(batches, verbose=0, steps=1).shape == (2, 2)
@@ -264,6 +269,7 @@ def model_with_range(**arguments):
     return keras_vit.VisionTransformer(8, 16, 1, 2, 16, image_size=16, classes=2, input_range=(0, 255), **arguments)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_sets_the_values_of_the_first_layer(tmp_path):
     trained = tiny.randomize(model())
     trained.input_normalization = IMAGENET
@@ -276,6 +282,7 @@ def test_a_checkpoint_sets_the_values_of_the_first_layer(tmp_path):
     np.testing.assert_allclose(outputs(again, PIXELS), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_export_of_pixels_does_not_normalize_twice():
     card = keras_model.card_of_model(model_with_range(), "model.keras", None, ())
     pixels = preprocess.single_image(card.preprocess)(tf.io.encode_png(PIXELS[0]))

@@ -22,6 +22,7 @@ READ = {
 ALL = ["gap", "map", "all_tokens", "relative", "rms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*READ, *ALL])
 def test_number_of_tokens(name, monkeypatch):
     model = variants.shared(name)
@@ -52,6 +53,7 @@ def value_and_gradients(model, images):
     return [value, *tape.gradient(loss, [variable.value for variable in model.trainable_variables])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     selection.cases(
@@ -73,6 +75,7 @@ def test_same_values_and_gradients(name, arguments):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * float(tf.reduce_max(tf.abs(expected))) + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", selection.cases(["token", "deit", "hybrid", "any_size"], ["hybrid", "any_size"], selection.EXHAUSTIVE)
 )
@@ -83,6 +86,7 @@ def test_same_predictions(name):
     np.testing.assert_allclose(model(images), whole(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", "deit", "shared"])
 def test_tokens_themselves_stay_available(name, tmp_path):
     """A model that ends at the last norm has all its tokens, in training as well, and after it was saved."""

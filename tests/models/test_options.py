@@ -94,6 +94,7 @@ def test_pretraining_refuses_them_by_name(config_class, arguments):
         config_class(**arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [keras_vit.MaskedAutoencoder, keras_vit.MaskedPatchPredictor])
 def test_pretraining_with_the_others(build):
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
@@ -142,6 +143,7 @@ def test_a_gradient_reaches_every_weight(name):
         assert weight.path.endswith(("key/bias", "key_norm/bias")) or np.abs(gradient).max() > 1e-6, weight.path
 
 
+@pytest.mark.slow
 def test_rotary_augmentation_is_a_function_of_the_step_and_the_same_under_remat():
     options = {"rope_shift": 0.1, "rope_jitter": 1.2, "rope_rescale": 2.0, "dropout_rate": 0.1}
     model, recomputed = (variants.make("dinov3", remat=remat, **options) for remat in ("none", "blocks"))
@@ -156,6 +158,7 @@ def test_rotary_augmentation_is_a_function_of_the_step_and_the_same_under_remat(
     np.testing.assert_array_equal(model(images), model(images))  # outside of training nothing is drawn
 
 
+@pytest.mark.slow
 def test_one_draw_serves_the_whole_batch():
     model = variants.make("dinov3", rope_shift=0.5)
     images = np.repeat(variants.images(model, batch=1), 3, axis=0)
@@ -164,6 +167,7 @@ def test_one_draw_serves_the_whole_batch():
     assert np.abs(outputs - keras.ops.convert_to_numpy(model(images))).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(16, 8), (12, 20)])
 def test_rotary_positions_do_not_know_the_size(size):
     """A model for images of any size is the model of each size."""
@@ -172,6 +176,7 @@ def test_rotary_positions_do_not_know_the_size(size):
     np.testing.assert_allclose(anysize(images), fixed(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dinov3", "rms"])
 def test_attention_in_chunks(name):
     whole, chunked = (variants.make(name, attention_chunk_size=size) for size in (None, 3))

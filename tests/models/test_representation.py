@@ -9,6 +9,7 @@ from keras_vit.exporting import signatures
 from tests import tiny
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("representation_size", [None, 12])
 def test_features_of_a_distilled_model(representation_size):
     model = tiny.model(distillation_token=True, representation_size=representation_size)

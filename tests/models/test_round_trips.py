@@ -21,6 +21,7 @@ def run(model, images):
     return keras.ops.convert_to_numpy(keras.ops.cast(model(images), "float32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "policy"), variants.cases_under(POLICIES))
 def test_saved_models_give_the_same_output(name, policy, tmp_path):
     model = variants.shared(name, policy)
@@ -35,6 +36,7 @@ def test_saved_models_give_the_same_output(name, policy, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extension", ["h5", "hdf5"])
 def test_a_model_is_loaded_from_hdf5(extension, tmp_path):
     model = variants.shared("gap", "float32")
@@ -54,6 +56,7 @@ def test_an_hdf5_file_that_was_not_overwritten_stays_as_it_was(tmp_path, monkeyp
     assert (tmp_path / "model.h5").read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"),
     selection.cases(
@@ -106,6 +109,7 @@ def test_another_process_loads_the_file(tmp_path):
     assert output.split() == ["bit", "hybrid", "map"]
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_frozen(tmp_path):
     model = variants.make("token")
     model.get_layer("embedding").trainable = False
@@ -116,6 +120,7 @@ def test_frozen_layers_stay_frozen(tmp_path):
     assert len(loaded.trainable_variables) < len(loaded.weights)
 
 
+@pytest.mark.slow
 def test_a_changed_clone_has_one_argument_changed():
     model = variants.make("token")
     larger = type(model).from_config({**model.get_config(), "image_size": 32})
@@ -167,6 +172,7 @@ def test_class_names_travel(name, tmp_path):
 VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["token", pytest.param("deit", marks=pytest.mark.slow)])
 def test_values_travel(name, tmp_path):
     model = variants.make(name, classes=2)
@@ -191,6 +197,7 @@ def test_values_travel(name, tmp_path):
     assert other.values is None  # the head is another
 
 
+@pytest.mark.slow
 def test_values_that_do_not_fit():
     model = variants.make("token", classes=2)
     for wrong in (Values(("age",), (40.0,), (10.0,)), {"names": ["age"]}, "age"):
@@ -208,6 +215,7 @@ def test_values_that_do_not_fit():
     assert "values" not in model.get_config()
 
 
+@pytest.mark.slow
 def test_other_heads_have_no_class_names():
     model = variants.make("token", classes=3)
     model.class_names = NAMES

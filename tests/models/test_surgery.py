@@ -95,6 +95,7 @@ def test_quantization_of_chosen_layers(tmp_path):
     np.testing.assert_array_equal(run(loaded, images), run(model, images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["layers of the backbone", "nested backbone"])
 def test_a_frozen_backbone_stays_frozen(how, tmp_path):
     backbone = variants.make("dropout", include_top=False)
@@ -235,6 +236,7 @@ def test_lora_on_quantized_kernels(mode, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), run(model, images))
 
 
+@pytest.mark.slow
 def test_files_without_lora_fill_the_kernels_of_a_model_with_it(tmp_path):
     plain, (model, images) = variants.make("token"), adapted(seed=5)
     factors = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables if "lora" in v.path]
@@ -273,6 +275,7 @@ def test_sublayers_are_those_of_plain_keras():
         layer.norm_1 = keras_vit.layers.LayerNorm(name="other")
 
 
+@pytest.mark.slow
 def test_two_models_in_one_with_names_of_their_own():
     first = keras_vit.VisionTransformer(**variants.SMALL, name="first")
     second = keras_vit.VisionTransformer(**variants.SMALL, name="second")

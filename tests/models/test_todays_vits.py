@@ -173,6 +173,7 @@ def test_hidden_states(name):
     check(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_dinov3_wide", "hf_dinov3_gated"])
 def test_rotary_positions_of_images_of_any_size(name):
     check(name, any_size=True)

@@ -29,6 +29,7 @@ def test_golden_rates(golden, name):
     np.testing.assert_allclose(got, data["lrs"], rtol=1e-6)  # float32 rounding
 
 
+@pytest.mark.slow
 def test_warm_up_starts_at_zero_and_reaches_the_peak():
     got = rates(100, base=0.5, name="cosine", warmup_steps=10)
     assert got[0] == 0

@@ -43,6 +43,7 @@ def test_a_gradient_is_cut_to_the_largest_norm(largest, scale):
     assert new == pytest.approx(2.0 - 0.01 * 3.0 * scale, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_muon_knows_which_axes_of_a_kernel_are_inputs():
     """The heads' outputs [H, K, D] are a matrix of H * K rows, the queries' kernel [D, H, K] one of D rows."""
     optimizers = rule(name="muon", momentum=0.8, nesterov=True, momentum_dtype="bfloat16", beta2=0.95).optimizers

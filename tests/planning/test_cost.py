@@ -52,6 +52,7 @@ def test_operations_of_a_pretraining_are_the_papers(name, epochs):
     assert flops == pytest.approx(EXAFLOPS[name, epochs] * 1e18, rel=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     selection.cases(
@@ -68,6 +69,7 @@ def test_built_models_have_the_counted_weights_and_operations(name):
     assert counted.macs == graph_macs(model)
 
 
+@pytest.mark.slow
 def test_sides_of_images_and_patches_count_apart():
     """Images and patches that are higher than wide."""
     sizes = {**tiny.ARGUMENTS, "image_size": (24, 12), "patch_size": (3, 2), "position_embedding": "learned2d"}

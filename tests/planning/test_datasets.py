@@ -21,6 +21,7 @@ def test_nothing_is_known_of_folders_of_your_own(source):
     assert datasets.size(source, "validation") == datasets.Size()
 
 
+@pytest.mark.slow
 def test_numbers_of_the_caller_come_before_those_of_the_data(tmp_path):
     np.savez(tmp_path / "mine.npz", x_train=np.zeros((6, 8, 8), np.uint8), y_train=np.arange(6) % 3)
     recipe = recipes.Recipe(data=recipes.Data(f"npz:{tmp_path / 'mine.npz'}", pp_train="value_range(-1, 1)"))

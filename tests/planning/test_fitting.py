@@ -208,6 +208,7 @@ def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
 # The user
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
@@ -237,6 +238,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
 
 
+@pytest.mark.slow
 def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
     machine(memory=1e12)
     caplog.set_level(logging.INFO, logger="absl")
@@ -286,6 +288,7 @@ def test_a_run_is_named_after_its_data(choices, expected):
     assert Choices(**choices).workdir() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "seconds"), [("20m", 1_200), ("1h30m", 5_400), ("90s", 90), ("1.5h", 5_400), (60, 60)]
 )
@@ -299,6 +302,7 @@ def test_a_time_that_is_none_is_refused(text):
         seconds_of(text)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_recipe_follows_the_rules_too(machine, photos, tmp_path):
     copy = shutil.copy(toy.CONFIGS / "folder.py", tmp_path / "mine.py")
     found, own = (recipe_of(Choices(photos, config=config, model="ViT_S16")) for config in (str(copy), None))
@@ -316,6 +320,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(zoo, "resolve", resolve)
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
     recipe = recipe_of(Choices(photos))
     assert recipe.model.checkpoint is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
@@ -335,6 +340,7 @@ def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, m
     )
 
 
+@pytest.mark.slow
 def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, monkeypatch, caplog):
     monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
     recipe = recipe_of(Choices(photos))
@@ -354,6 +360,7 @@ def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, mac
 # The data
 
 
+@pytest.mark.slow
 def test_data_that_are_too_few_or_missing(machine, tmp_path):
     pictures.folder(tmp_path / "one", classes=("cat",))
     pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
@@ -378,6 +385,7 @@ def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_pa
     assert fitting.fit(upsample, same).task.head == "upsample"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
 def test_evaluation_is_on_the_split_that_there_is(folders, split, machine, tmp_path):
     for name in folders:
@@ -385,6 +393,7 @@ def test_evaluation_is_on_the_split_that_there_is(folders, split, machine, tmp_p
     assert fitted(str(tmp_path), "ViT_Ti16").data.eval_split == split
 
 
+@pytest.mark.slow
 def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, caplog):
     for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,7 @@ def test_check_data(folder, tmp_path, capsys):
     assert drawn.shape == (3 * 22, 4 * 22, 3)  # ten images in rows of four, with a border
 
 
+@pytest.mark.slow
 def test_check_data_finds_pictures_in_several_splits(tmp_path, capsys):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", count=2)  # the same first images

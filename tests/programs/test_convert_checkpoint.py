@@ -35,6 +35,7 @@ def test_conversion(name, format, target, tmp_path):
     np.testing.assert_allclose(np.asarray(model(images)), logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_of_other_outputs_is_refused(tmp_path):
     program, model = programs.load("export.convert_checkpoint"), tiny.model()
     path = save_checkpoint(model, tmp_path / "vit.npz")
@@ -44,6 +45,7 @@ def test_a_file_of_other_outputs_is_refused(tmp_path):
         program.check(program.outputs_of(model), path, "float32")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_class_names(tmp_path):
     tiny.write_digits_run(tmp_path / "run", activation="gelu")
     convert(tmp_path / "run", tmp_path / "out", format="huggingface")
@@ -62,6 +64,7 @@ def test_an_adapter_is_merged(tmp_path):
         convert(lora / "base", tmp_path / "other.npz", adapter=lora / "adapter", classes=3)
 
 
+@pytest.mark.slow
 def test_the_description_is_json(capsys):
     convert(files.golden_path("vit_gap"), describe=True)
     assert json.loads(capsys.readouterr().out)["hidden_size"] == 32

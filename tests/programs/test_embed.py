@@ -199,6 +199,7 @@ def test_damaged_and_foreign_parts_are_computed_again(damage, run, images, expec
     np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [{3}, {0, 1, 2}, {1, 3, 4}, {0, 1, 2, 3, 4}])
 def test_parts_without_a_readable_image(bad, run, images, tmp_path):
     """Parts have three images."""
@@ -227,6 +228,7 @@ def test_a_failed_call_does_not_refuse_the_right_one(run, images, tmp_path, monk
     assert embed(run, output, *images) == 0
 
 
+@pytest.mark.slow
 def test_one_call_at_a_time(run, images, tmp_path):
     output = tmp_path / "a.npz"
     with _lock.locked(f"{output}.parts"), pytest.raises(ValueError, match=r"process \d+.*another --output"):
@@ -254,6 +256,7 @@ def test_a_folder_without_images_is_refused_before_the_model_is_loaded(pattern, 
         embed(run, tmp_path / "a.npz", tmp_path / "in" / pattern)
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf8(run, images, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
     shutil.copy(images[0], path)
@@ -283,6 +286,7 @@ def test_another_image_size(run, images, tmp_path):
     np.testing.assert_allclose(rows(output)[1], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["error", "skip"])
 def test_unreadable_images_are_left_out(option, run, images, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"not a picture")

@@ -157,6 +157,7 @@ def test_a_saved_model_is_measured_as_the_model(of_the_run, saved_model, capsys)
         assert results[name] == expected[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), pytest.param(("--evaluators=classification",), marks=pytest.mark.slow)])
 def test_data_of_other_classes_are_refused(arguments, run, tmp_path, capsys):
     fewer = digits_as(tmp_path / "fewer.npz", ["zero", "one", "two"], range(3))
@@ -226,6 +227,7 @@ def measured(capsys, *arguments):
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_evaluate_counts_every_example_once(run, digits, capsys):
     logits, source = digits.logits, digits.source
     result = measured(capsys, f"--model={run}", "--batch_size=50")  # 8 batches, the last with 40 padded rows
@@ -288,6 +290,7 @@ def test_a_model_of_values(as_json, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_evaluate_refuses_other_classes(run, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()

@@ -161,6 +161,7 @@ def slurm_script(directory, program, tasks, monkeypatch, **options):
     return script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 4])
 def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
     """It is stopped once with everything saved, and put into the queue again."""
@@ -185,6 +186,7 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
     assert len({address.rpartition(":")[2] for address in addresses[0]}) == len(addresses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "code", "starts"),
     [

@@ -23,6 +23,7 @@ def make_tfrecords(folder, output, **flags):
     return call("train.make_tfrecords", data=f"folder:{folder}", output=str(output), **flags)
 
 
+@pytest.mark.slow
 def test_make_tfrecords(folder, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(data.UnreadableImageError, match="bad.jpg"):

@@ -84,6 +84,7 @@ def test_predict_needs_classes(digits, tmp_path):
         call("train.predict", *arguments, *images)
 
 
+@pytest.mark.slow
 def test_predict_reports_bad_images_and_predicts_the_others(run, digits, tmp_path, capsys):
     good = tiny.digit_files(tmp_path, digits.source, 1)[0]
     bad = tmp_path / "bad.jpg"
@@ -168,6 +169,7 @@ def test_a_folder_becomes_a_table_that_a_second_call_continues(run, digits, phot
         np.testing.assert_allclose(numbers, [row[first], row[second], 1 - row[first] + row[second]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_uncertain_images_are_printed_first(run, photos, capsys):
     assert call("train.predict", f"--model={run}", "--json", "--order=uncertain", photos) == 1
     *answers, bad = map(json.loads, capsys.readouterr().out.splitlines())
@@ -213,6 +215,7 @@ def test_the_first_twenty_images_that_cannot_be_read_are_listed(count, more, cap
     assert program.report([], 2_000) == 0 and not caplog.messages
 
 
+@pytest.mark.slow
 def test_predict_takes_photographs_of_any_size_and_writes_a_table(run, capsys):
     paths = [golden_data.path(f"images/{name}") for name in ("tall.jpg", "gray.png")]
     assert call("train.predict", f"--model={run}", "--top_k=3", *paths) == 0

@@ -19,6 +19,7 @@ def shapes(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_shapes_have_masks_of_all_classes(shapes):
     """Both spellings open the same set, and a digit of the test part is not among those of the training part."""
     spec = f"folder:{shapes}/images#masks={shapes}/masks"
@@ -31,6 +32,7 @@ def test_shapes_have_masks_of_all_classes(shapes):
     assert sorted(mask.tobytes() for mask in masks) == sorted(e["mask"].numpy().tobytes() for e in listed.examples())
 
 
+@pytest.mark.slow
 def test_shapes_differ_from_the_ground_in_texture_only(shapes):
     """No class has a color of its own: means over a class are spread like those of any other."""
     source = data.open_source(f"folder:{shapes}/images#masks={shapes}/masks")

@@ -37,6 +37,7 @@ def test_name_of_a_model(tmp_path):
     assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
 
 
+@pytest.mark.slow
 def test_examples_are_test_images_that_need_no_download():
     examples_of = load("export.serve").examples_of
 

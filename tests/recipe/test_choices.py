@@ -31,6 +31,7 @@ def images(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_one_command_for_a_folder(images):
     recipe = from_flags(f"folder:{images}", "--model=ViT_S16", "--weights=augreg", "--image_size=96")
     assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")

@@ -179,6 +179,7 @@ def test_arguments_of_the_recipe_come_before_those_of_its_record():
     assert (found.variant, found.arguments) == ("ViT-S/16", {"dropout_rate": 0.3, "pooling": "gap"})
 
 
+@pytest.mark.slow
 def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
     """Fine-tuning takes over the architecture of a checkpoint, but not the regularization of its training."""
     noise = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "drop_path_rate": 0.4, "head_bias": -3.0}
@@ -205,6 +206,7 @@ def test_a_field_written_on_the_command_line(path, text, value):
     assert recipes.get(recipes.override(recipes.Recipe(), path, text), path) == value
 
 
+@pytest.mark.slow
 def test_initial_weights_depend_on_the_seed():
     sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "mlp_dim": 8, "patch_size": 8}
 

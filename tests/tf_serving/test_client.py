@@ -115,6 +115,7 @@ def test_refusals(status, error, content):
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parts",
     [(), (b"HTTP/1.1 200 OK\r\n", *[b"X"] * 1000), (HEAD + b"\r\n", *[b" "] * 1000)],

@@ -54,6 +54,7 @@ def test_client(predictor, images):
     np.testing.assert_array_equal(masks.from_runs(runs["run_lengths"][2], runs["size"][2]), last)
 
 
+@pytest.mark.slow
 def test_a_request_by_hand(predictor, images):
     """TensorFlow Serving encodes outputs whose names end in `_bytes`, and chooses the signature by a parameter."""
     row = {"image_bytes": {"b64": base64.b64encode(images[2]).decode()}}
@@ -89,6 +90,7 @@ def test_responses_are_those_of_the_saved_model(predictor, images, tmp_path):
 FILL = masks.to_png(np.zeros((1, 1), np.uint8))  # in place of the files of unreadable images
 
 
+@pytest.mark.slow
 def test_a_response_without_a_mask_is_refused(predictor, images, monkeypatch):
     model = ServedModel("views", predictor)
     for damaged in (b"no file", masks.to_png(np.full((2, 2), 7))):  # a class without a name

@@ -73,6 +73,7 @@ class TestPredictions:
             assert [part["name"] for part in found["parts"]] == expected.labels
             assert [part["number"] for part in found["parts"]] == pytest.approx(expected.scores)
 
+    @pytest.mark.slow
     def test_of_values(self):
         values = Values.from_dict({"names": ["year", "mass"], "mean": [1950.0, 3.0], "deviation": [10.0, 1.0]})
         predictor = inference.KerasPredictor(
@@ -84,6 +85,7 @@ class TestPredictions:
         assert [part["name"] for part in found["parts"]] == ["year", "mass"]
         assert [part["number"] for part in found["parts"]] == pytest.approx(expected)
 
+    @pytest.mark.slow
     def test_of_a_mask(self):
         model = tiny.model(head=models.LinearSegmenter(3))
         model.class_names = ("sky", "sea", "sand")
@@ -170,6 +172,7 @@ class TestRoutes:
         assert not re.search(r"https?://", html)
         assert "Development server" in html and "TensorFlow Serving for production" in html
 
+    @pytest.mark.slow
     def test_ready_after_the_first_prediction(self):
         may_predict = threading.Event()
 
@@ -191,6 +194,7 @@ class TestRoutes:
         model.warm_up()
         assert not model.is_warm and "/readyz" in caplog.text
 
+    @pytest.mark.slow
     def test_metrics_count_predictions(self, served):
         with servers.serving(served[1]) as (_, url):
             for body in (b'{"instances": ["a"]}', b'{"instances": ["b"]}', b"{"):

@@ -57,6 +57,7 @@ def test_the_version_is_the_name_of_the_directory(path, version):
     assert ServedModel("pets", predictor).version == version
 
 
+@pytest.mark.slow
 def test_small_images_of_a_request_count_as_a_quarter_of_a_million_pixels_each():
     """Preprocessing enlarges them. A request may have up to 400 images."""
     model = ServedModel("pets", inference.KerasPredictor(tiny.model(num_layers=1), tiny.card()))
@@ -79,6 +80,7 @@ def test_a_model_without_a_head():
         ServedModel("pets", predictor)
 
 
+@pytest.mark.slow
 def test_labels_of_a_checkpoint(served, tmp_path):
     keras_vit.save_checkpoint(served[0], tmp_path / "pets.npz", format="google")
     labels = [f"{name}!" for name in tiny.CLASS_NAMES]

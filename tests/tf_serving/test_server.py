@@ -190,6 +190,7 @@ def test_responses_are_sent_immediately(base):
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.slow
 def test_connections_at_a_time_are_bounded(base, images):
     with servers.serving(base, connections=3) as (_, url):
         with servers.slow_bodies(url, 3):
@@ -276,6 +277,7 @@ def test_an_endless_body_is_read_up_to_a_bound(base, images, target):
         assert servers.is_answering(url, images)
 
 
+@pytest.mark.slow
 def test_a_body_must_arrive_in_time(base, images):
     with servers.serving(base, body_seconds=0.2) as (_, url):
         with servers.slow_bodies(url, 2) as connections:
@@ -283,6 +285,7 @@ def test_a_body_must_arrive_in_time(base, images):
         assert servers.is_answering(url, images)
 
 
+@pytest.mark.slow
 def test_bodies_have_a_common_bound(base, images):
     """Small requests are answered beside it."""
     large = b" " * (2 << 20)
@@ -298,6 +301,7 @@ def test_bodies_have_a_common_bound(base, images):
         servers.wait_until(lambda: servers.post(url, large)[0] == 400)  # read, and not JSON
 
 
+@pytest.mark.slow
 def test_requests_of_clients_that_have_gone_are_not_computed(base, monkeypatch):
     computed, go_on = [], threading.Event()
 
@@ -361,6 +365,7 @@ def test_a_request_on_a_kept_alive_connection_is_answered_at_the_end(base, monke
         ending.join(60)
 
 
+@pytest.mark.slow
 def test_unfinished_bodies_do_not_delay_the_end(base):
     with contextlib.ExitStack() as clients, servers.serving(base, grace_seconds=3600) as (_, url):
         clients.enter_context(servers.slow_bodies(url, 10))
@@ -389,6 +394,7 @@ def test_pixels_of_a_request_are_bounded(base, monkeypatch):
         assert code == 413 and "4 images" in answer["error"]
 
 
+@pytest.mark.slow
 def test_large_requests_are_computed_one_at_a_time(base, images, monkeypatch):
     running, at_a_time = [], []
 

@@ -75,6 +75,7 @@ def test_an_export_is_merged_and_verified(run, tmp_path):
     assert json.loads(output.splitlines()[-1])["bytes"] < (run / "model.keras").stat().st_size
 
 
+@pytest.mark.slow
 def test_fields_that_exclude_each_other(tmp_path):
     output = worlds.train(tmp_path / "run", "--adapt=lora(rank=0)", expect=2)
     assert "rank" in output

@@ -70,6 +70,7 @@ def test_the_best_checkpoint(run):
         np.testing.assert_array_equal(weight.numpy(), value)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_has_checkpoints(run, tmp_path):
     directory = shutil.copytree(run, tmp_path / "run")
     (directory / "model.keras").unlink()
@@ -131,6 +132,7 @@ def test_every_program_that_opens_a_run_has_the_flag(name):
     assert programs.load(name).flags.FLAGS["checkpoint"].default == "last"
 
 
+@pytest.mark.slow
 def test_convert_and_benchmark(run, tmp_path):
     programs.call("export.convert_checkpoint", run, tmp_path / "best.keras", "--checkpoint=best")
     converted = keras.models.load_model(tmp_path / "best.keras", compile=False)

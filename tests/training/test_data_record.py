@@ -99,6 +99,7 @@ def test_other_labels_of_the_same_files_are_refused(tmp_path):
         run_fields.check(run, recipe_of(f"{source}#label_offset=-1"), about, files=files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_by", ["rows", "files"])
 def test_only_with_own_files_do_workers_count(tmp_path, shard_by):
     """With shard_by=files, another number of workers would train on other batches."""
@@ -184,6 +185,7 @@ def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, c
     assert caplog.text.count("has changed since training") == 1
 
 
+@pytest.mark.slow
 def test_images_of_the_run_from_another_directory(run, tmp_path, monkeypatch, caplog):
     from keras_vit.inference import open_predictor
 

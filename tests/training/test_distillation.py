@@ -76,6 +76,7 @@ def test_no_divergence_from_itself():
     np.testing.assert_allclose(ops.convert_to_numpy(divergence(logits, logits, 3.0)), 0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "pp", "own"),
     [
@@ -114,6 +115,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
     assert len(state.specs()) == len(TrainState(network(0), run).specs())  # no checkpoint holds the teacher
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_that_of_the_labels():
     model, data = network(0), {**batch(), "valid": tf.ones([BATCH])}
     sums = [
@@ -173,6 +175,7 @@ def test_a_teacher_that_is_missing(tmp_path):
         tasks.create(record(tmp_path)).open(channels=1)
 
 
+@pytest.mark.slow
 def test_a_teacher_of_other_channels(tmp_path):
     run = record(tmp_path)
     network(0).save(tmp_path / "model.keras")

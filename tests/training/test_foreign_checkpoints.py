@@ -48,6 +48,7 @@ def resolved(path, **fields):
     return recipes.resolve(recipes.Recipe(model=recipes.Model(checkpoint=str(path), **fields)))
 
 
+@pytest.mark.slow
 def test_a_huggingface_directory_decides_the_architecture(huggingface):
     """It ended with "Build the model with activation='gelu'", but recipes had no such field."""
     config = json.loads((huggingface / "config.json").read_text())
@@ -60,6 +61,7 @@ def test_a_huggingface_directory_decides_the_architecture(huggingface):
     assert set(report.reset) == {"head/kernel", "head/bias"}
 
 
+@pytest.mark.slow
 def test_a_timm_file_decides_the_architecture(timm):
     model = recipes.create_model(resolved(timm, image_size=8), classes=3, channels=1)
     assert (model.config.layer_scale is not None, model.config.pooling) == (True, "gap")
@@ -82,6 +84,7 @@ def test_arguments_of_the_recipe_come_first(huggingface):
     assert recipe.model.arguments["layer_norm_epsilon"] == 1e-3
 
 
+@pytest.mark.slow
 def test_a_file_of_the_variant_changes_nothing(tmp_path):
     source = keras_vit.create_model("ViT-Ti/16", image_size=32, classes=5, representation_size=8)
     path = keras_vit.save_checkpoint(source, tmp_path / "Ti_16.npz")

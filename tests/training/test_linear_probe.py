@@ -16,6 +16,7 @@ from tests.training import linear_probe as probe
 from tests.training import virtual_devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_trajectory(micro_batches):
     """Every step against NumPy; each micro-batch has its own statistics."""
@@ -42,6 +43,7 @@ def test_checkpoints_hold_the_moving_statistics(tmp_path):
         assert weight.numpy().tobytes() == expected.numpy().tobytes(), weight.path
 
 
+@pytest.mark.slow
 def test_gradients_of_the_frozen_encoder_are_not_computed():
     """The step has the matrix products of the forward pass and the two of the head's gradient, no others."""
     recipe = probe.recipe()
@@ -95,6 +97,7 @@ def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
     np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["auto", "reset"])
 def test_the_norm_begins_with_the_head(head, tmp_path):
     """From a masked autoencoder, whose file has neither."""

@@ -143,6 +143,7 @@ def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
     assert lines(tmp_path) == lines(whole.directory)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_only_evaluated(whole):
     again = toy.World(whole.directory, toy.recipe())
     before = again.everything()
@@ -150,6 +151,7 @@ def test_a_finished_run_is_only_evaluated(whole):
     toy.assert_same(again.everything(), before)
 
 
+@pytest.mark.slow
 def test_not_a_number(tmp_path):
     world = toy.World(tmp_path, toy.recipe(), bad_step=7)
     with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6") as caught:
@@ -183,6 +185,7 @@ def test_a_line_has_the_means_of_only_its_steps(whole):
             assert [line["grad_norm"], line["learning_rate"]] == pytest.approx(history[line["step"] - 1, 2:].tolist())
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_that_of_the_first_batch(tmp_path):
     """Worked out in NumPy, without dropout."""
     world = toy.World(tmp_path, toy.recipe(total_steps=1, checkpoint_every=0))
@@ -308,6 +311,7 @@ class Interrupting:
         return []
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
     """It was noticed after the next step, which may take minutes."""
     world = toy.World(tmp_path, toy.recipe())
@@ -317,6 +321,7 @@ def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
     assert toy.World(tmp_path, toy.recipe()).restored == 3
 
 
+@pytest.mark.slow
 def test_without_intervals_everything_happens_at_the_end(tmp_path):
     world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
     world.run()

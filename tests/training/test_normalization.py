@@ -111,6 +111,7 @@ def test_preprocessing_that_a_flag_sets_stays(dinov2, tmp_path):
     assert strings(tmp_path, f"--weights={dinov2}", given, f"--config.data.pp_eval={OF_RECIPE[1]}") == OF_RECIPE
 
 
+@pytest.mark.slow
 def test_weights_of_the_same_or_an_unknown_normalization_change_nothing(tmp_path):
     model = tiny.model()
     for known in (None, (0.5, 0.5)):
@@ -120,6 +121,7 @@ def test_weights_of_the_same_or_an_unknown_normalization_change_nothing(tmp_path
         assert strings(tmp_path, "--config.model.image_size=64", *arguments) == OF_RECIPE
 
 
+@pytest.mark.slow
 def test_weights_of_a_model_with_an_input_range(tmp_path):
     model = tiny.model(input_range=(0, 255))
     model.input_normalization = IMAGENET

@@ -72,6 +72,7 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
             stop.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
     """Nothing was logged before the end of the step, minutes later."""

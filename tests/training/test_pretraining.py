@@ -30,6 +30,7 @@ def data():
     return masked.load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 def test_losses_are_those_of_the_reference(data, normalize):
     for prefix, ratio in masked.ratios(data).items():
@@ -44,6 +45,7 @@ def test_losses_are_those_of_the_reference(data, normalize):
         np.testing.assert_allclose(np.mean(losses), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_latents_are_those_of_the_reference(data):
     for prefix, ratio in masked.ratios(data).items():
         model = masked.create_model(data["meta"], ratio)
@@ -52,6 +54,7 @@ def test_latents_are_those_of_the_reference(data):
         np.testing.assert_allclose(latent, data[f"{prefix}/latent"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 def test_gradients_are_those_of_the_reference(data, normalize):
     model = masked.create_model(data["meta"])
@@ -71,6 +74,7 @@ def test_gradients_are_those_of_the_reference(data, normalize):
         np.testing.assert_allclose(gradient, expected[path], rtol=1e-4, atol=1e-6, err_msg=path)
 
 
+@pytest.mark.slow
 def test_of_hugging_face(golden):
     """`ViTMAEForPreTraining` on given noise."""
     from keras_vit import checkpoints
@@ -205,6 +209,7 @@ def test_statistics_of_the_corruption():
     assert np.abs(counts - counts.mean()).max() < 4 * np.sqrt(counts.mean())
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_workers():
     task = tasks.create(recipe("mae"))
     draw = functools.partial(task.draw, 1)

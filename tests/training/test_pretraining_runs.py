@@ -113,6 +113,7 @@ def test_a_run_on_images_without_labels(task, score, tmp_path, monkeypatch):
         train(fine, tmp_path / "fine", monkeypatch)
 
 
+@pytest.mark.slow
 def test_rates_of_fine_tuning_are_those_of_the_reference():
     """The reference's table for a model with the norm after the pooling."""
     meta = golden_data.load("mae_io")["meta"]

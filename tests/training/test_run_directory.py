@@ -43,6 +43,7 @@ def run(tmp_path):
     return shutil.copytree(STORED, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_stored_run_opens(run):
     opened = load_run(run)
     assert opened.class_names == tuple(str(digit) for digit in range(10))
@@ -304,6 +305,7 @@ def test_a_lease_replaces_locks_that_other_hosts_do_not_see(tmp_path, monkeypatc
         assert (runs / "run" / ".lock-owner").exists() == leased
 
 
+@pytest.mark.slow
 def test_without_flock_a_process_ends_if_its_lease_was_taken_over(tmp_path, monkeypatch, caplog):
     without_flock(monkeypatch)
     in_a_second(monkeypatch)

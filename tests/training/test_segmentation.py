@@ -100,6 +100,7 @@ def test_as_many_classes_as_the_memory_of_their_confusion_allows():
     assert task(outputs=4_096).outputs == 4_096
 
 
+@pytest.mark.slow
 def test_counts_beyond_float32():
     """One more pixel than float32 can count."""
     tally = task(outputs=1).tally((None, ops.zeros((1, 4097, 4097), "int32")), ops.zeros((1, 1, 1, 1)), ops.ones(1))

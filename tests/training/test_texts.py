@@ -96,6 +96,7 @@ def splits(**fields):
     return run_data.Splits(recipes.replace(recipe, changes), types.SimpleNamespace(num_replicas=3, num_workers=1))
 
 
+@pytest.mark.slow
 def test_splits_that_fit():
     assert (splits().channels, splits().eval_batch_size) == (1, 6)
     other = splits(data__batch_size=12, data__eval_batch_size=3, optim__accumulation_steps=2)

@@ -31,6 +31,7 @@ def ended(monkeypatch):
     return codes
 
 
+@pytest.mark.slow
 def test_a_watch_reports_and_ends_the_process(ended, caplog):
     watch = waiting.Watch(lambda: "Worker 3 is missing.", first=0.02, limit=0.3)
     with contextlib.closing(watch), watch.waiting():
@@ -40,6 +41,7 @@ def test_a_watch_reports_and_ends_the_process(ended, caplog):
     assert "Start all workers again" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_watch_ignores_the_time_between_two_waits(ended, caplog):
     watch = waiting.Watch(lambda: "Worker 3 is missing.", first=0.1, limit=0.2)
     with contextlib.closing(watch):
@@ -142,6 +144,7 @@ class OneWorker(TwoWorkers):
     num_workers = 1
 
 
+@pytest.mark.slow
 def test_batches_that_a_worker_has_read_are_counted():
     recipe = recipes.Recipe(total_steps=9, model=recipes.Model(image_size=8))
     recipe.data.source, recipe.data.batch_size = "digits", 4

@@ -306,6 +306,7 @@ def test_a_download_may_have_the_largest_size(monkeypatch):
     assert pathlib.Path(zoo.resolve(*reversed(NAMES))).read_bytes() == WHOLE
 
 
+@pytest.mark.slow
 def test_a_download_that_drips_ends(tmp_path, monkeypatch):
     """`read` waited for whole blocks, and the time limit of a socket begins anew with each byte."""
 
@@ -383,6 +384,7 @@ def test_decode_predictions():
             zoo.decode_predictions(wrong)
 
 
+@pytest.mark.slow
 def test_heads_bring_their_classes(tmp_path, monkeypatch, caplog):
     # A small model stands for the published one.
     arguments = dict(hidden_size=32, num_layers=1, num_heads=2, mlp_dim=32, patch_size=16, image_size=32)
