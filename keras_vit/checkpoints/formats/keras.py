@@ -9,17 +9,19 @@ a file first.
 import collections
 import functools
 import os
+import signal
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import h5py
 import ml_dtypes
 import numpy as np
 
 from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats import hdf5
 from keras_vit.checkpoints.formats.npz import DAMAGE, NpzSource, guarded, open_archive
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
@@ -35,19 +37,6 @@ from keras_vit.layers.dense import PREFIX
 _WEIGHTS = "model.weights.h5"
 _MAX_DEPTH = 12
 _MAX_SECONDS = 600  # for a file system that does not respond; CPU time is limited to 20 s
-_PROBE = """
-import sys, zipfile, h5py
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
-    resource.setrlimit(resource.RLIMIT_DATA, (200 * 2**20, 200 * 2**20))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-except ImportError:  # Windows has only the time limit
-    pass
-path, member = sys.argv[1:]
-with h5py.File(zipfile.ZipFile(path).open(member) if member else path, "r") as file:
-    file.visititems(lambda name, item: print(dict(item.attrs)))
-"""
 _STATE = (0, "optimizer")  # depth and name of a group that contains no model weights
 # The variables of each layer in order. Layers that are not listed have a kernel and a bias.
 _SCALE = ("scale", "bias")  # of `gn`, and of layers with "norm" in their names
@@ -72,10 +61,10 @@ class KerasFile(TensorSource):
         self._h5: h5py.File | None = None
         self._datasets: dict[str, h5py.Dataset] = {}
         is_archive = self._file.read(4) == b"PK\x03\x04"
-        weights = self._open_archive() if is_archive else self._file
-        self._probe(_WEIGHTS if is_archive else "")
+        start, size = self._open_archive() if is_archive else (0, self._size)
+        self._probe(start, size)
         try:
-            self._h5 = h5py.File(weights, "r")
+            self._h5 = h5py.File(hdf5.FilePart(self._file, start, size), "r")
             found = list(_walk(self._h5))
             counts = collections.Counter("/".join(layers) for layers, _, _ in found)
             for layers, index, dataset in found:
@@ -85,8 +74,8 @@ class KerasFile(TensorSource):
         except Exception as error:  # h5py raises many types of errors for a damaged file
             raise CheckpointError(f"{self.path} is a damaged or truncated Keras file ({error}).") from error
 
-    def _open_archive(self) -> BinaryIO:
-        """Read the configuration of a `.keras` file, and open its weights file."""
+    def _open_archive(self) -> tuple[int, int]:
+        """Read the configuration of a `.keras` file, and return the position and the size of its weights file."""
         archive = open_archive(self._file, self._size, self.path)
         try:
             config, weights = archive.getinfo("config.json"), archive.getinfo(_WEIGHTS)
@@ -99,16 +88,15 @@ class KerasFile(TensorSource):
             raise CheckpointError(f"{self.path} is a damaged or truncated .keras file ({error}).") from error
         if weights.compress_type != zipfile.ZIP_STORED:
             raise CheckpointError(f"{self.path}: {_WEIGHTS} is compressed, but Keras never compresses it.")
-        with guarded(self.path, _WEIGHTS):
-            with archive.open(weights) as member:
-                while member.read(2**22):  # the last read compares the checksum
-                    pass
-            return archive.open(weights)  # type: ignore[return-value]
+        with guarded(self.path, _WEIGHTS), archive.open(weights) as member:
+            while member.read(2**22):  # the last read compares the checksum
+                pass
+        return hdf5.data_start(self._file, weights), weights.file_size
 
-    def _probe(self, member: str) -> None:
+    def _probe(self, start: int, size: int) -> None:
         """Refuse a file that the HDF5 library cannot traverse with limited memory and time."""
         # -P: import nothing from the current directory.
-        command = [sys.executable, "-P", "-c", _PROBE, os.path.abspath(self.path), member]
+        command = [sys.executable, "-P", hdf5.__file__, os.path.abspath(self.path), str(start), str(size)]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads take memory
         try:
             subprocess.run(command, capture_output=True, timeout=_MAX_SECONDS, check=True, env=environment)
@@ -116,7 +104,8 @@ class KerasFile(TensorSource):
             raise CheckpointError(f"{self.path} could not be read within {_MAX_SECONDS} s. Try again.") from error
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().splitlines()
-            reason = lines[-1][:300] if lines else f"status {error.returncode}"
+            killed = error.returncode < 0  # also after 20 s of processor time
+            reason = signal.Signals(-error.returncode).name if killed else lines[-1][:300] if lines else "no message"
             raise CheckpointError(f"{self.path} is a damaged or truncated Keras file ({reason}).") from error
 
     def _add(self, layers: list[str], index: str, dataset: h5py.Dataset, count: int) -> None:
