@@ -28,8 +28,7 @@ _BLOCK = 128  # number of inputs whose errors are applied to later inputs at onc
 def rounded(model: keras.Model, card: ModelCard, images: SampleImages) -> keras.Model:
     """Return a copy of a model for export whose kernels are rounded, calibrated on the first `IMAGES` images."""
     copy = inference_model(model, "float32")
-    with Progress("Rounding kernels"):
-        round_kernels(copy, card.prepare(images.contents[:IMAGES]))
+    round_kernels(copy, card.prepare(images.contents[:IMAGES]))
     return copy
 
 
@@ -45,10 +44,11 @@ def round_kernels(model: keras.Model, images: np.ndarray) -> None:
             _fold_norms(layer)
     dense: list[Any] = [layer for layer in layers if isinstance(layer, (Dense, EinsumDense)) and _is_rounded(layer)]
     calls = [layer.call for layer in dense]
+    progress = Progress("Rounding kernels", len(dense), unit="kernels")
     for layer in dense:  # as Keras' own GPTQ does
-        layer.call = functools.partial(_round_and_call, layer, layer.call)
+        layer.call = functools.partial(_round_and_call, layer, layer.call, progress)
     try:
-        with kernels.plain():
+        with kernels.plain(), progress:
             model(images, training=False)
     finally:
         for layer, call in zip(dense, calls, strict=True):
@@ -59,7 +59,7 @@ def _is_rounded(layer: Any) -> bool:
     return layer.quantization_mode is None and np.size(layer.kernel) >= weight_only.SMALLEST
 
 
-def _round_and_call(layer: Any, call: Callable[..., Any], x: Any, **arguments: Any) -> Any:
+def _round_and_call(layer: Any, call: Callable[..., Any], progress: Progress, x: Any, **arguments: Any) -> Any:
     layer.call = call
     shape = layer.flat_shape()
     rows = np.reshape(x, (-1, shape[0])).astype("float64")
@@ -68,6 +68,7 @@ def _round_and_call(layer: Any, call: Callable[..., Any], x: Any, **arguments: A
     layer.kernel.assign(rounded.reshape(layer.kernel.shape))
     if layer.bias is not None:
         layer.bias.assign(layer.bias + (rows.mean(axis=0) @ (kernel - rounded)).reshape(layer.bias.shape))
+    progress.add(1)
     return call(x, **arguments)
 
 
