@@ -148,8 +148,11 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if is_npz and suffix != ".npz" or not is_npz and suffix in _OTHER_SUFFIXES:
         expected = "an .npz file" if is_npz else "a directory or a .safetensors file"
-        expected += f" for format={format!r} (a .keras file: model.save)"
-        raise ValueError(f"`path` must be {expected}. Received: path={path!r}.")
+        others = [f"format={name!r}" for name, kind in families.written_formats().items() if (kind == "npz") != is_npz]
+        raise ValueError(
+            f"`path` must be {expected} for format={format!r}. Received: path={path!r}. "
+            f"Write other files with {' or '.join(others)}, or a .keras file with model.save()."
+        )
     return path
 
 

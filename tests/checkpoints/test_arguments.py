@@ -40,6 +40,10 @@ WRONG = {
     "save to None": (lambda d, m: save_checkpoint(m["plain"], None), ["`path`", "None"]),
     "format=hf": (lambda d, m: save_checkpoint(m["plain"], d / "x", format="hf"), ["`format`", "'huggingface'?"]),
     "format=keras": (lambda d, m: save_checkpoint(m["plain"], d / "x", format="keras"), ["`format`", "model.save"]),
+    "a suffix of other formats": (
+        lambda d, m: save_checkpoint(m["plain"], d / "x.safetensors"),
+        ["`path`", "an .npz file", "format='google'", "with format='huggingface' or", "format='timm'", "model.save()"],
+    ),
     "directory of images": (
         lambda d, m: load_checkpoint(m["plain"], d / "pictures"),
         ["without a checkpoint", "model.safetensors", "12 other files"],
