@@ -447,6 +447,13 @@ def test_orbax_reads_the_parts_by_itself(sharded):
     assert_same(found, saved(sharded.state))
 
 
+def test_reading_the_parts_needs_orbax(sharded, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"Several hosts wrote .*pip install '.*\[orbax\]'") as caught:
+        JaxBackend(devices()).create_store(f"{sharded.directory}/checkpoints", 2)
+    assert caught.value.name == "orbax"
+
+
 def test_a_torn_write_leaves_the_former_checkpoint(sharded, tmp_path):
     shutil.copytree(sharded.directory, tmp_path, dirs_exist_ok=True)
     torn = tmp_path / "checkpoints/ckpt_12.orbax-checkpoint-tmp"

@@ -15,6 +15,7 @@ from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import selection, tiny
+from tests.training import toy
 
 CLASSES, BATCH = 4, 4
 PRECISIONS = ("float32", "mixed_bfloat16")
@@ -212,6 +213,13 @@ def test_optimizer_slots_are_read_after_the_gradients(optimizer, mirrored, monke
     assert len(updates) >= 4
     for (first,), (second,) in zip(updates, updates[1:], strict=False):
         assert first in before(second)
+
+
+def test_two_variables_with_one_path_are_refused():
+    state = TrainState(toy.network(), toy.recipe())
+    state.moving = [*state.moving, state.trained[0]]
+    with pytest.raises(ValueError, match="variables of a model must have different paths"):
+        state.arrays_by_name()
 
 
 @pytest.mark.slow
