@@ -27,6 +27,7 @@ PRECISIONS = {
     "onnx": ("float32", weight_only.NAME),
     "openvino": ("float32", openvino.BFLOAT16, weight_only.NAME),
 }
+_LARGEST_GRAPH = 2**31  # bytes of a TensorFlow graph or an ONNX file, with the weights; a limit of Protocol Buffers
 
 
 def write(
@@ -49,6 +50,12 @@ def write(
     format = _prepare(path)  # noqa: A001  as Keras calls it
     _checks.choice("precision", precision, PRECISIONS[format])
     copy = inference_model(model, "float32")
+    size = 4 * copy.count_params()
+    if format == "onnx" and size >= _LARGEST_GRAPH:
+        raise single_file.ConversionError(
+            f"An ONNX file can have at most 2 GiB. Received: a model with {size / 2**30:.2f} GiB of float32 weights. "
+            "Export a SavedModel, a .tflite file or an .xml file for OpenVINO."
+        )
     is_rounded = precision == weight_only.NAME
     exported = with_answers(calibrated_rounding.rounded(model, card, images) if is_rounded else copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)

@@ -161,6 +161,15 @@ def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
     assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
 
 
+def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
+    """ViT-H/14 ended after a minute with "Invalid GraphDef"."""
+    model = small()
+    monkeypatch.setattr(type(model), "count_params", lambda self: 2**29)
+    with pytest.raises(single_file.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
+        export(model, "onnx", tmp_path)
+    assert not os.listdir(tmp_path)
+
+
 def test_files_next_to_the_draft(tmp_path):
     """Without any converter: what is written appears whole or not at all."""
     path = str(tmp_path / "deep" / "a.xml")
