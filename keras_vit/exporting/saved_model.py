@@ -65,8 +65,7 @@ def write(
             )
             comparison = artifact_check.require(result, "The SavedModel")
             if warm_up:
-                with Progress("Writing requests for the warm-up"):
-                    warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
+                warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
             # The final card also has the hash of the warm-up requests.
             model_card.write(draft, dataclasses.replace(card, verification=dataclasses.asdict(comparison)))
         finally:

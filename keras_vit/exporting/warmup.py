@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _io
+from keras_vit._progress import Progress
 from keras_vit.inference.saved_model import SavedModelPredictor
 
 FILE_NAME = "tf_serving_warmup_requests"
@@ -37,11 +38,15 @@ def write(
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
     _io.make_directory(os.path.dirname(path))
     done = []
-    with tf.io.TFRecordWriter(path) as writer:
+    with (
+        Progress("Running and writing requests for the warm-up", count, unit="requests") as progress,
+        tf.io.TFRecordWriter(path) as writer,
+    ):
         for signature, inputs in _requests(artifact, contents, batch_sizes):
             artifact.run(signature, inputs)
             writer.write(encode(model_name, signature, inputs))
             done.append((signature, len(next(iter(inputs.values())))))
+            progress.add(1)
     return done
 
 
