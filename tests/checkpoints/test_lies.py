@@ -97,6 +97,15 @@ def timm_config(path):
         return json.load(file)
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_registers_in_the_name_of_an_architecture_of_timm(count, timm_path, tmp_path):
+    """A model without registers is not of this architecture."""
+    config = {**timm_config(timm_path), "architecture": f"vit_medium_patch16_reg{count}_gap_256", "model_args": {}}
+    tensors = load_file(os.path.join(timm_path, "model.safetensors"))
+    del tensors["reg_token"]
+    refused(files.write_directory(tmp_path / "bare", tensors, config), f"num_registers={count}", num_heads=4)
+
+
 @pytest.mark.parametrize("name", ["qk_norm", "pre_norm", "dynamic_img_pad"])
 def test_options_of_timm_that_compute_something_else(name, timm_path):
     config = timm_config(timm_path)
