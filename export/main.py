@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         writer_of(path, format, chosen)  # raises its errors before the model is opened
     predictor = trained_model.open_model()
     is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
-    images = trained_model.load_images(predictor.card, 512 if is_calibrated else 64)
+    images = trained_model.load_images(predictor.card, options.num_images or (512 if is_calibrated else 64))
     trained_model.check_accuracy_drop(predictor.card, images)
     if is_calibrated:
         chosen |= calibration(predictor)

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             f"The artifact must have the model's classes or values: {model.card.values or model.card.names[:5]}. "
             f"Received: {artifact.card.values or artifact.card.names[:5]}."
         )
-    images = trained_model.load_images(model.card, split=options.split)
+    images = trained_model.load_images(model.card, options.num_images, options.split)
     if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts have float32 weights
         model = KerasPredictor(inference_model(model.model), model.card, model.path)
     trained_model.check_accuracy_drop(model.card, images)

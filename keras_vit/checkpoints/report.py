@@ -80,10 +80,10 @@ def explain(report: LoadReport, checkpoint: Checkpoint, config: Mapping[str, Any
         lines.append("Shapes that differ:")
         lines += [f"- {n}: file {a}, model {b}" for n, (a, b) in list(report.mismatched.items())[:_SHOWN_NAMES]]
     if report.missing:
-        lines.append(f"{len(report.missing)} variables of the model are not in the file:")
+        lines.append(f"Variables of the model that are not in the file ({len(report.missing)}):")
         lines += _with_nearest(report.missing, report.unexpected)
     if report.unexpected:
-        lines.append(f"{len(report.unexpected)} tensors of the file have no place in the model:")
+        lines.append(f"Tensors of the file that have no place in the model ({len(report.unexpected)}):")
         lines += _with_nearest(report.unexpected, report.missing)
     lines += [f"({note})" for note in report.notes]
     lines.append("Pass strict=False to load the matching tensors and get this report.")

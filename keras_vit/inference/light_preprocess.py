@@ -59,10 +59,10 @@ def resize_small(
 
     def apply(image: np.ndarray) -> np.ndarray:
         if method in PILLOW:
-            height, width = (max(side * smaller_size // min(image.shape[:2]), 1) for side in image.shape[:2])
+            height, width = (side * smaller_size // min(image.shape[:2]) for side in image.shape[:2])
             return _resize(image, height, width, kernel, cast)
         factor = np.float32(smaller_size) / np.float32(min(image.shape[:2]))
-        height, width = np.maximum(np.round(np.array(image.shape[:2], np.float32) * factor).astype(int), 1).tolist()
+        height, width = np.round(np.array(image.shape[:2], np.float32) * factor).astype(int).tolist()
         return _resize(image, height, width, kernel, cast)
 
     return apply

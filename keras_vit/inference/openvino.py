@@ -45,9 +45,7 @@ class OpenVinoPredictor(SingleOutputPredictor):
         return "weight_only_int8" if self._has_integers else "bfloat16" if self._is_half else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
-        return np.array(
-            self._request.infer({INPUT: batch})[self.card.output_name]
-        )  # a copy: the next call overwrites this memory
+        return self._request.infer({INPUT: batch})[self.card.output_name]
 
 
 def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:

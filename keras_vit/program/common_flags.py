@@ -114,7 +114,7 @@ def define_written_flag(name: str, text: str, schemes: Iterable[str] = _storage.
     _check_flag(name, lambda path: _io.check_writable(path or "", schemes))
 
 
-def define_export_flags(num_images: int | None = 64) -> None:
+def define_export_flags(num_images: int | None) -> None:
     """Define the flags of the programs that compare an artifact with its model."""
     define_model_flags("Run directory, .keras file or checkpoint.")
     define_images_flag("to verify with")

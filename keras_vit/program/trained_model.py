@@ -30,10 +30,9 @@ def open_model(other: str = "output") -> KerasPredictor:
     return predictor
 
 
-def load_images(card: ModelCard, default: int = 64, split: str | None = None) -> SampleImages:
-    """Return the images to verify with."""
+def load_images(card: ModelCard, count: int, split: str | None = None) -> SampleImages:
+    """Return up to `count` images to verify with."""
     options = flags.FLAGS
-    count = options.num_images or default
     return sample_images.for_model(card, count, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
 
 

@@ -65,6 +65,8 @@ def test_a_model_that_resizes_in_another_way_is_noticed():
     other = type(own).from_config({**own.get_config(), "position_resizing": "reference"})
     report = load_checkpoint(other, files.golden_path("hf_vit"))
     assert any("'reference'" in note and "'bicubic'" in note for note in report.notes)
+    chosen = load_checkpoint(other, files.golden_path("hf_vit"), method="reference")  # the user knows better
+    assert not any("'bicubic'" in note for note in chosen.notes)
     assert not any("'bicubic'" in note for note in load_checkpoint(own, files.golden_path("hf_vit")).notes)
 
 

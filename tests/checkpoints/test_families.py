@@ -104,6 +104,9 @@ def test_its_limits_are_those_of_its_readers(tmp_path):
         save(make(num_registers=1), tmp_path / "x", format="huggingface")
     with pytest.raises(ValueError, match="`naming`"):
         save(make(), tmp_path / "x", format="toy", naming="linen")
+    bit = keras_vit.BiTResNet((1,), 1, image_size=32, classes=3)
+    with pytest.raises(CheckpointError, match="cannot represent this model: it does not support .*s. Formats that can"):
+        save(bit, tmp_path / "x", format="toy")
 
 
 @pytest.mark.slow

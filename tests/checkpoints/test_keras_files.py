@@ -4,6 +4,7 @@ import json
 import pathlib
 import resource
 import shutil
+import subprocess
 import threading
 import zipfile
 
@@ -14,7 +15,9 @@ import pytest
 
 import keras_vit
 from keras_vit import inference
-from keras_vit.checkpoints import architecture
+from keras_vit.checkpoints import CheckpointError, architecture, architecture_of
+from keras_vit.checkpoints.families import keras as keras_family
+from keras_vit.checkpoints.formats import keras as formats_keras
 from keras_vit.checkpoints.formats.keras import KerasFile
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training import load_run
@@ -222,6 +225,47 @@ def no_code(tmp_path, monkeypatch):
     yield tmp_path
     assert not list(tmp_path.rglob("MARKER"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + MAX_KILOBYTES
+
+
+@pytest.mark.parametrize(
+    ("layers", "keeps"),
+    [
+        ({"block": {"trainable": False, "weights": {"bias": True}, "lora": {"rank": 2}}}, True),
+        ({"block": {"sublayers": {"mlp": {"trainable": False, "sublayers": {"dense": {"trainable": True}}}}}}, True),
+        ({"block": {"dtype": "int8"}}, False),
+        ({"block": {"sublayers": {"mlp": {"sublayers": {"dense": {"dtype": "int8"}}}}}}, False),
+        ({"block": {"sublayers": ["mlp"]}}, False),
+        ({"block": {"trainable": 0}}, False),
+        ({"block": {"weights": {"bias": None}}}, False),
+        ({"block": {"weights": ["bias"]}}, False),
+        ({"block": "mlp"}, False),
+        (["block"], False),
+    ],
+)
+def test_only_freezing_and_lora_keep_the_weights(layers, keeps):
+    assert keras_family._keeps_weights(layers) is keeps
+
+
+@pytest.mark.parametrize("depth", [12, 13])
+def test_groups_are_nested_at_most_twelve_deep(depth, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        vars_ = file.create_group("/".join(["group"] * depth) + "/vars")
+        vars_["0"] = np.ones(2, "float32")
+        if depth == 12:
+            assert [(layers, index) for layers, index, _ in formats_keras._walk(file)] == [(["group"], "0")]
+        else:
+            with pytest.raises(ValueError, match="nested more than 12 deep"):
+                list(formats_keras._walk(file))
+
+
+def test_a_file_system_that_does_not_respond(tmp_path, monkeypatch):
+    def run(command, timeout, **options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    vit().save_weights(tmp_path / "a.weights.h5")
+    monkeypatch.setattr(formats_keras.subprocess, "run", run)
+    with pytest.raises(CheckpointError, match="a.weights.h5 could not be read within 600 s. Try again"):
+        architecture_of(tmp_path / "a.weights.h5")
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def test_files_of_keras(kind, suffix, tmp_path):
     for weight in fine.trainable_variables:
         if not weight.path.startswith("head"):
             np.testing.assert_array_equal(weight.numpy(), own[weight.path])
+    assert checkpoints.model_from_checkpoint(path, num_heads=4).config.pooling == ("token" if kind == "mae" else "gap")
     if isinstance(model, models.MaskedAutoencoder):
         again = checkpoints.model_from_checkpoint(path, decoder=True, num_heads=4)
         np.testing.assert_array_equal(outputs(again), outputs(model))

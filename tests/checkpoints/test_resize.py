@@ -146,6 +146,7 @@ def test_antialiased_resize_matches_pillow(sizes):
     old, new = sizes
     table = np.random.default_rng(0).normal(size=(1, 1 + old[0] * old[1], 3)).astype("float32")
     result = resize.resize_table(table, old, new, num_slots=1, method="antialiased")
+    assert result.dtype == table.dtype
     np.testing.assert_array_equal(result[:, 0], table[:, 0])
     for channel in range(3):
         image = Image.fromarray(table[0, 1:, channel].reshape(old)).resize(new[::-1], Image.Resampling.BICUBIC)

@@ -1,12 +1,23 @@
 """Names of tensors and weights, and the content of tensors, with expected values by hand."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints import CheckpointError, LoadReport, architecture, match, position_grid, report, rules
-from keras_vit.checkpoints.families import _torch
+from keras_vit.checkpoints import (
+    CheckpointError,
+    LoadReport,
+    architecture,
+    match,
+    position_grid,
+    recognition,
+    report,
+    rules,
+)
+from keras_vit.checkpoints.families import _torch, google
+from keras_vit.models import VIT
 
 RULES = [
     rules.rule("block{stage+1}/unit{unit+1:02d}/w", "stage{stage}/unit{unit}/w"),
@@ -118,14 +129,47 @@ def test_a_report_lists_three_names():
         assert found.problems() and f"  problems: 1 {problem}" in str(found)
 
 
+def test_a_hybrid_is_named_by_its_blocks():
+    """The arguments of a file contain lists, and the arguments of a variant contain tuples."""
+    arguments = {**dataclasses.asdict(VIT["R50+ViT-B/16"]), "resnet_blocks": [3, 4, 9]}
+    assert report._variant(arguments) == "R50+ViT-B/16"
+    assert report._variant({**arguments, "resnet_blocks": [3, 4, 6, 3]}) != "R50+ViT-B/16"
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_an_unknown_file_lists_eight_names(count):
+    source = types.SimpleNamespace(
+        path="x.npz", tensors={f"tensor{index}": None for index in range(count)}, config=None
+    )
+    with pytest.raises(CheckpointError, match=f"Its {count} tensors: tensor0, .*tensor7{' ...' * (count > 8)}$"):
+        recognition._recognize(source, recognition.hints_of({}, None, None))
+
+
+def test_the_shortest_prefix_is_the_model():
+    """Of several models in a Flax file whose prefixes are not usual."""
+    names = [f"{prefix}embedding/kernel" for prefix in ("ema/of/net/", "net/", "opt/target/", "params/", "bet/")]
+    expected = ["params/", "opt/target/", "bet/", "net/", "ema/of/net/"]
+    assert google._find_prefixes(names, google._ANCHOR) == expected
+
+
+@pytest.mark.parametrize("depth", [architecture.MAX_BLOCKS, architecture.MAX_BLOCKS + 1])
+def test_a_stack_of_the_largest_height(depth):
+    shapes = {"Transformer/encoderblock/LayerNorm_0/scale": (depth, 8)}
+    if depth == architecture.MAX_BLOCKS:
+        assert google._stack_depth(types.SimpleNamespace(path="x.npz"), shapes) == depth
+    else:
+        with pytest.raises(CheckpointError, match=f"at most {architecture.MAX_BLOCKS}"):
+            google._stack_depth(types.SimpleNamespace(path="x.npz"), shapes)
+
+
 def test_a_long_message_is_cut():
     """Forty names of each list are shown, and the first ten have the nearest name of the other list."""
     names = [f"block{number}/kernel" for number in range(41)]
     found = LoadReport("google", missing=names, unexpected=[f"{name}s" for name in names[:40]])
     lines = report.explain(found, types.SimpleNamespace(path="x.npz", arguments={}), {}).splitlines()
     assert lines[0] == "x.npz (google) does not fit the model."
-    assert lines[1] == "41 variables of the model are not in the file:"
+    assert lines[1] == "Variables of the model that are not in the file (41):"
     assert lines[2] == "- block0/kernel; nearest on the other side: block0/kernels"
-    assert lines[42] == "40 tensors of the file have no place in the model:"
+    assert lines[42] == "Tensors of the file that have no place in the model (40):"
     assert sum("; nearest on the other side: " in line for line in lines) == 10 + 10
     assert lines[-1] == "Pass strict=False to load the matching tensors and get this report." and len(lines) == 84

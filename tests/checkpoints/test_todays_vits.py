@@ -12,7 +12,14 @@ import pytest
 from safetensors.numpy import load_file
 
 import keras_vit
-from keras_vit.checkpoints import CheckpointError, load_checkpoint, model_from_checkpoint, save_checkpoint
+from keras_vit.checkpoints import (
+    CheckpointError,
+    architecture_of,
+    load_checkpoint,
+    model_from_checkpoint,
+    save_checkpoint,
+)
+from keras_vit.checkpoints.families import _huggingface
 from keras_vit.models.normalization import IMAGENET
 from tests import selection
 from tests.checkpoints import files
@@ -100,6 +107,18 @@ def test_defaults_of_missing_configuration_fields(name, activation, epsilon, tmp
     config = {key: value for key, value in config_of(name).items() if key not in ("hidden_act", "layer_norm_eps")}
     found = files.config_of(directory(tmp_path, name, config))
     assert (found.activation, found.layer_norm_epsilon) == (activation, epsilon)
+
+
+def test_attention_heads_of_missing_configuration_fields():
+    kinds = (_huggingface.VIT, _huggingface.DINOV2, _huggingface.DINOV3, _huggingface.SIGLIP)
+    found = {kind.model_types[0]: kind.defaults["num_attention_heads"] for kind in kinds}
+    assert found == {"vit": 12, "dinov2": 12, "dinov3_vit": 6, "siglip_vision_model": 12}
+
+
+@pytest.mark.parametrize("block", ["model.layer.", "layers.", "encoder.layer."])
+def test_blocks_of_dinov3_under_their_later_names(block, tmp_path):
+    path = directory(tmp_path, "hf_dinov3", rename=lambda name: re.sub(r"^layer\.", block, name))
+    assert architecture_of(path)[1] == architecture_of(files.golden_path("hf_dinov3"), config=config_of("hf_dinov3"))[1]
 
 
 @pytest.mark.slow
@@ -302,6 +321,10 @@ def test_fields_of_the_rotation_are_read(tmp_path):
     path = directory(tmp_path, "hf_dinov3", rope_theta=50.0, pos_embed_jitter=1.5)
     config = model_from_checkpoint(path).config
     assert (config.rope_base, config.rope_jitter, config.rope_rescale) == (50.0, 1.5, 2.0)
+    patch = config.patch_size
+    for height, width in ((3, 2), (2, 3)):  # pixels beyond the last whole patch are ignored
+        path = directory(tmp_path / f"{height}", "hf_dinov3", image_size=[height * patch + 1, width * patch + 1])
+        assert architecture_of(path)[1]["image_size"] == [height * patch, width * patch]
     config = {name: value for name, value in config_of("hf_dinov3").items() if name != "rope_theta"}
     path = directory(tmp_path / "new", "hf_dinov3", config=config, rope_parameters={"rope_theta": 40.0})
     assert model_from_checkpoint(path).config.rope_base == 40.0

@@ -35,9 +35,10 @@ def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_
     replaced = []
 
     def replace(source, destination):
-        if len(replaced) == stop_after:
-            raise KeyboardInterrupt
-        replaced.append(destination)
+        if not os.path.basename(destination).startswith(".writing-"):
+            if len(replaced) == stop_after:
+                raise KeyboardInterrupt
+            replaced.append(destination)
         rename(source, destination)
 
     rename = os.replace
@@ -49,6 +50,24 @@ def test_weights_and_class_names_belong_together_whenever_it_stops(target, stop_
     old = np.array_equal(read.get_layer("head").bias, model.get_layer("head").bias)
     assert read.class_names == tuple(A if old else B)
     assert not any(name.startswith(".writing-") for name in os.listdir(tmp_path))
+    assert str(replaced[0]).endswith(".safetensors")  # contains a copy of the configuration
+
+
+def test_an_empty_directory_gets_all_files_at_once(model, tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    rename, replaced = os.replace, []
+
+    def replace(source, destination):
+        if not os.path.basename(destination).startswith(".writing-"):
+            if replaced:
+                raise KeyboardInterrupt
+            replaced.append(destination)
+        rename(source, destination)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", replace)
+        save_checkpoint(model, tmp_path / "x", format="huggingface")
+    assert os.listdir(tmp_path / "x") == []
 
 
 def test_files_that_other_programs_read_next_to_the_weights(tmp_path):

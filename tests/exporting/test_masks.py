@@ -1,12 +1,15 @@
 """Exported models that predict masks: every format and signature."""
 
+import io
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from keras_vit import models
-from keras_vit.exporting import export, verify
+from keras_vit.exporting import export, mask_signatures, verify
 from keras_vit.inference import masks, open_predictor
 from tests import tiny
 
@@ -18,6 +21,24 @@ def model():
     found = tiny.model(head=models.LinearSegmenter(3, blocks=(0, -1)))
     found.class_names = NAMES
     return found
+
+
+def test_masks_of_many_classes_have_16_bits():
+    for mask in (np.array([[0, 299], [256, 7]], np.int32), np.array([[0, 255]], np.uint8)):
+        opened = Image.open(io.BytesIO(mask_signatures.to_png(tf.constant(mask)).numpy()))
+        np.testing.assert_array_equal(np.asarray(opened), mask)
+        assert opened.mode == ("L" if mask.dtype == np.uint8 else "I;16")
+
+
+def test_the_mask_of_an_unreadable_image_has_one_pixel():
+    """Its size is 0 x 0, and a PNG file has at least one pixel."""
+    files = mask_signatures.of_sizes(
+        mask_signatures.to_png,
+        tf.zeros([2, 2, 2], tf.uint8),
+        tf.constant([[0, 0], [3, 4]]),
+        tf.TensorSpec([], tf.string),
+    )
+    assert [Image.open(io.BytesIO(content)).size for content in files.numpy()] == [(1, 1), (4, 3)]
 
 
 def expected(model, contents):

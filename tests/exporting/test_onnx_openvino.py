@@ -170,7 +170,7 @@ def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_files_next_to_the_draft(tmp_path):
+def test_files_next_to_the_draft(tmp_path, monkeypatch):
     """Without any converter: what is written appears whole or not at all."""
     path = str(tmp_path / "deep" / "a.xml")
     card = tiny.card()
@@ -191,6 +191,14 @@ def test_files_next_to_the_draft(tmp_path):
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
+    published = []
+    monkeypatch.setattr(single_file._io, "publish_file", lambda _, path: published.append(os.path.split(path)))
+    with single_file.draft(path, card) as (name, describe):
+        write(name)
+        describe()
+    # The card is last. Readers reject new files with the old card.
+    finals = [name for folder, name in published if folder == os.path.dirname(path)]
+    assert sorted(finals[:-1]) == ["a.bin", "a.xml"] and finals[-1] == "a.xml.json"
 
 
 def test_garbage_is_collected_meanwhile():

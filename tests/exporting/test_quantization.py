@@ -13,11 +13,16 @@ from tests import tiny
 @pytest.mark.parametrize(
     ("images", "batches"), [(4, [[0, 1, 2, 3]]), (6, [[0, 1, 2, 3], [4, 5, 0, 1]]), (1, [[0, 0, 0, 0]])]
 )
-def test_every_image_calibrates_and_the_last_batch_is_full(images, batches):
+def test_every_image_calibrates_and_the_last_batch_is_full(images, batches, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        quantization, "track", lambda items, text, unit: shown.append((len(items), text, unit)) or items
+    )
     spec = tf.TensorSpec((4, 2, 3, 1), tf.uint8, "images")
     numbered = np.arange(images, dtype=np.float32)[:, None, None, None] * np.ones((2, 3, 1), np.float32)
     found = list(quantization._batches(spec, numbered))
     assert [batch[:, 1, 2, 0].tolist() for batch in found] == batches
+    assert shown == [(len(batches), "Calibrating", "batches")]
     assert {(batch.shape, batch.dtype) for batch in found} == {((4, 2, 3, 1), np.dtype(np.uint8))}
 
 

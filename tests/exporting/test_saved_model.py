@@ -4,10 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import inspection, models
 from keras_vit.data import headers
-from keras_vit.exporting import saved_model, verify
+from keras_vit.exporting import saved_model, signatures, verify
 from keras_vit.inference import KerasPredictor, model_card
 from keras_vit.inference.saved_model import SavedModelPredictor
 from tests import forked, selection, tiny
@@ -27,6 +28,24 @@ def exported(served, served_artifact):
     """The model, its artifact, the directory and the comparison of the export."""
     model, base, comparison = served
     return model, served_artifact, base, comparison
+
+
+def test_the_level_of_the_log_is_restored(monkeypatch):
+    """Also if TensorFlow cannot write."""
+
+    def save(*_, **__):
+        assert logging.get_verbosity() == logging.WARNING
+        raise OSError
+
+    before = logging.get_verbosity()
+    monkeypatch.setattr(signatures.tf.saved_model, "save", save)
+    try:
+        logging.set_verbosity(logging.INFO)
+        with pytest.raises(OSError):
+            signatures.write(tf.Module(), "a", {})
+        assert logging.get_verbosity() == logging.INFO
+    finally:
+        logging.set_verbosity(before)
 
 
 def test_version_directory_and_files(exported):

@@ -30,12 +30,17 @@ def test_every_signature_and_batch_size_is_run_and_written(artifact):
 
 
 def test_requests_have_the_shape_of_the_input():
-    kinds = {"serve_images": tf.uint8, "serve_tensor": tf.float32}
+    """The smallest batches are first. The images of a request differ as far as possible."""
+    kinds = {"serve_images": tf.uint8, "serve_tensor": tf.float32, "serving_default": tf.string}
     inputs = {name: {"images": types.SimpleNamespace(dtype=kind.as_datatype_enum)} for name, kind in kinds.items()}
     signatures = {name: types.SimpleNamespace(inputs=given) for name, given in inputs.items()}
     artifact = types.SimpleNamespace(card=types.SimpleNamespace(image_shape=(8, 16, 3)), signatures=signatures)
-    found = list(warmup._requests(artifact, [b"a", b"b"], [3]))
-    assert [(name, given["images"].shape) for name, given in found] == [(name, (3, 8, 16, 3)) for name in kinds]
+    found = list(warmup._requests(artifact, [b"a", b"b"], [3, 1]))
+    assert [(name, len(given["images"])) for name, given in found] == [
+        (name, size) for size in (1, 3) for name in kinds
+    ]
+    assert [given["images"].shape for _, given in found[3:5]] == [(3, 8, 16, 3)] * 2
+    assert found[5][1]["images"].tolist() == [b"a", b"b", b"a"]
 
 
 def test_a_server_takes_a_thousand_records(tmp_path, monkeypatch):

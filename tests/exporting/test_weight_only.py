@@ -51,6 +51,9 @@ def test_every_format_computes_with_the_rounded_kernels(name, tmp_path):
     answers = keras.ops.softmax(expected(images, training=False))
     np.testing.assert_allclose(artifact.predict(images), answers, atol=1e-5)  # float32 sums in another order
     assert np.abs(answers - keras.ops.softmax(model(images, training=False))).max() > 1e-4
+    kernel = model.get_layer("encoderblock_0").mlp.dense_0.kernel.numpy()
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert kernel.tobytes() not in content and kernel.T.tobytes() not in content  # the integers replace it
     if name.endswith(".tflite"):
         starts = starts_of_weights((tmp_path / name).read_bytes())
         assert len(starts) > 8 and not any(start % 16 for start in starts)  # TFLite's schema: force_align

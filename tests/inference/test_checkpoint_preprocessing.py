@@ -65,6 +65,8 @@ def test_resizing_is_that_of_pillow(method):
         resized = Image.fromarray(image).resize((new_width, new_height), FILTERS[method])
         found = pixels(f"decode|resize(({new_height}, {new_width}), {method!r})", encoded(image))
         np.testing.assert_array_equal(found, np.asarray(resized))
+    # The limit at which the order changes: the height is reduced exactly twice as much as the width.
+    pixels(f"decode|resize((20, 20), {method!r})", encoded(random.integers(0, 256, (60, 40, 3), np.uint8)))
     gray = random.integers(0, 256, (23, 40), np.uint8)
     resized = Image.fromarray(gray).resize((19, 11), FILTERS[method])
     np.testing.assert_array_equal(

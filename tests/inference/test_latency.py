@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,15 @@ def test_memory_is_counted_in_kibibytes(monkeypatch):
     status = io.StringIO("VmPeak:\t 9000 kB\nVmHWM:\t  1000 kB\n")
     monkeypatch.setattr(latency, "open", lambda *_, **__: status, raising=False)
     assert latency.peak_memory() == 1_024_000
+
+
+@pytest.mark.parametrize(("platform", "factor"), [("darwin", 1), ("freebsd", 1024)])
+def test_memory_without_the_files_of_linux(platform, factor, monkeypatch):
+    """macOS returns bytes; other systems return kibibytes."""
+    monkeypatch.setattr(latency, "open", mock.Mock(side_effect=FileNotFoundError), raising=False)
+    monkeypatch.setattr(latency, "sys", types.SimpleNamespace(platform=platform))
+    monkeypatch.setattr(latency.resource, "getrusage", lambda _: types.SimpleNamespace(ru_maxrss=70_000))
+    assert latency.peak_memory() == 70_000 * factor
 
 
 class Clock:

@@ -76,6 +76,15 @@ def test_orientation(orientation):
     assert_equal(STRINGS[0], encoded("JPEG", exif=exif))
 
 
+@pytest.mark.parametrize("values", [(3, 6), (6, 3)])
+def test_the_largest_of_several_orientations(values):
+    pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
+    content, one = encoded("JPEG"), pictures.exif_block(values[0])
+    # Two entries in place of one, before the end of the directory.
+    block = one[:14] + b"\0\2" + one[16:-4] + pictures.exif_block(values[1])[16:]
+    assert_equal(STRINGS[0], content[:20] + pictures.segment(0xE1, block) + content[20:])
+
+
 @pytest.mark.parametrize(
     "before",
     [pictures.XMP, pictures.COMMENT, pictures.PHOTOSHOP, pictures.ICC, pictures.XMP + pictures.EXIF],

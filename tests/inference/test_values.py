@@ -45,6 +45,29 @@ def test_a_file(tmp_path):
     assert Values.from_dict(resized.card.values) == VALUES
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *(
+            (99_999.4, "99999"),
+            (99_999.5, "100000"),
+            (-128_250.4, "-128250"),
+            (0.03125, "0.03125"),
+            (1953.44, "1953.4"),
+        ),
+        *((999_999_999_999_999.0, "999999999999999"), (1e15, "1e+15"), (-2.5e20, "-2.5e+20")),
+    ],
+)
+def test_numbers_have_five_digits_but_all_of_their_integer_part(value, text):
+    assert outputs.as_number(value) == text
+
+
+def test_the_first_of_equal_classes_is_first():
+    """NumPy's default order of more than 16 numbers is not stable."""
+    found = outputs.parts(np.arange(40) % 2 / 20, [f"class {index}" for index in range(40)], top_k=3)
+    assert found == [("class 1", 0.05), ("class 3", 0.05), ("class 5", 0.05)]
+
+
 def test_labels_of_a_model_without_a_head_are_refused():
     with pytest.raises(ValueError, match="classification head"):
         keras_model.card_of_model(tiny.model(include_top=False), "a.keras", PREPROCESS, ["a"])

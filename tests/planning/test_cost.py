@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit.layers import kernels
-from keras_vit.models import MaskedAutoencoder, VisionTransformer, ViTConfig
+from keras_vit.models import BiTConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
 from keras_vit.models.layer_walk import walk
 from keras_vit.planning import cost, plan
 from keras_vit.training import run_directory
@@ -79,6 +79,11 @@ def test_sides_of_images_and_patches_count_apart():
     assert counted.macs == graph_macs(model)
     tall, wide = (cost.of_variant("BiT-R50x1", image_size=size) for size in ((129, 65), (65, 129)))
     assert tall == wide
+    config = BiTConfig(block_sizes=(1,), width_factor=1, image_size=(37, 21), classes=2)
+    places = 19 * 11, 10 * 6  # after the root and after the pooling: halves, rounded up
+    assert cost.of_config(config).macs == (
+        places[0] * 7 * 7 * 3 * 64 + places[1] * (64 * 256 + 64 * 64 + 3 * 3 * 64 * 64 + 64 * 256) + 256 * 2
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"layer_scale": 0.1, "head_dim": 4, "output_projection": "no_bias"}])
@@ -180,6 +185,8 @@ def test_memory_of_a_device(optim, bytes_per_weight):
     recipe = recipes.Recipe(data=recipes.Data(batch_size=10), optim=recipes.Optim(**optim))
     planned = plan.of_recipe(recipe, classes=10, devices=4)
     assert planned.weights_bytes == planned.cost.parameters * bytes_per_weight
+    of_host = 0.2e9 + 4 * planned.cost.parameters  # the graph, and the weights in the file of the final model
+    assert planned.total_bytes == planned.weights_bytes + planned.peak_bytes + of_host
     assert planned.activations_bytes == planned.cost.activations * (2 if "ema" in optim else 3) * 4
 
 
@@ -194,3 +201,17 @@ def test_positions_of_every_layer_are_weights_of_every_layer():
     assert positions() - without == table
     assert positions(position_embedding_at="every_layer") - without == 3 * table
     assert positions(position_embedding_at="every_layer_shared") - without == table
+
+
+@pytest.mark.parametrize(
+    ("tokens", "count"), [({"pooling": "gap"}, 0), ({}, 1), ({"distillation_token": True, "activation": "gelu"}, 2)]
+)
+def test_rows_columns_and_prefix_tokens_have_positions(tokens, count):
+    """Rows and columns share the width, and each prefix token has the whole width."""
+    found = [
+        cost.of_config(
+            ViTConfig(**{**tiny.ARGUMENTS, "image_size": (8, 12)}, classes=2, position_embedding=at, **tokens)
+        )
+        for at in ("learned2d", "none")
+    ]
+    assert found[0].parameters - found[1].parameters == (2 + 3) * 16 // 2 + count * 16

@@ -5,6 +5,7 @@ import logging
 import math
 import re
 import shutil
+import types
 
 import keras
 import numpy as np
@@ -242,18 +243,29 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
 def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
     machine(memory=1e12)
     caplog.set_level(logging.INFO, logger="absl")
-    recipe_of(Choices(photos, model="ViT_Ti16", settings={"total_steps": 1}))
-    assert "steps: 1 step, 0 of them warm-up (given)" in caplog.messages
+    recipe_of(Choices(photos, model="ViT_Ti16", settings={"total_steps": 1, "optim.schedule.warmup_steps": 3}))
+    assert "steps: 1 step, 1 of them warm-up (given)" in caplog.messages
     recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
     assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
 
 
-@pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}])
+@pytest.mark.parametrize(("cats", "is_shown"), [(6, True), (5, False)])
+def test_classes_of_different_sizes(cats, is_shown, caplog):
+    """From three times as many images on."""
+    labels = np.array([0] * cats + [1] * 2 + [2] * 3)
+    source = types.SimpleNamespace(labels=lambda: labels, num_classes=3, class_names=("cat", "dog", "eel"))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        fitting.warn_of_imbalance(source)
+    assert any("from 2 of 'dog' to 6 of 'cat'" in text for text in caplog.messages) == is_shown
+    assert len(caplog.messages) == is_shown
+
+
+@pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}, {"model": "ViT_Ti16:augreg"}])
 def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, caplog):
     """Also where the rules have one size to choose from."""
     machine(gpus=1, memory=80e9)
     caplog.set_level(logging.INFO, logger="absl")
-    recipe_of(Choices(photos, model="ViT_Ti16", image_size=64, **choices))
+    recipe_of(Choices(photos, image_size=64, **{"model": "ViT_Ti16", **choices}))
     assert "images: 64 pixels, value_range(-1, 1) (given)" in caplog.messages
 
 
@@ -294,6 +306,10 @@ def test_a_run_is_named_after_its_data(choices, expected):
 )
 def test_times(text, seconds, machine, photos):
     assert seconds_of(text) == seconds == recipe_of(Choices(photos, model="ViT_Ti16", time=text)).time
+
+
+def test_spaces_around_a_time():
+    assert seconds_of(" 2m ") == 120
 
 
 @pytest.mark.parametrize("text", ["", "m", "20 min", "-5m", "0", "abc"])

@@ -2,10 +2,13 @@
 
 import json
 import socket
+import types
 
 import pytest
+from absl import flags
 
 from keras_vit.inference.opening import open_artifact
+from keras_vit.tf_serving import client
 from tests import tiny
 from tests.programs import call
 from tests.tf_serving import servers
@@ -45,7 +48,7 @@ def test_the_clients_program(running, images, expected, tmp_path, capsys):
     assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1
 
 
-def test_a_server_that_does_not_answer(tmp_path, caplog):
+def test_a_server_that_does_not_answer(tmp_path, caplog, monkeypatch):
     (tmp_path / "0.png").write_bytes(b"")
     with socket.socket() as closed:
         closed.bind(("localhost", 0))  # nothing listens there
@@ -53,3 +56,9 @@ def test_a_server_that_does_not_answer(tmp_path, caplog):
         with caplog.at_level("ERROR", logger="absl"):
             assert call("export.client", f"--url={url}", "--name=pets", "--timeout=0.1", f"{tmp_path}/0.png") == 1
     assert url in caplog.text and "still starting" in caplog.text
+    pauses = []
+    monkeypatch.setattr(client, "time", types.SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
+    monkeypatch.setattr(client, "random", types.SimpleNamespace(uniform=lambda *_: 1.0))
+    assert call("export.client", f"--url={url}", "--name=pets", f"{tmp_path}/0.png") == 1
+    assert sum(pauses) == pytest.approx(12.6)  # s
+    assert "about 13 s" in flags.FLAGS["timeout"].help

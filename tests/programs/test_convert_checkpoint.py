@@ -36,13 +36,18 @@ def test_conversion(name, format, target, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_of_other_outputs_is_refused(tmp_path):
+def test_a_file_of_other_outputs_is_refused(tmp_path, monkeypatch):
     program, model = programs.load("export.convert_checkpoint"), tiny.model()
     path = save_checkpoint(model, tmp_path / "vit.npz")
     program.check(program.outputs_of(model), path, "float32")
     model.get_layer("head").bias.assign_add([0.05] + [0.0] * (model.config.classes - 1))
     with pytest.raises(ValueError, match="they differ by 0.05"):
         program.check(program.outputs_of(model), path, "float32")
+    monkeypatch.setattr(program, "model_from_checkpoint", lambda path: model)
+    model.get_layer("head").bias.assign_add([1000.0] * model.config.classes)  # the tolerance grows with the outputs
+    program.check(program.outputs_of(model) + 0.05, path, "float32")
+    with pytest.raises(ValueError, match="they differ by 0.2"):
+        program.check(program.outputs_of(model) + 0.2, path, "float32")
 
 
 @pytest.mark.slow
@@ -65,9 +70,13 @@ def test_an_adapter_is_merged(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_description_is_json(capsys):
+def test_the_description_is_json(tmp_path, capsys):
     convert(files.golden_path("vit_gap"), describe=True)
-    assert json.loads(capsys.readouterr().out)["hidden_size"] == 32
+    described = json.loads(capsys.readouterr().out)
+    assert described["hidden_size"] == 32 and described["classes"] > 0
+    convert(save_checkpoint(tiny.model(num_layers=1, include_top=False), tmp_path / "body.npz"), describe=True)
+    described = json.loads(capsys.readouterr().out)
+    assert described["include_top"] is False and "classes" not in described
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from absl import logging
 
 import keras_vit
 from keras_vit.program import logs
@@ -27,6 +28,7 @@ os.write(2, b"from C++ later\\n")
 logging.info("an own line")
 logging.error("an own error")
 foreign = "import logging, warnings; "
+foreign += "logging.getLogger('httpx').info('a request'); logging.getLogger('httpx').warning('a lost connection'); "
 foreign += "logging.getLogger('tf2onnx').error('a converter'); warnings.warn('a foreign warning')"
 exec(compile(foreign, "/usr/lib/python3/site-packages/tf2onnx/__init__.py", "exec"))
 warnings.warn("an own warning")
@@ -47,6 +49,21 @@ def test_lines_of_others_go_to_the_log(tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     for text in ("from C++\n", "from C++ later\n", "a converter", "a foreign warning", "from a child", "an own line"):
         assert text in log and (text.startswith("an own") or text not in done.stderr)
+    assert "a lost connection" in log and "a request" not in log
+
+
+@pytest.mark.parametrize("propagates", [True, False])
+def test_lines_are_shown_within_the_block(propagates, capsys, monkeypatch):
+    logger = logging.get_absl_logger()
+    monkeypatch.setattr(logger, "propagate", propagates)
+    before = [*logger.handlers], logger.level
+    with pytest.raises(OSError), logs.shown():
+        logging.info("within")
+        raise OSError
+    assert ([*logger.handlers], logger.level) == before and logger.propagate == propagates
+    with logs.shown(enabled=False):
+        logging.info("after")
+    assert capsys.readouterr().err == "within\n"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from keras_vit.tf_serving import client
 from tests import forked, selection, tiny
+from tests.data import pictures
 from tests.programs import call, load
 from tests.tf_serving import servers
 
@@ -35,10 +36,11 @@ def test_name_of_a_model(tmp_path):
     (tmp_path / "pets.keras").write_bytes(b"")
     name_of = load("export.serve").name_of
     assert [name_of(f"{tmp_path}/{path}") for path in ("pets.v2/", "pets.keras")] == ["pets.v2", "pets"]
+    assert name_of("ViT_S14:dinov2") == "ViT_S14-dinov2"  # an address ends its name with a colon
 
 
 @pytest.mark.slow
-def test_examples_are_test_images_that_need_no_download():
+def test_examples_are_test_images_that_need_no_download(tmp_path):
     examples_of = load("export.serve").examples_of
 
     def found(source):
@@ -47,6 +49,11 @@ def test_examples_are_test_images_that_need_no_download():
     assert len(found("digits")) == 8 and all(image.startswith(b"\x89PNG") for image in found("digits").values())
     for source in ("tfds:mnist", "folder:gs://bucket/photos", "folder:missing", ""):
         assert found(source) == {}
+    for split in ("train", "test"):
+        pictures.folder(tmp_path / split, count=3)
+    names = {f"{name}/{index}" for name in ("cat", "dog", "eel") for index in range(3)}
+    shown = found(f"folder:{tmp_path}")  # files of several classes have the same names
+    assert len(shown) == 8 and {name.partition(".")[0] for name in shown} < names
 
 
 @pytest.fixture(scope="module")

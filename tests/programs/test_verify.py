@@ -60,8 +60,12 @@ def test_a_loss_of_accuracy_needs_classes_and_labels(name):
     program = load(name)
     program.flags.FLAGS(["program", "--max_accuracy_drop=0.1"])
     program.trained_model.check_accuracy_drop(tiny.card("sigmoid"), tiny.images(1))
-    for output, labels in (("mask", [0]), ("values", [0]), ("softmax", None)):
-        with pytest.raises(ValueError, match="--max_accuracy_drop needs a model of classes and images with labels"):
+    for output, labels, received in (
+        *(("mask", [0], "a model with 'mask'"), ("mask", None, "a model with 'mask'")),
+        *(("values", [0], "a model with 'values'"), ("softmax", None, "images without labels")),
+    ):
+        expected = f"--max_accuracy_drop needs a model of classes and images with labels. Received: {received}. "
+        with pytest.raises(ValueError, match=expected):
             program.trained_model.check_accuracy_drop(tiny.card(output), tiny.images(1)._replace(labels=labels))
     program.flags.FLAGS.unparse_flags()
     program.flags.FLAGS(["program"])

@@ -1,6 +1,7 @@
 """`keras-vit weights`: published weights, their paths, and their verification."""
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -32,17 +33,21 @@ def test_all_weights_are_listed():
     assert all(row["path"] is None for row in rows)
 
 
-def test_a_file_is_put_by_hand_and_verified(tmp_path):
+def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
     _, (row,) = facts("ViT_B16:augreg")
     place = pathlib.Path(row["by_hand"].removeprefix("the file to "))
     place.parent.mkdir(parents=True)
-    place.write_bytes(b"x" * 2**21)
+    place.touch()
+    os.truncate(place, 25 * 2**20)
     code, (row,) = facts("ViT_B16:augreg", "--verify")
-    assert code == 0 and row["path"] == str(place) == zoo.resolve("ViT_B16:augreg") and row["size"] == "2 MiB"
+    assert code == 0 and row["path"] == str(place) == zoo.resolve("ViT_B16:augreg") and row["size"] == "25 MiB"
     assert row["verified"].startswith("not known")
     pathlib.Path(f"{place}.sha256").write_text("0" * 64)
     code, output = programs.run("export.weights", "ViT_B16:augreg", "--verify")
     assert code == 1 and "(damaged)" in output and "Apache-2.0" in output
+    monkeypatch.setenv(cache.MIRROR_VARIABLE, str(tmp_path / "mirror"))
+    _, (row,) = facts("ViT_B16:augreg")
+    assert row["by_hand"].startswith(f"the file to {tmp_path}/mirror/vit_models/augreg/")
 
 
 def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811

@@ -43,6 +43,7 @@ def test_wrong_arguments_of_recipes(config):
             "from keras_vit import recipe\n\ndef get_config():\n    return recipe.Recipe(sede=1)\n",
             "mine.py:4: TypeError",
         ),
+        ("def made():\n    return len(5)\n\ndef get_config():\n    return made()\n", "mine.py:2: TypeError"),
         ("def get_config():\n    return Recipe()\n", "mine.py:2: NameError: name 'Recipe'"),
         ("def get_config(:\n", "mine.py:1: SyntaxError"),
         ("import keras_vit.recipes\n", "keras_vit.recipes"),
@@ -57,6 +58,18 @@ def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
     with pytest.raises((ValueError, ImportError)) as wrong:
         recipe_file.load(str(tmp_path / "mine.py"))
     assert said in str(wrong.value) and "\n" not in str(wrong.value)
+
+
+def test_a_recipe_refuses_a_choice_in_its_own_words(tmp_path):
+    """The user has not written --config in this case."""
+    (tmp_path / "mine.py").write_text(
+        "def get_config(*, model=None):\n    raise ValueError(f'unknown model {model}')\n"
+    )
+    path = str(tmp_path / "mine.py")
+    for chosen, start in (({"model": "x"}, ""), ({"adapt": "head"}, f"--config={path}: ")):
+        with pytest.raises(ValueError) as wrong:
+            recipe_file.load(path, chosen)
+        assert str(wrong.value) == f"{start}unknown model {chosen.get('model')}"
 
 
 def overridden(*arguments):

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit import inference
 from keras_vit.exporting import saved_model
 from keras_vit.inference import open_predictor
+from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import client
 from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
@@ -35,6 +36,14 @@ def test_responses_are_those_of_the_saved_model(served, images):
         else:
             np.testing.assert_allclose(response[name], value, atol=1e-5)
     assert response["valid"].tolist() == [True, False, True]
+
+
+def test_the_first_of_equal_classes_is_first():
+    """As in TensorFlow's `top_k`. NumPy's default order of more than 16 numbers is not stable."""
+    card = dataclasses.replace(tiny.card(), class_names=tuple(f"class {number}" for number in range(40)))
+    servable = ServedPredictor(FunctionPredictor(card, lambda images: (None, images)), top_k=3)
+    found = servable._labeled(np.arange(40)[None] % 2 / np.float32(20), 1)
+    assert found["top_k_classes"].tolist() == [[b"class 1", b"class 3", b"class 5"]]
 
 
 @pytest.mark.slow

@@ -19,13 +19,14 @@ class LocalHub:
     Attributes:
         address: Value for `HF_ENDPOINT`.
         sent: Names of the files that were sent.
+        listed: Revisions whose files were listed.
         gated: Names of the repositories whose license nobody has accepted.
         cut: Number of bytes after which the connection breaks; None for whole files.
         lies: Names of files that are sent with another last bit than their hash states.
     """
 
     def __init__(self):
-        self.repositories, self.sent, self.gated, self.lies, self.cut = {}, [], set(), set(), None
+        self.repositories, self.sent, self.listed, self.gated, self.lies, self.cut = {}, [], [], set(), set(), None
         self.address = ""
 
     def answer(self, handler):
@@ -41,6 +42,7 @@ class LocalHub:
             if name in self.gated:  # whose list of files everybody may read
                 return self.refuse(handler, 403, "GatedRepo")
             return self.send(handler, files[rest[2]], rest[2])
+        self.listed += rest[1:2]
         entries = [{"type": "file", "path": file, "size": len(files[file]), **stated(files[file])} for file in files]
         listed = [{"rfilename": file} for file in files]
         content = entries if rest[0] == "tree" else {"id": name, "sha": COMMIT, "siblings": listed}

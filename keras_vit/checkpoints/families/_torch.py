@@ -253,7 +253,7 @@ def ratio(width: int, hidden_size: int) -> float:
 
 def number(value: Any, lowest: float, highest: float, where: str) -> float:
     """Return a value of a configuration after checking that the value is a number in a range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not lowest < value < highest:
+    if not isinstance(value, (int, float)) or not lowest < value < highest:
         raise CheckpointError(f"{where} must be a number in ({lowest}, {highest}). Received: {str(value)[:40]!r}.")
     return float(value)
 

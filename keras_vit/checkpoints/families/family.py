@@ -49,7 +49,7 @@ def _is_among(name: str, config: Config, allowed: tuple[Any, ...]) -> bool:
     value = config[name]
     if allowed is ANY or allowed is GIVEN:
         return allowed is ANY or value is not None
-    return unused or any(value == other and type(value) is type(other) for other in allowed)
+    return unused or value in allowed
 
 
 @dataclasses.dataclass(frozen=True)
