@@ -254,6 +254,8 @@ def test_a_network_without_features_is_measured_by_its_scores():
     without = context(Data(), features_unavailable="a file: take the run")
     suite = evaluators.Suite(["knn", "classification", "vtab"])
     suite.check(without)  # what cannot run is no mistake of the data
+    with pytest.raises(ValueError, match="The evaluator 'other' cannot run: missing:a is not here"):
+        evaluators.Suite(["knn", "classification(name='other', source='missing:a')"]).check(without)
     results = {result.name: result for result in suite.run(without)}
     assert results["classification"].metrics["accuracy"] == 1.0
     assert results["knn"].not_measured == results["vtab"].not_measured == "a file: take the run."

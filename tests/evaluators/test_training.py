@@ -76,6 +76,12 @@ def test_every_interval_stops_the_loop():
     assert computed == [4] * 4  # both splits, anew at each evaluation, once for both evaluators
 
 
+def test_the_arrays_of_an_evaluation_are_not_kept():
+    scheduled = evaluators.Scheduled(evaluators.Suite(["classification"]), synthetic.context(synthetic.Data()), every=5)
+    assert scheduled(5)[0]["classification/examples"] == scheduled.last[0].metrics["examples"] == 20
+    assert scheduled.last[0].details == {}
+
+
 def test_an_evaluator_that_fails_costs_its_own_results_only():
     opened = []
 

@@ -324,3 +324,16 @@ def test_bicubic_weights_are_pytorchs():
     found = np.array(interpolation.resize_table(table, (2, 1), "bicubic"))[0, :, 0]
     near, far = 0.59375, -0.09375
     np.testing.assert_allclose(found, [[near + far, near, far, 0], [0, far, near, near + far]], atol=1e-6)
+
+
+@pytest.mark.parametrize("grid", [(2, 3), (2, 5), (4, 3), (4, 5)])
+def test_dinov2_leaves_a_table_unchanged_only_if_both_axes_are_the_same(grid):
+    table = normal(1, 2, 3, 1)
+    rows, columns = (
+        interpolation.interpolation_matrix(new, old, "dinov2", np) for new, old in zip(grid, (2, 3), strict=True)
+    )
+    assert np.abs(interpolation.interpolation_matrix(3, 3, "dinov2", np) - np.eye(3)).max() > 0.01
+    expected = table[0, ..., 0] if grid == (2, 3) else rows @ table[0, ..., 0] @ columns.T
+    np.testing.assert_allclose(
+        np.array(interpolation.resize_table(table, grid, "dinov2"))[0, ..., 0], expected, atol=1e-6
+    )
