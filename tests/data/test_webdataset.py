@@ -53,8 +53,11 @@ def test_splits_come_from_the_names_of_the_files(tmp_path):
 
 
 def test_without_splits_a_hash_chooses_the_test_split(tmp_path):
-    write(tmp_path / "a.tar", range(20))
-    assert data.split_sizes(f"webdataset:{tmp_path}/a.tar") == {"train": 17, "test": 3, "all": 20}
+    folder = tmp_path / "set [1]"
+    folder.mkdir()
+    write(folder / "a.tar", range(20))
+    for location in (folder, f"file://{folder}", f"{folder}/a.tar", f"file://{folder}/a.tar"):
+        assert data.split_sizes(f"webdataset:{location}") == {"train": 17, "test": 3, "all": 20}
 
 
 @pytest.mark.parametrize(

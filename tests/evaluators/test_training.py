@@ -1,5 +1,6 @@
 """Evaluators during training: features, moving averages, replicas and the schedule."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -39,6 +40,22 @@ def test_head_turns_features_into_scores():
     assert features.shape == (4, 8)
     np.testing.assert_allclose(features @ kernel + bias, scores, rtol=1e-5, atol=1e-5)  # float32
     np.testing.assert_allclose(scores, state.model(images()), rtol=1e-5, atol=1e-5)
+
+
+def test_images_that_the_replicas_cannot_share_are_counted():
+    class TwoReplicas:
+        num_replicas_in_sync = 2
+        scope = contextlib.nullcontext
+
+        def run(self, function):
+            return function()
+
+        def experimental_local_results(self, value):
+            return value, value
+
+    forward = TensorFlowBackend(TwoReplicas()).compile_forward(make_state())
+    with pytest.raises(ValueError, match="divide among 2 replicas. Received: 3 images"):
+        forward(images(3))
 
 
 def test_representation_of_a_model_without_head_is_its_output():

@@ -210,10 +210,15 @@ def test_other_backends_have_the_plain_formulas(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "module"),
-    [(MlpBlock(8), (2, 3, 4), "gelu"), (LayerNorm(), (2, 3, 4), "norm"), (GroupNorm(2), (2, 3, 3, 4), "norm")],
+    ("layer", "shape", "module", "recomputes"),
+    [
+        (MlpBlock(8), (2, 3, 4), "gelu", True),
+        (MlpBlock(8, dtype="bfloat16"), (2, 3, 4), "gelu", False),  # costs more time than its memory is worth
+        (LayerNorm(), (2, 3, 4), "norm", True),
+        (GroupNorm(2), (2, 3, 3, 4), "norm", True),
+    ],
 )
-def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module, monkeypatch):
+def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module, recomputes, monkeypatch):
     """TensorFlow's graph optimizer makes one of two equal computations, and keeps the result in between."""
     from tensorflow.python.eager import context  # the optimized graph is not public
 
@@ -238,7 +243,13 @@ def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module,
     kernel = importlib.import_module(f"keras_vit.layers.kernels.{module}")
     monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: tensors)
     assert recompute.recompute_from is not kernel.recompute_from
-    assert recomputed > operations()
+    assert (recomputed > operations()) == recomputes
+
+
+def test_training_keeps_the_shape_of_sequences():
+    """A reshape would copy data on a TPU."""
+    x = random(2, 3, 4)
+    assert kernels.as_rows(x, training=True) is x and kernels.as_rows(x, training=False).shape == (6, 4)
 
 
 @pytest.mark.parametrize(("dtype", "before"), [("float32", "MatMul"), ("bfloat16", "Reshape"), ("float16", "Reshape")])

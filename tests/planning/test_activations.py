@@ -52,7 +52,9 @@ def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
 def test_dropout_keeps_a_byte_of_each_value():
     base = cost.of_variant("ViT-B/16")
     tokens, weights = 197 * 12 * (2 * 768 + 3072) + 197 * 768, 12 * 12 * 197**2
-    assert cost.of_variant("ViT-B/16", dropout_rate=0.1).activations - base.activations == tokens // 2
+    for option in ({}, {"mlp": "swiglu"}):
+        without, dropped = (cost.of_variant("ViT-B/16", dropout_rate=rate, **option) for rate in (0.0, 0.1))
+        assert dropped.activations - without.activations == tokens // 2
     dropped = cost.of_variant("ViT-B/16", attention_dropout_rate=0.1)
     assert dropped.activations - base.activations == weights + weights // 2
 
