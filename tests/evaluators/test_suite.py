@@ -114,6 +114,8 @@ def test_subsets_only_choose_among_their_classes():
         suite.run(context(outside))
     with pytest.raises(ValueError, match="3 classes has no class 988"):
         class_subset.restrict(lambda images: images, class_subset.check_classes("imagenet_r"))(scores)
+    with pytest.raises(ValueError, match="A model of 3 classes has no class 3"):
+        class_subset.restrict(lambda images: images, class_subset.check_classes((0, 3)))(scores)
 
 
 def test_vtab_means_are_of_whole_groups_only():

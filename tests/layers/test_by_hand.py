@@ -337,3 +337,23 @@ def test_dinov2_leaves_a_table_unchanged_only_if_both_axes_are_the_same(grid):
     np.testing.assert_allclose(
         np.array(interpolation.resize_table(table, grid, "dinov2"))[0, ..., 0], expected, atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "conv", "inside", "norm"),
+    [
+        # vit_jax/models_resnet.py: weight_standardize(eps=1e-5), added to the deviation; flax.linen.GroupNorm.
+        (layers.BottleneckUnit(32), 1e-5, False, 1e-6),
+        # timm/models/vision_transformer_hybrid.py: StdConv2dSame(eps=1e-8); timm.layers.GroupNormAct(eps=1e-5).
+        (layers.BottleneckUnit(32, resnet_numerics="timm"), 1e-8, True, 1e-5),
+        # big_vision/models/bit.py: standardize(eps=1e-10); its GroupNorm has 1e-5.
+        (layers.BiTUnit(32), 1e-10, True, 1e-5),
+    ],
+    ids=["reference", "timm", "bit"],
+)
+def test_epsilons_of_residual_units(unit, conv, inside, norm):
+    unit.build((None, 4, 4, 64))
+    parts = [layer for layer in vars(unit).values() if isinstance(layer, (layers.StdConv2D, layers.GroupNorm))]
+    convolutions = [part for part in parts if isinstance(part, layers.StdConv2D)]
+    assert len(convolutions) == 4 and {(part.epsilon, part.epsilon_inside) for part in convolutions} == {(conv, inside)}
+    assert {part.epsilon for part in parts if part not in convolutions} == {norm}
