@@ -75,7 +75,7 @@ def atomic_file(path: str | os.PathLike) -> Iterator[str]:
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # the umask applies
         if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+            shutil.copymode(path, temporary)
         yield temporary
         publish_file(temporary, path)
     finally:

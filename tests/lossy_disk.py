@@ -7,11 +7,12 @@ import pathlib
 class LossyDisk:
     """Follows `os.fsync`, `os.replace` and `os.rename` of this process below a directory.
 
+    A renamed folder also loses the names of files in each of its folders that was not synced after they were added.
     What other libraries rename by themselves (TensorFlow) keeps its name, and only its content can be lost.
     """
 
     def __init__(self, monkeypatch, root):
-        self.root, self._synced, self._renamed = pathlib.Path(root), {}, []
+        self.root, self._synced, self._renamed, self._folders = pathlib.Path(root), {}, [], []
         self._fsync = os.fsync
         monkeypatch.setattr(os, "fsync", self._sync)
         for name in ("replace", "rename"):
@@ -29,6 +30,10 @@ class LossyDisk:
         for path in self.root.rglob("*"):
             if path.is_file() and self._synced.get(path.stat().st_ino) != _version(path.stat()):
                 path.write_bytes(b"")
+        for folder in [path for top in self._folders for path in (top, *top.rglob("*")) if path.is_dir()]:
+            if self._synced.get(folder.stat().st_ino) != _version(folder.stat()):
+                for path in filter(pathlib.Path.is_file, list(folder.iterdir())):
+                    path.unlink()
 
     def _sync(self, handle):
         self._fsync(handle)
@@ -45,6 +50,7 @@ class LossyDisk:
             old = target.read_bytes() if target.is_file() else None
             move(source, target)
             self._renamed.append((target, old))
+            self._folders += [target] if target.is_dir() else []
 
         return moved
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit import _checks, _numbers
+from keras_vit import _checks, _numbers, _passed_on
 from keras_vit._metrics import Metric
 from keras_vit._palette import overlay, palette
 from keras_vit._values import Values
@@ -126,3 +126,18 @@ def test_colors_over_an_image_are_half_transparent(channels):
 def test_values_of_a_regression_have_a_mean_and_a_deviation(mean, deviation, message):
     with pytest.raises(ValueError, match=message):
         Values(("age", "weight"), mean, deviation)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("/home/me/images/", ".../images"),
+        ("folder:/home/me/images", "folder:.../images"),
+        ("npz:/a/b.npz#split=('/c/d', 1)", "npz:.../b.npz#split=('.../d', 1)"),
+        ({"a": ["/b/c", 1, None], "d": ("/e/f",)}, {"a": [".../c", 1, None], "d": [".../f"]}),
+        ("images/", "images"),
+        ("https://host/a and 3 / 4", "https://host/a and 3 / 4"),
+    ],
+)
+def test_only_the_last_part_of_an_absolute_path_is_passed_on(value, expected):
+    assert _passed_on.without_folders(value, ".../") == expected

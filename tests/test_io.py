@@ -161,6 +161,7 @@ def images(tmp_path, monkeypatch):
         (["deep/"], ["deep/d.PNG", "deep/deeper/e.webp"]),
         (["d*p"], ["deep/d.PNG", "deep/deeper/e.webp"]),
         (["[abd]*"], ["a.png", "b.png"]),  # the files that match, and not those in the folder that matches, too
+        (["LIST.TXT"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
         (["list.txt"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
         (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
     ],
@@ -168,7 +169,7 @@ def images(tmp_path, monkeypatch):
 def test_finding_images(given, expected, images, monkeypatch):
     """Lines of lists are not patterns; links back into a folder are not followed."""
     text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png"
-    pathlib.Path("list.txt").write_text(text, encoding="utf-8")
+    pathlib.Path(given[0] if given[0].lower() == "list.txt" else "list.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert _image_files.find(given) == expected
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             data.open_source(vtab.source_of(task, options.options), split=vtab.TEST)
         except (OSError, ImportError) as error:
-            missing[task] = str(error).splitlines()[0]
+            missing[task] = vtab.first_line(error)
             logging.warning("%s is missing: %s", task, missing[task])
             continue
         try:

@@ -78,7 +78,7 @@ class Vtab(Evaluator):
             try:
                 check_splits(context, self.splits(context, task))
             except (OSError, ImportError) as error:
-                logging.warning("The task %s will be missing: %s", task, _first_line(error))
+                logging.warning("The task %s will be missing: %s", task, first_line(error))
 
     def measure(self, context: Context) -> Result:
         accuracies, missing = {}, {}
@@ -86,7 +86,7 @@ class Vtab(Evaluator):
             try:
                 found = [context.features(*split) for split in self.splits(context, task)]
             except (OSError, ImportError) as error:
-                missing[task] = _first_line(error)
+                missing[task] = first_line(error)
                 continue
             (train, num_classes), (validation, _), (test, _) = found
             probe = linear_probe.LinearProbe(solver=self.solver)
@@ -114,5 +114,6 @@ def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
     return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, or the type of an error without a message."""
     return (str(error) or type(error).__name__).splitlines()[0]

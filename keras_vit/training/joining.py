@@ -32,11 +32,18 @@ def joining() -> Iterator[None]:
         yield
         return
     own = addresses.pop(list(addresses)[index])
-    with socket.create_server(("", _split(own)[1]), backlog=1024) as server:
+    with _listen(_split(own)[1]) as server:
         _await(addresses)
         if index == 0 or keras.backend.backend() == "tensorflow":
             server.close()
         yield
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen on a port, for IPv4 and, if the system has it, also for IPv6."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 def _await(addresses: dict[str, str]) -> None:
@@ -70,4 +77,4 @@ def _error(address: str) -> str:
 
 def _split(address: str) -> tuple[str, int]:
     host, port = address.rsplit(":", 1)
-    return host, int(port)
+    return host.strip("[]"), int(port)  # an IPv6 address is in brackets

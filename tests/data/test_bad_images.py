@@ -223,3 +223,14 @@ def test_an_operation_that_fails_is_reported_with_the_file(tmp_path):
 
 def test_other_errors_are_not_explained():
     assert data.explain(ValueError("something else")) is None
+
+
+def test_files_are_counted_in_the_log_and_attempts_in_the_number(caplog):
+    log = data.Log()
+    with caplog.at_level("WARNING", logger="absl"):
+        for origin in ("a.jpg", "a.jpg", "b.jpg"):
+            log.add(origin, "Input is empty.")
+    assert log.count == 3 and log.reasons == dict.fromkeys(("a.jpg", "b.jpg"), "Input is empty.")
+    assert caplog.messages == [
+        f"Skipping {n}.jpg: Input is empty. ({i} such files so far)" for i, n in ((1, "a"), (2, "b"))
+    ]

@@ -1,9 +1,12 @@
 """Errors of input pipelines: one type, with the file's name, and the process always ends."""
 
+import types
+
 import pytest
 import tensorflow as tf
 
 from keras_vit import data
+from keras_vit.data import python_ops
 from tests import forked
 from tests.data import pictures
 
@@ -56,6 +59,25 @@ def test_other_errors_pass():
         tf.io.read_file("no such file")
     with pytest.raises(KeyError), data.image_errors():
         raise KeyError
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_the_end_of_a_process_waits_for_calls_but_not_forever(returns, monkeypatch):
+    running, closed = (
+        tf.raw_ops.VarHandleOp(dtype=kind, shape=[], shared_name=kind.name) for kind in (tf.int64, tf.bool)
+    )
+    tf.raw_ops.AssignVariableOp(resource=running, value=tf.constant(1, tf.int64))
+    pauses = []
+
+    def sleep(seconds):  # the call returns during the third pause
+        pauses.append(seconds)
+        if returns and len(pauses) == 3:
+            python_ops._add(running, -1)
+
+    monkeypatch.setattr(python_ops, "time", types.SimpleNamespace(monotonic=lambda: sum(pauses), sleep=sleep))
+    python_ops._close(running, closed)
+    assert bool(tf.raw_ops.ReadVariableOp(resource=closed, dtype=tf.bool))
+    assert len(pauses) == 3 if returns else sum(pauses) == pytest.approx(30, abs=0.1)
 
 
 @pytest.mark.slow

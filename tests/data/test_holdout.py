@@ -1,5 +1,7 @@
 """The part of a folder that is held out for testing, by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,12 @@ def test_a_class_is_divided_by_rounding(members, fraction, held_out):
     test = found.get("test", np.zeros(0, int))
     assert np.bincount(labels[test], minlength=3).tolist() == [held_out] * 3
     assert sorted([*found["train"], *test]) == sorted(found["all"]) == list(range(3 * members))
+
+
+@pytest.mark.parametrize("fraction", [-0.01, 1, math.nan])
+def test_a_fraction_that_leaves_nothing_for_training(fraction):
+    with pytest.raises(ValueError, match=rf"`test_fraction` must be in \[0, 1\). Received: test_fraction={fraction}"):
+        holdout.split_indices(["a", "b"], np.zeros(2), fraction)
 
 
 def test_the_division_depends_on_names_only():

@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -109,6 +110,7 @@ def write(root, shapes=((12, 20),) * 10, splits=("",), suffix="png"):
 
 def test_folders(tmp_path):
     spec = write(tmp_path, suffix="PNG")
+    (tmp_path / "masks/0.png").rename(tmp_path / "masks/0.PNG")
     assert data.split_sizes(spec) == {"train": 8, "test": 2, "all": 10}
     source = data.open_source(spec, "all")
     assert (source.label_kind, source.class_names, source.notes) == ("mask", ("sky", "grass", "tree", "cow"), ())
@@ -120,6 +122,11 @@ def test_folders(tmp_path):
     (tmp_path / "masks").rename(tmp_path / "images" / "masks")  # masks in the folder of the images are not images
     inside = data.open_source(f"folder:{tmp_path}/images#masks={tmp_path}/images/masks", "all")
     assert sorted(inside.paths) == sorted(source.paths) and not inside.notes
+    for folder, file in (("masks of cows", "2.PNG"), ("masks/masks of cows", "2.png")):
+        (tmp_path / "images" / folder).mkdir()
+        shutil.copy(tmp_path / "images" / ("masks" * (file == "2.png")) / file, tmp_path / "images" / folder / file)
+    inside = data.open_source(f"folder:{tmp_path}/images#masks={tmp_path}/images/masks", "all")
+    assert inside.num_examples == 11 and not inside.notes
 
 
 def test_folders_of_splits(tmp_path):
@@ -204,6 +211,8 @@ def test_an_offset_ignores_the_index_zero(tmp_path):
     for example in source.examples():
         shifted = tf.io.decode_png(example["image"])[..., 0].numpy() // 10
         np.testing.assert_array_equal(example["mask"], np.where(shifted == 0, data.IGNORED, shifted - 1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="(?s)index.*4.*the last of the 3 classes is 3"):
+        masks.decode(png(np.array([[3, 4]])), 3, offset=-1)
 
 
 def test_folders_that_do_not_belong_together(tmp_path):

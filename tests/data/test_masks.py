@@ -101,6 +101,8 @@ def test_scaled_crop_enlarges_smaller_images():
     columns = np.tile(np.arange(40, dtype=np.uint8), (20, 1))[..., None]
     cut = exact({"image": columns}, 0, tf.constant(1, tf.int64))["image"].numpy()[0, :, 0]
     np.testing.assert_array_equal(cut, np.arange(20) + cut[0])
+    places = [exact({"image": columns[:, :22]}, 0, tf.constant(p, tf.int64))["image"][0, 0, 0] for p in range(10)]
+    assert set(map(int, places)) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,6 +79,15 @@ def test_bicubic_does_not_wrap_around():
     for size in (9, 10, 16):  # TensorFlow's cast wraps around only in what is left over from whole vectors
         result = run(f"resize({size}, 'bicubic')", image).astype(int)
         assert (np.diff(result, axis=1) >= -20).all()  # a wrapped value would jump by more than 200
+
+
+@pytest.mark.parametrize(("rounding", "rounded"), [("down", math.floor), ("even", round)])  # as in torchvision: even
+def test_central_crops(rounding, rounded):
+    for height, width in ((9, 10), (10, 9), (9, 9), (11, 11)):
+        image = np.arange(height * width, dtype=np.uint8).reshape(height, width, 1)
+        y, x = rounded((height - 6) / 2), rounded((width - 4) / 2)
+        found = run(f"central_crop((6, 4), {rounding!r})", image)
+        np.testing.assert_array_equal(found, image[y : y + 6, x : x + 4])
 
 
 @pytest.mark.slow

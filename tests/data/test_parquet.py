@@ -22,7 +22,10 @@ def write(path, numbers, labels=None, names=None, group=4, image_type="struct"):
     images = [image(number) for number in numbers]
     if image_type == "struct":
         images = [{"bytes": content, "path": None} for content in images]
-    table = pyarrow.table({"image": images, "label": labels or [number % 3 for number in numbers]})
+    if image_type == "large":
+        images = pyarrow.array(images, pyarrow.large_binary())
+        labels = pyarrow.array(labels, pyarrow.large_string() if isinstance(labels[0], str) else pyarrow.uint8())
+    table = pyarrow.table({"image": images, "label": [number % 3 for number in numbers] if labels is None else labels})
     if names:
         features = {"label": {"names": names, "_type": "ClassLabel"}, "image": {"_type": "Image"}}
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -59,6 +62,8 @@ def test_rows_splits_and_slices(tmp_path):
         (["dog", "cat", "dog", "eel"], "struct", {}, ("cat", "dog", "eel")),
         ([1, 0, 1, 3], "binary", {}, ("0", "1", "2", "3")),
         ([1, 0, 1, 3], "binary", {"class_names": list("abcd")}, tuple("abcd")),
+        ([1, 0, 1, 3], "large", {}, ("0", "1", "2", "3")),
+        (["dog", "cat", "dog", "eel"], "large", {}, ("cat", "dog", "eel")),
         (["dog", "cat", "dog", "eel"], "struct", {"class_names": ["eel", "cat", "dog"]}, ("eel", "cat", "dog")),
     ],
 )

@@ -98,6 +98,8 @@ def test_masks(builder):
         assert source.class_names == (CLASSES if classes != 3 else ("0", "1", "2"))
         batch = next(iter(data.eval_batches(source, "decode|resize(4)", 7)))
         np.testing.assert_array_equal(batch["mask"], batch["image"][..., 0] % 3)
+    named = reader.from_builder(builder, "test", "tfds:numbered", label="named_mask", classes=3)
+    assert named.class_names == ("0", "1", "2")  # the option comes before the feature
     with pytest.raises(ValueError, match="classes"):
         reader.from_builder(builder, "test", "tfds:numbered", label="mask")
     with pytest.raises(ValueError, match="examples"):

@@ -126,6 +126,7 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="'test' does not exist.*'train'"):
         data.open_source(f"tfrecord:{tmp_path}", "test", num_classes=10)
     path = tmp_path / "train-00001-of-00002"
+    assert tfrecord.count_records(str(path)) == tfrecord.count_records(f"file://{path}") == 5
     content = path.read_bytes()
     path.write_bytes(content[:-9])
     with pytest.raises(ValueError, match="train-00001-of-00002 ends within record 4"):
@@ -138,7 +139,7 @@ def test_errors(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["[]", "[" * 100_000, "{", '{"class_names": "abc"}', '{"num_classes": "3"}', '{"records": [1]}']
-    + ['{"label_kind": 1}', '{"written": []}'],
+    + ['{"label_kind": 1}', '{"written": []}', '{"num_classes": true}'],
 )
 def test_a_damaged_description_is_named(tmp_path, content):
     write_numbered(tmp_path, [5])

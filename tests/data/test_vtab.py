@@ -1,11 +1,14 @@
 """The tasks of VTAB on synthetic annotations."""
 
+import types
+
 import pytest
 import tensorflow as tf
 
 from keras_vit import evaluators
 from keras_vit.data import open_source
 from keras_vit.data.readers import vtab
+from keras_vit.data.record_files import Slice
 
 
 def test_the_evaluator_and_the_reader_know_the_same_tasks():
@@ -36,7 +39,7 @@ def test_splits(name, counts, expected):
 
 def test_labels_of_clevr():
     count, distance = vtab.TASKS["clevr_count"], vtab.TASKS["clevr_distance"]
-    steps = (7.0, 0), (8.1, 1), (8.5, 1), (8.9, 2), (9.1, 3), (9.7, 4), (10.1, 5), (99.0, 5)
+    steps = (8.0, 0), (8.1, 1), (8.5, 1), (8.9, 2), (9.1, 3), (9.7, 4), (10.1, 5), (99.0, 5)
     cases = [(3 + number, nearest, (number, step)) for number, (nearest, step) in enumerate(steps)]
     for objects, nearest, expected in cases:
         depths = [nearest] + [100.0] * (objects - 1)
@@ -72,6 +75,37 @@ def test_labels_of_dsprites_are_sixteen_steps():
     location, orientation = vtab.TASKS["dsprites_location"].label, vtab.TASKS["dsprites_orientation"].label
     assert [int(location({"label_x_position": value})) for value in (0, 1, 2, 31)] == [0, 0, 1, 15]
     assert [int(orientation({"label_orientation": value})) for value in (0, 2, 3, 39)] == [0, 0, 1, 15]
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "pixel", "label"),
+    [
+        ("dsprites_location", "val200", 255, 5),  # pixels of 0 and 1, and a label that is computed
+        ("cifar100", "test", 1, 7),
+    ],
+)
+def test_examples_of_a_prepared_data_set(task, split, pixel, label):
+    class Splits(dict):
+        def __missing__(self, name):
+            files = [types.SimpleNamespace(filename=f"{name}.tfrecord", skip=3, take=9)]
+            return types.SimpleNamespace(num_examples=len(name), file_instructions=files)
+
+    class Features(dict):
+        def deserialize_example(self, record):
+            return {"image": tf.ones((2, 2, 3), tf.uint8), "label": tf.constant(7, tf.int64), "label_x_position": 10}
+
+    features = Features(label=types.SimpleNamespace(names=("a", "b")))
+    info = types.SimpleNamespace(splits=Splits(train=types.SimpleNamespace(num_examples=1_000)), features=features)
+    builder = types.SimpleNamespace(info=info)
+    source = vtab.from_builder(builder, vtab.TASKS[task], split, f"vtab:{task}")
+    written = {"val200": "train[800:1000]", "test": "test"}[split]
+    assert (source.num_examples, source.slices) == (len(written), [Slice(f"{written}.tfrecord", 3, 9)])
+    assert source.class_names == (("a", "b") if task == "cifar100" else tuple(map(str, range(16))))
+    example = source.parse(b"")
+    assert example["label"].dtype == tf.int32 and int(example["label"]) == label
+    assert example["image"].dtype == tf.uint8 and (example["image"].numpy() == pixel).all()
+    with pytest.raises(ValueError, match="`split` must be one of.*'train800'"):
+        vtab.from_builder(builder, vtab.TASKS[task], "train", f"vtab:{task}")
 
 
 def test_unknown_tasks_are_refused():

@@ -54,14 +54,18 @@ def test_splits_come_from_the_names_of_the_files(tmp_path):
 
 
 def test_without_splits_a_hash_chooses_the_test_split(tmp_path):
-    write(tmp_path / "a.tar", range(20))
-    assert data.split_sizes(f"webdataset:{tmp_path}/a.tar") == {"train": 17, "test": 3, "all": 20}
+    folder = tmp_path / "set [1]"
+    folder.mkdir()
+    write(folder / "a.tar", range(20))
+    for location in (folder, f"file://{folder}", f"{folder}/a.tar", f"file://{folder}/a.tar"):
+        assert data.split_sizes(f"webdataset:{location}") == {"train": 17, "test": 3, "all": 20}
 
 
 @pytest.mark.parametrize(
     ("label", "options", "names"),
     [
         (lambda n: {"cls": b" dog\n" if n % 2 else b"cat"}, "", ("cat", "dog")),
+        (lambda n: {"CLS": b"ab"[n % 2 :][:1]}, "", ("a", "b")),
         (lambda n: {"json": json.dumps({"label": n % 2, "wnid": "n1"}).encode()}, "", ("0", "1")),
         (lambda n: {"cls": b"9", "json": json.dumps({"kind": "ab"[n % 2]}).encode()}, "#label=kind", ("a", "b")),
         (lambda n: {"cls": str(n % 2).encode()}, "#class_names=('cat','dog')", ("cat", "dog")),
@@ -161,11 +165,11 @@ def test_sparse_files_of_gnu_tar_are_refused(tmp_path):
     ("files", "message"),
     [
         ([("a.txt", b"x")], "must have an image.*Received: a with"),
-        ([("a.png", b"x")], r"must have a label.*a\.cls.*'label' of a\.json"),
+        ([("a.png", b"x")], r"must have a label.*a\.cls.*'label' of a\.json. Received: files \['image'\]\."),
         ([("a.png", b"x"), ("a.cls", b"0"), ("a.jpg", b"y")], "one image for each example.*several for a"),
         ([("a.png", b"x"), ("a.json", b"[" * 9999)], "must have a label"),
         ([("a.png", b"x"), ("a.json", b'{"label": [1]}')], "must have a label"),
-        ([("a.png", b"x"), ("a.json", b'{"label": true}')], "must have a label"),
+        ([("a.png", b"x"), ("a.json", b'{"label": true}')], "must have a label.*Received: True"),
         ([("a.png", b"x"), ("a.cls", b"9999999999")], "class numbers from 0.*a.png"),
         ([("a.png", b"x"), ("a.cls", b"\xff")], "a.cls must be UTF-8"),
         ([("._a.png", b"x")], "No example of webdataset"),

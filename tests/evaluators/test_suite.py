@@ -114,6 +114,8 @@ def test_subsets_only_choose_among_their_classes():
         suite.run(context(outside))
     with pytest.raises(ValueError, match="3 classes has no class 988"):
         class_subset.restrict(lambda images: images, class_subset.check_classes("imagenet_r"))(scores)
+    with pytest.raises(ValueError, match="A model of 3 classes has no class 3"):
+        class_subset.restrict(lambda images: images, class_subset.check_classes((0, 3)))(scores)
 
 
 def test_vtab_means_are_of_whole_groups_only():
@@ -254,6 +256,8 @@ def test_a_network_without_features_is_measured_by_its_scores():
     without = context(Data(), features_unavailable="a file: take the run")
     suite = evaluators.Suite(["knn", "classification", "vtab"])
     suite.check(without)  # what cannot run is no mistake of the data
+    with pytest.raises(ValueError, match="The evaluator 'other' cannot run: missing:a is not here"):
+        evaluators.Suite(["knn", "classification(name='other', source='missing:a')"]).check(without)
     results = {result.name: result for result in suite.run(without)}
     assert results["classification"].metrics["accuracy"] == 1.0
     assert results["knn"].not_measured == results["vtab"].not_measured == "a file: take the run."

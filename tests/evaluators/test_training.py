@@ -1,5 +1,6 @@
 """Evaluators during training: features, moving averages, replicas and the schedule."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -42,6 +43,22 @@ def test_head_turns_features_into_scores():
     np.testing.assert_allclose(scores, state.model(images()), rtol=1e-5, atol=1e-5)
 
 
+def test_images_that_the_replicas_cannot_share_are_counted():
+    class TwoReplicas:
+        num_replicas_in_sync = 2
+        scope = contextlib.nullcontext
+
+        def run(self, function):
+            return function()
+
+        def experimental_local_results(self, value):
+            return value, value
+
+    forward = TensorFlowBackend(TwoReplicas()).compile_forward(make_state())
+    with pytest.raises(ValueError, match="divide among 2 replicas. Received: 3 images"):
+        forward(images(3))
+
+
 def test_representation_of_a_model_without_head_is_its_output():
     model = models.VisionTransformer(image_size=8, include_top=False, **SIZES)
     features, output = models.representation(model)(images())
@@ -76,6 +93,12 @@ def test_every_interval_stops_the_loop():
     assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
     assert [values["evaluator"] for values in scheduled(8, last=True)] == ["knn", "fewshot"]
     assert computed == [4] * 4  # both splits, anew at each evaluation, once for both evaluators
+
+
+def test_the_arrays_of_an_evaluation_are_not_kept():
+    scheduled = evaluators.Scheduled(evaluators.Suite(["classification"]), synthetic.context(synthetic.Data()), every=5)
+    assert scheduled(5)[0]["classification/examples"] == scheduled.last[0].metrics["examples"] == 20
+    assert scheduled.last[0].details == {}
 
 
 def test_an_evaluator_that_fails_costs_its_own_results_only():

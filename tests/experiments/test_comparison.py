@@ -5,6 +5,8 @@ import json
 import pytest
 
 from keras_vit import experiments, recipe
+from keras_vit._metrics import Metric
+from keras_vit.experiments.table import Row, Table
 from keras_vit.training import run_directory
 from tests import programs
 
@@ -146,3 +148,11 @@ def test_the_speed_is_the_median(tmp_path, paths):
     found = experiments.compare(paths).rows[0].results[0]
     assert found["training loss"] == 1.5  # the last, not the smallest
     assert found["images per second"] == 300  # of 2, 100, 300, 305 and 310
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_up_to_six_runs_are_columns(count, monkeypatch, capsys):
+    table = Table([Row({"seed": seed}, {str(seed): "finished"}) for seed in range(count)], [Metric("eval_accuracy")])
+    monkeypatch.setattr(experiments, "compare", lambda paths: table)
+    assert programs.call("train.compare", "runs") == 0
+    assert capsys.readouterr().out == table.markdown(across=count == 6) != table.markdown(across=count == 7)

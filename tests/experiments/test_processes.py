@@ -21,3 +21,18 @@ from keras_vit.experiments import processes
 def test_the_last_line_without_advice_and_prefix(output, last, tmp_path):
     (tmp_path / "output.txt").write_bytes(output)
     assert processes.last_line(str(tmp_path / "output.txt")) == last
+
+
+def test_output_is_appended_and_a_program_is_asked_to_stop_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    output = tmp_path / "new" / "output.txt"
+    assert processes.run(["echo", "first"], str(output), lambda: False) == 0
+    script = "trap 'echo asked' TERM; echo ready; for i in 1 2 3 4; do sleep 0.02; done; exit 3"
+    assert processes.run(["sh", "-c", script], str(output), lambda: "ready" in output.read_text()) == 3
+    assert output.read_text() == "first\nready\nasked\n"
+
+
+def test_an_error_while_waiting_ends_the_program(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    with pytest.raises(KeyError):
+        processes.run(["sleep", "60"], str(tmp_path / "output.txt"), lambda: {}["stop"])

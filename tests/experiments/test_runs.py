@@ -65,6 +65,14 @@ def test_program(folder, capsys):
     )
 
 
+def test_the_best_of_errors_is_the_smallest(tmp_path):
+    (tmp_path / "config.json").touch()
+    lines = [{"step": step, "eval_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
+    record = experiments.RunRecord(str(tmp_path), {}, lines, recipes.Recipe(task="regression"))
+    found = programs.load("train.runs").describe(record)
+    assert (found["score"], found["last"], found["best"]) == ("eval_mae", "1.75", "1.5")
+
+
 def test_without_arguments_it_lists_the_folder_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="'runs'"):

@@ -30,6 +30,8 @@ def test_names_differ_and_are_directories():
     assert len(set(names)) == 4
     assert all("/" not in name and len(name) < 200 for name in names)
     assert "optim.name=adamw,optim.schedule.name=cosine" in names[2]
+    long = search.expand(recipe.Recipe(), {"data.source": ["a" * 200 + "b", "a" * 200 + "c"]})
+    assert len(long) == 2 and all(name.startswith("data.source=aaa") and len(name) == 157 for name in long)
 
 
 @pytest.mark.parametrize(

@@ -308,10 +308,20 @@ class TestProgram:
 
     def test_list_runs_nothing(self, tmp_path, capsys):
         arguments = ["--config=digits", f"--workdir={tmp_path}", "--grid=optim.ema=0,0.9", "--seeds=2", "--list"]
-        assert programs.call("train.sweep", *arguments) == 0
+        assert programs.call("train.sweep", *arguments, override=["seed=5"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "optim.ema=0.0,seed=0" and len(lines) == 4
+        assert lines == [f"optim.ema={ema},seed={seed}" for ema in (0.0, 0.9) for seed in (5, 6)]
         assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("outcomes", "code"),
+        [(("finished", "pruned"), 0), (("finished", "failed: exit code 1"), 1), (("not finished",), 0)],
+    )
+    def test_a_failed_run_changes_the_exit_code(self, tmp_path, monkeypatch, capsys, outcomes, code):
+        rows = [Row({SEED: seed}, {str(seed): state}) for seed, state in enumerate(outcomes)]
+        monkeypatch.setattr(experiments, "sweep", lambda *_, **__: Table(rows, [Metric("eval_accuracy")]))
+        assert programs.call("train.sweep", "--config=digits", f"--workdir={tmp_path}", "--grid=seed=0,1") == code
+        assert "The first row is the best" not in capsys.readouterr().out  # it has no results
 
     @pytest.mark.slow
     def test_digits(self, tmp_path, capsys):

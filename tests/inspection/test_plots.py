@@ -86,6 +86,9 @@ def test_predicted_against_true():
     np.testing.assert_allclose(ages.collections[0].get_offsets(), [[1.0, 1.5], [2.0, 2.5], [3.0, 3.5]])
     np.testing.assert_allclose(ages.lines[0].get_xydata(), [[1.0, 1.0], [3.5, 3.5]])  # the diagonal
     np.testing.assert_allclose(weights.collections[0].get_offsets(), [[6.0, 7.0], [7.0, 8.0]])
+    for count, as_pixels in ((5_000, False), (5_001, True)):
+        (axes,) = plots.predicted_against_true(*np.zeros((2, count, 1)), ["age"]).axes
+        assert bool(axes.collections[0].get_rasterized()) == as_pixels
 
 
 def test_a_curve_has_the_values_of_its_steps():
@@ -325,8 +328,9 @@ class TestNames:
     def test_the_probability_is_apart_from_a_name_that_is_a_number(self, monkeypatch):
         drawn = []
         monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
-        plots.draw_report("report.png", [], np.zeros((1, 8, 8, 1)), ["9 · 72%"], [True])
-        assert "9 · 72%" in [axes.get_title() for axes in drawn[0].axes]
+        names = ["9 · 72%", "wheat · rye · oats · 72%"]  # the probability is the last part
+        plots.draw_report("report.png", [], np.zeros((2, 8, 8, 1)), names, [True, True])
+        assert [axes.get_title() for axes in drawn[0].axes[2:4]] == ["9 · 72%", "wheat · rye · … · 72%"]
 
 
 def test_labels_are_shortened():

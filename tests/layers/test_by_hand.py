@@ -326,3 +326,36 @@ def test_bicubic_weights_are_pytorchs():
     found = np.array(interpolation.resize_table(table, (2, 1), "bicubic"))[0, :, 0]
     near, far = 0.59375, -0.09375
     np.testing.assert_allclose(found, [[near + far, near, far, 0], [0, far, near, near + far]], atol=1e-6)
+
+
+@pytest.mark.parametrize("grid", [(2, 3), (2, 5), (4, 3), (4, 5)])
+def test_dinov2_leaves_a_table_unchanged_only_if_both_axes_are_the_same(grid):
+    table = normal(1, 2, 3, 1)
+    rows, columns = (
+        interpolation.interpolation_matrix(new, old, "dinov2", np) for new, old in zip(grid, (2, 3), strict=True)
+    )
+    assert np.abs(interpolation.interpolation_matrix(3, 3, "dinov2", np) - np.eye(3)).max() > 0.01
+    expected = table[0, ..., 0] if grid == (2, 3) else rows @ table[0, ..., 0] @ columns.T
+    np.testing.assert_allclose(
+        np.array(interpolation.resize_table(table, grid, "dinov2"))[0, ..., 0], expected, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "conv", "inside", "norm"),
+    [
+        # vit_jax/models_resnet.py: weight_standardize(eps=1e-5), added to the deviation; flax.linen.GroupNorm.
+        (layers.BottleneckUnit(32), 1e-5, False, 1e-6),
+        # timm/models/vision_transformer_hybrid.py: StdConv2dSame(eps=1e-8); timm.layers.GroupNormAct(eps=1e-5).
+        (layers.BottleneckUnit(32, resnet_numerics="timm"), 1e-8, True, 1e-5),
+        # big_vision/models/bit.py: standardize(eps=1e-10); its GroupNorm has 1e-5.
+        (layers.BiTUnit(32), 1e-10, True, 1e-5),
+    ],
+    ids=["reference", "timm", "bit"],
+)
+def test_epsilons_of_residual_units(unit, conv, inside, norm):
+    unit.build((None, 4, 4, 64))
+    parts = [layer for layer in vars(unit).values() if isinstance(layer, (layers.StdConv2D, layers.GroupNorm))]
+    convolutions = [part for part in parts if isinstance(part, layers.StdConv2D)]
+    assert len(convolutions) == 4 and {(part.epsilon, part.epsilon_inside) for part in convolutions} == {(conv, inside)}
+    assert {part.epsilon for part in parts if part not in convolutions} == {norm}

@@ -241,6 +241,24 @@ def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module,
     assert recomputed > operations()
 
 
+@pytest.mark.parametrize(("dtype", "recomputed"), [("float32", [1]), ("bfloat16", []), ("float16", [])])
+def test_only_a_wide_gelu_is_recomputed(dtype, recomputed, monkeypatch):
+    """In 16 bits, the memory is worth less than the time."""
+    kernel, calls = importlib.import_module("keras_vit.layers.kernels.gelu"), []
+    monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: calls.append(len(tensors)) or tensors)
+    x = random(2, 3, dtype=dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = kernels.gelu(x, training=True)
+    assert tape.gradient(y, x).dtype == dtype and calls == recomputed
+
+
+def test_training_keeps_the_shape_of_sequences():
+    """A reshape would copy data on a TPU."""
+    x = random(2, 3, 4)
+    assert kernels.as_rows(x, training=True) is x and kernels.as_rows(x, training=False).shape == (6, 4)
+
+
 @pytest.mark.parametrize(("dtype", "before"), [("float32", "MatMul"), ("bfloat16", "Reshape"), ("float16", "Reshape")])
 def test_16_bits_do_not_fuse_the_second_product_with_its_bias(dtype, before):
     """TensorFlow's graph optimizer fuses a product with a bias that follows at once."""

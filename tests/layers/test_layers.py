@@ -37,6 +37,10 @@ def test_patch_encoder_refuses_partial_patches():
     with pytest.raises(ValueError, match="whole number of patches.*224, 230"):
         layers.PatchEncoder(16, 8)(np.zeros((1, 224, 230, 3), "float32"))
     layer = layers.PatchEncoder(4, 8)
+    assert layer.compute_output_shape((None, 12, 8, 3)) == (None, 6, 8)
+    assert layer.compute_output_shape((1, None, 8, 3)) == layer.compute_output_shape((1, 8, None, 3)) == (1, None, 8)
+    with pytest.raises(ValueError, match=r"whole number of patches.*\(8, 0\)"):
+        layer.build((1, 8, 0, 3))
     layer(np.zeros((1, 8, 8, 3), "float32"))
     with pytest.raises(ValueError):
         layer(np.zeros((1, 8, 8, 4), "float32"))
@@ -182,6 +186,10 @@ def test_attention_is_the_formula(cross):
     expected, expected_weights, _ = attention_by_hand(layer, x, context if cross else x)
     np.testing.assert_allclose(array(output), expected, rtol=1e-4, atol=1e-4)  # products of values up to some tens
     np.testing.assert_allclose(array(weights), expected_weights, rtol=1e-4, atol=1e-5)
+    symbolic = layer(
+        keras.Input((5, 8)), return_attention_scores=True, **({"context": keras.Input((3, 8))} if cross else {})
+    )
+    assert [tensor.shape[1:] for tensor in symbolic] == [output.shape[1:], weights.shape[1:]]
 
 
 def test_relative_positions_add_the_query_s_product_with_the_offset_s_embedding():

@@ -116,3 +116,8 @@ def test_half_precision_has_the_angles_of_float32():
 def test_impossible_arguments(arguments, name):
     with pytest.raises(ValueError, match=name):
         layers.RotaryPositions(**{"head_dim": 8, **arguments})
+
+
+def test_the_smallest_changes_are_none():
+    layer = layers.RotaryPositions(8, shift=0, jitter=1, rescale=1.0)
+    np.testing.assert_array_equal(table(layer, 2, 3, training=True), table(layer, 2, 3))

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.layers import kernels
+from keras_vit.layers import SelfAttention, kernels
 from keras_vit.planning import cost, plan
 from tests import selection
 from tests.models import variants
@@ -29,6 +29,14 @@ def test_activations_grow_as_the_architecture_says():
     # Two vectors per token: both branches of a block, or the query and the key.
     for option in ({"layer_scale": 0.1}, {"qk_norm": True}):
         assert cost.of_variant("ViT-B/16", **option).activations - base.activations == 12 * 197 * 2 * 768
+
+
+@pytest.mark.parametrize(("queries", "read"), [(None, 5), (1, 1 + 5)])  # key and value read the same tokens
+def test_activations_of_attention_with_fewer_queries(queries, read):
+    """Inputs, queries, keys and values, weights of two heads, and the input of the output projection."""
+    tally, rows = cost.Tally(), queries or 5
+    SelfAttention(num_heads=2).count(tally, tokens=5, width=8, queries=queries)
+    assert tally.activations == 8 * read + 8 * (rows + 2 * 5) + 2 * rows * 5 + 8 * rows
 
 
 def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
@@ -52,7 +60,9 @@ def test_activations_of_attention_in_chunks_have_the_weights_of_one_chunk():
 def test_dropout_keeps_a_byte_of_each_value():
     base = cost.of_variant("ViT-B/16")
     tokens, weights = 197 * 12 * (2 * 768 + 3072) + 197 * 768, 12 * 12 * 197**2
-    assert cost.of_variant("ViT-B/16", dropout_rate=0.1).activations - base.activations == tokens // 2
+    for option in ({}, {"mlp": "swiglu"}):
+        without, dropped = (cost.of_variant("ViT-B/16", dropout_rate=rate, **option) for rate in (0.0, 0.1))
+        assert dropped.activations - without.activations == tokens // 2
     dropped = cost.of_variant("ViT-B/16", attention_dropout_rate=0.1)
     assert dropped.activations - base.activations == weights + weights // 2
 

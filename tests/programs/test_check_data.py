@@ -84,6 +84,11 @@ def test_only_a_class_without_training_images_is_marked():
         "all": ["1,300", "2"],
     }
     assert not [line for line in lines if "share of the pixels" in line or "median" in line]
+    splits["train"]["pixels"] = [0.12345, 0.87155, 0.005]
+    lines = load("train.check_data").as_text({**results, **dict.fromkeys(kinds, {})}).splitlines()
+    first = lines.index("share of the pixels:") + 1
+    shares = [["cat", "12.35%", "0.00%"], ["dog", "87.16%", "0.00%"], ["(ignored)", "0.50%", "0.00%"]]
+    assert [line.split() for line in lines[first : first + 3]] == shares
 
 
 def test_check_data_without_problems(capsys):

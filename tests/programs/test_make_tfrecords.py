@@ -41,6 +41,8 @@ def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
         "test-00000-of-00001",
         "train-00000-of-00001",
     ]
+    make_tfrecords(pictures.folder(tmp_path / "few", count=2), tmp_path / "single", shards=9)
+    assert len(list((tmp_path / "single").glob("train-*-of-00003"))) == 3  # one image each
 
 
 def test_a_file_has_up_to_a_thousand_examples_unless_there_would_be_too_many_files():

@@ -22,6 +22,7 @@ def test_missing_fields_keep_their_defaults():
     recipe = recipes.from_dict({"seed": 3, "optim": {"learning_rate": 1}})
     assert recipe == recipes.Recipe(seed=3, optim=recipes.Optim(learning_rate=1.0))
     assert isinstance(recipe.optim.learning_rate, float)
+    assert recipes.from_dict({"seed": 3, "optim": {"learning_rate": 1, "frozen": ""}}) == recipe
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ def test_missing_fields_keep_their_defaults():
         ({"seed": True}, "seed must be of type int"),
         ({"total_steps": 1.5}, "total_steps must be of type int"),
         ({"deterministic": 1}, "deterministic must be of type bool"),
+        ({"optim": {"frozen": "head"}}, "no field optim.frozen"),  # an earlier field: files with an empty text are read
         ({"model": 3}, "model must be a dictionary of fields. Received: 3"),
         ({"model": {"arguments": {"resnet_blocks": ("a",)}}}, "resnet_blocks"),
         ({"model": {"arguments": {"layer_scal": 1e-4}}}, "Did you mean 'layer_scale'?"),
@@ -198,6 +200,7 @@ def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
         ("model.checkpoint", "augreg", "augreg"),
         ("optim.schedule.boundaries", "3,5", (3, 5)),
         ("optim.schedule.boundaries", "3", (3,)),
+        ("optim.schedule.boundaries", "", ()),
         ("deterministic", "0", False),
         ("total_steps", "1e3", 1000),
     ],

@@ -16,6 +16,7 @@ from keras_vit.data import readers
 from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
 from keras_vit.planning import datasets, plan
+from keras_vit.training import run_fields
 from keras_vit.training.run_directory import read_metrics
 from keras_vit.tuning import train
 from tests import programs, selection
@@ -140,6 +141,37 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
         size = datasets.size(recipe.data.source, recipe.data.train_split)
         planned.append(plan.of_recipe(recipe, size.classes or 10, size.examples).core_days())
     assert stated == pytest.approx(planned, rel=0.06)  # two digits, or one
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "steps", "share"),
+    [
+        ("digits", None, 600, 1 / 3),
+        ("cifar10_scratch", None, 4_883, 1 / 4),
+        ("masked_patch_fashion_mnist", None, 936, 2 / 8),
+        ("fashion_mnist_hour", "vit", 936, 2 / 34),
+        ("fashion_mnist_hour", "bit", 1_874, 2 / 11),
+        ("fashion_mnist_hour", "hybrid", 1_874, 2 / 11),
+    ],
+)
+def test_shorter_runs_in_the_docstrings_are_the_stated_share(name, arguments, steps, share):
+    assert str(steps) in toy.module(name).__doc__
+    assert abs(toy.load(name, arguments).total_steps * share - steps) <= 1
+
+
+def differences(first, second):
+    """The fields in which two recipes differ."""
+    first, second = (run_fields.flatten(recipes.to_dict(recipe)) for recipe in (first, second))
+    return {field for field in {**first, **second} if first.get(field) != second.get(field)}
+
+
+def test_recipes_differ_where_their_docstrings_say_so():
+    mae, masked = (toy.load(name, None) for name in ("mae_fashion_mnist", "masked_patch_fashion_mnist"))
+    fields = {"task", "total_steps", "eval_every", "optim.learning_rate", "optim.weight_decay_mask"}
+    assert differences(mae, masked) == fields and 15 * masked.total_steps == 8 * mae.total_steps
+    hour, cifar = toy.load("fashion_mnist_hour", "vit"), toy.load("cifar10_scratch", None)
+    assert {field for field in differences(hour, cifar) if field.startswith("optim")} == {"optim.schedule.warmup_steps"}
+    assert hour.model.arguments["position_embedding"] == cifar.model.arguments["position_embedding"]
 
 
 # ---- every recipe runs -----------------------------------------------------------------------------------------------

@@ -134,8 +134,22 @@ def test_killed_during_the_very_first_write(tmp_path):
     (tmp_path / "ckpt-10_temp").mkdir()
     (tmp_path / "ckpt-10_temp" / "part-00000-of-00001").write_bytes(b"half")
     (tmp_path / "ckpt-10.data-00000-of-00001.tempstate123").write_bytes(b"half")
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "ckpt-10.index.tempstate123").write_bytes(b"half")
     assert restored(tmp_path) is None
-    assert [path.name for path in tmp_path.iterdir()] == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["best"]
+
+
+def test_a_checkpoint_that_is_being_removed_has_no_manifest(tmp_path, monkeypatch):
+    """Killed after the first file: what is left is unfinished, not damaged."""
+    saved(tmp_path, [10])
+    remove = os.remove
+    removed = iter([remove])
+    monkeypatch.setattr(os, "remove", lambda path: next(removed)(path))
+    with pytest.raises(StopIteration):
+        checkpoints.remove(str(tmp_path / "ckpt-10"))
+    assert "has no manifest" in checkpoints.problem_with(str(tmp_path / "ckpt-10"))
+    assert restored(tmp_path) is None
 
 
 def test_saving_a_step_twice_writes_once(tmp_path):

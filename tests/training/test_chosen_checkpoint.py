@@ -163,3 +163,5 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed():
     assert [line.split()[0] for line in run_summary.confusion_lines(confusion, names)[1:]] == names[11:1:-1]
     rows = run_summary.confusion_lines(np.full((2, 2), 1000), ["a", "b"])[2:]
     assert [line.split() for line in rows] == [["a", "1000", "1000"], ["b", "1000", "1000"]]
+    head, *rows = run_summary.confusion_lines(np.eye(2, dtype=int), ["wheat", "barley"])[1:]
+    assert head.split() == ["whe", "bar"] and len({len(line) for line in (head, *rows)}) == 1  # names do not touch

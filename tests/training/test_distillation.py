@@ -82,13 +82,14 @@ def test_no_divergence_from_itself():
     [
         (SIZE, "value_range(-1, 1)", "value_range(0, 1)"),
         (2 * SIZE, "value_range(0, 1)", "resize(16)|value_range(-1, 1)"),
+        ((2 * SIZE, SIZE // 2), "value_range(-1, 1)", "resize((16, 4))|value_range(-1, 1)"),
         (SIZE // 2, "value_range(-1, 1)", "resize(4)|value_norm((0.1, 0.2, 0.3), (0.5, 0.4, 0.3))"),
     ],
 )
 def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
     model = network(1, image_size=size, patch_size=2)
     images = RNG.uniform(0, 255, (BATCH, SIZE, SIZE, 3)).astype(np.float32)
-    resized = tf.image.resize(images, (size, size), antialias=True)
+    resized = tf.image.resize(images, size if isinstance(size, tuple) else (size, size), antialias=True)
     expected = model(preprocess.device_function(own)(resized), training=False)
     found = tasks.Teacher(run_of(model, own), pp)(preprocess.device_function(pp)(tf.constant(images)))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)  # float32: another order of the same operations

@@ -14,15 +14,18 @@ import socket
 import sys
 import threading
 import time
+import types
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import _lock as lock
+from keras_vit import _storage
 from keras_vit import recipe as recipes
-from keras_vit.training import load_run, run_directory, run_fields
+from keras_vit.training import data_record, load_run, run_directory, run_fields
 from keras_vit.training.metrics import MetricsWriter
+from keras_vit.training.run import TrainingRun
 from keras_vit.training.run_directory import read_metrics
 from tests import forked
 
@@ -347,6 +350,21 @@ def test_fields_that_do_not_affect_the_weights():
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}
     evaluation = {"data.eval_batch_size", "data.on_bad_image", "data set.name", "data set.num_eval"}
     assert set(run_fields.HARMLESS) == how_often | how_long | how_computed | evaluation
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_the_record_of_a_run_is_published_by_the_chief(is_chief, monkeypatch):
+    """Before the first checkpoint, so that a run in a bucket is listed from its beginning."""
+    done, run = [], object.__new__(TrainingRun)
+    backend = types.SimpleNamespace(is_chief=is_chief, record=lambda: ONE)
+    run.directory, run.given, run.recipe, run.files, run.step = "runs/a", recipe(), recipe(), {"source": "a"}, 5
+    run.data = types.SimpleNamespace(describe=lambda: DATA, backend=backend)
+    monkeypatch.setattr(run_directory, "write_config", lambda *content: done.append(content))
+    monkeypatch.setattr(data_record, "write", lambda *content: done.append(content))
+    monkeypatch.setattr(_storage, "publish", done.append)
+    run.record()
+    expected = [("runs/a", recipe(), DATA, 5, recipe(), ONE), ("runs/a", {"source": "a"}), "runs/a"]
+    assert done == (expected if is_chief else [])
 
 
 # The devices

@@ -1,17 +1,21 @@
 """The training step: gradients independent of the sharding, randomness only from the step, compiled by XLA."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import optim
+from keras_vit import distribute, optim
 from keras_vit import recipe as recipes
+from keras_vit.layers.bit import BiTRoot
 from keras_vit.models import BIT, VIT
 from keras_vit.optim import groups
 from keras_vit.training import seeds, tasks
 from keras_vit.training.tf import step as step_module
+from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import selection, tiny
@@ -28,6 +32,32 @@ def recipe(loss="softmax", **fields):
 
 
 METRICS = ("loss", "accuracy", "grad_norm", "learning_rate")
+
+
+@pytest.mark.parametrize(
+    ("layer", "deterministic", "exact"),
+    [
+        (keras.layers.MaxPooling2D(), True, True),
+        (keras.layers.MaxPooling2D(), False, False),
+        (BiTRoot(8), True, True),
+        (keras.layers.Dense(2), True, False),
+    ],
+)
+def test_only_a_deterministic_max_pooling_must_be_exact(layer, deterministic, exact, monkeypatch):
+    """XLA cannot compile its gradient then."""
+
+    class Asked(Exception):
+        pass
+
+    def use_xla(jit, strategy, exact_max_pool):
+        raise Asked(jit, exact_max_pool)
+
+    monkeypatch.setattr(distribute, "use_xla", use_xla)
+    state, settings = types.SimpleNamespace(model=types.SimpleNamespace(layers=[layer])), recipe()
+    settings.jit, settings.deterministic = "on", deterministic
+    with pytest.raises(Asked) as asked:
+        TensorFlowBackend(tf.distribute.get_strategy()).compile_steps(state, settings)
+    assert asked.value.args == ("on", exact)
 
 
 def small(**arguments):

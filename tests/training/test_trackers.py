@@ -75,7 +75,17 @@ def test_it_records_numbers_and_recipe_and_continues_a_resumed_run(package, run)
     assert first["config"]["data.pp_train"] == "x" * (500 if name == "mlflow" else 501)  # MLflow's limit
     record(run, name, step=2)
     assert fake.starts[1]["id"] == "new" and fake.ended == 2
+    assert fake.starts[1]["name"] == (None if name == "mlflow" else "mine")  # MLflow would rename the record
     assert len(run_directory.read_metrics(run)) == 4
+
+
+def test_each_tracker_continues_its_own_record(run, monkeypatch):
+    fakes = {"wandb": FakeWandb(), "mlflow": FakeMlflow()}
+    for name, fake in fakes.items():
+        monkeypatch.setitem(sys.modules, name, fake)
+    for name in ("wandb", "mlflow", "wandb", "mlflow"):
+        trackers.TRACKERS[name](run)
+    assert [[start["id"] for start in fake.starts] for fake in fakes.values()] == [[None, "new"]] * 2
 
 
 def test_an_error_while_it_records_costs_only_the_record(package, run, monkeypatch, caplog):

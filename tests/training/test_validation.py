@@ -39,6 +39,7 @@ def test_means_over_examples():
     found = validation()
     (line,) = found(7)
     assert (line["split"], line["examples"]) == ("test", 3)
+    assert list(line) == ["split", "eval_accuracy", "eval_loss", "examples"]  # the score first
     assert (line["eval_accuracy"], line["eval_loss"]) == pytest.approx((2 / 3, 3.5 / 3))
     assert found.tally.tolist() == [[1, 0], [1, 1]]
     assert found.examples["image"].tolist() == [[0.0], [0.0]]  # of the first batch, without what is masked
@@ -53,3 +54,8 @@ def test_masked_examples_are_not_shown():
 def test_a_split_without_examples():
     with pytest.raises(ValueError, match="nothing to evaluate: the split 'test'"):
         list(validation([], [])(0))
+
+
+@pytest.mark.parametrize(("classes", "counts"), [(0, False), (1, True), (200, True), (201, False)])
+def test_confusions_of_up_to_200_classes_are_counted(classes, counts):
+    assert tasks.create(recipes.Recipe(), outputs=classes).counts == counts

@@ -131,6 +131,15 @@ def test_a_single_worker_waits_for_nobody(monkeypatch):
         pass
 
 
+def test_a_worker_listens_for_ipv4_and_ipv6():
+    hosts = ["127.0.0.1"]
+    with contextlib.suppress(OSError):  # a machine without IPv6
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        hosts.append("[::1]")
+    with joining._listen(0) as server:
+        assert {host: joining._error(f"{host}:{server.getsockname()[1]}") for host in hosts} == dict.fromkeys(hosts, "")
+
+
 class TwoWorkers:
     """A backend whose first worker is this process."""
 

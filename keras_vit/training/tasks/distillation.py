@@ -87,7 +87,7 @@ class Teacher:
         images = ops.cast(images, "float32") * self._scale + self._offset
         size = tuple(images.shape[1:3])
         if size != tuple(self._size):
-            smaller = size > tuple(self._size)
+            smaller = any(side > own for side, own in zip(size, self._size, strict=True))
             images = ops.image.resize(images, self._size, antialias=smaller, data_format="channels_last")
         return ops.cast(self._model(images, training=False), "float32")
 
