@@ -66,7 +66,7 @@ def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[s
         ]
         return ["Confusion (rows: true class, columns: predicted)", f"  {'':>{label}} {head}", *rows]
     wrong = confusion - np.diag(np.diag(confusion))
-    most = np.argsort(wrong, axis=None)[::-1][:10]
+    most = np.argsort(-wrong, axis=None, kind="stable")[:10]
     pairs = [np.unravel_index(index, wrong.shape) for index in most]
     rows = [f"  {class_names[t]} taken for {class_names[p]}: {wrong[t, p]}" for t, p in pairs if wrong[t, p]]
     return ["Most frequent confusions", *rows]

@@ -153,10 +153,11 @@ def test_the_end_of_a_training_shows_both_scores(run):
 
 def test_of_many_classes_the_most_frequent_confusions_are_listed():
     confusion = np.diag(np.full(21, 9))
-    confusion[3, 5], confusion[20, 0] = 2, 4  # true class, predicted class
+    confusion[[3, 7, 3], [9, 2, 5]], confusion[20, 0] = 2, 4  # true classes, predicted classes
     names = [f"c{number}" for number in range(21)]
     lines = run_summary.confusion_lines(confusion, names)
-    assert [line.strip() for line in lines[1:]] == ["c20 taken for c0: 4", "c3 taken for c5: 2"]
+    equal = [f"c{true} taken for c{predicted}: 2" for true, predicted in ((3, 5), (3, 9), (7, 2))]
+    assert [line.strip() for line in lines[1:]] == ["c20 taken for c0: 4", *equal]
     table = run_summary.confusion_lines(confusion[:20, :20], names[:20])
     assert len(table) == 2 + 20 and table[2 + 3].split()[1:8] == ["·", "·", "·", "9", "·", "2", "·"]
     confusion[:12, 12] = np.arange(10, 22)
