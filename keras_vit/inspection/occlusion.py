@@ -1,8 +1,10 @@
 """Occlusion sensitivity: which parts of an image a prediction depends on."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_vit import _checks
@@ -44,6 +46,8 @@ def occlusion_sensitivity(
             "`predict` must be a function from images to scores, such as model.predict_on_batch. Received: "
             f"predict={_checks.described(predict)}."
         )
+    if isinstance(predict, keras.layers.Layer):
+        predict = functools.partial(predict, training=False)
     image = _checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
     scores = np.asarray(predict(image[None]))[0]
     class_index = int(scores.argmax() if class_index is None else _checks.class_index(class_index, scores.shape[-1]))
