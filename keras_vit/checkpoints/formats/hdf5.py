@@ -9,7 +9,7 @@ import io
 import struct
 import sys
 import zipfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import h5py
 
@@ -38,7 +38,7 @@ class FilePart(io.RawIOBase):
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
+    def readinto(self, buffer: Any) -> int:
         """Fill `buffer` with the bytes that follow, as far as there are any, and return their number."""
         view = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
         self._file.seek(self._start + self._position)
