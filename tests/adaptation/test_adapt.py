@@ -145,3 +145,11 @@ def test_models_without_the_layers_that_a_choice_needs():
     keras_vit.adapt(model, "lora(2)")  # the same again, as after a load
     with pytest.raises(ValueError, match="merge_adapter"):
         keras_vit.adapt(model, "lora(4)")
+
+
+def test_lora_of_another_scale_or_of_other_layers_is_refused():
+    model = tiny.model(num_layers=1)
+    keras_vit.adapt(model, "lora(2)")
+    for choice in ("lora(2, alpha=5)", "lora(2, layers='query')"):
+        with pytest.raises(ValueError, match="already has LoRA with rank=2, alpha=16. Received: rank=2, alpha="):
+            keras_vit.adapt(model, choice)

@@ -6,10 +6,12 @@ import types
 import numpy as np
 import pytest
 
+from keras_vit import zoo
 from keras_vit.checkpoints import (
     CheckpointError,
     LoadReport,
     architecture,
+    load,
     match,
     position_grid,
     recognition,
@@ -84,6 +86,44 @@ def test_square_numbers():
 )
 def test_a_table_has_an_entry_for_the_class_token_or_not(count, grids, known):
     assert position_grid.has_slots(count, 1, grids) is known
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "equal"),
+    [
+        ("layer_scale", 1.0, 1e-5, True),  # the values are weights
+        ("layer_scale", None, 1e-5, False),
+        ("resnet_numerics", "reference", "timm", True),  # without a ResNet
+        ("pool_padding", "edge", "infinity", True),
+        ("pool_padding", "edge", "zeros", False),
+        ("qkv_bias", [True, False, True], (True, False, True), True),
+    ],
+)
+def test_arguments_of_the_same_effect_are_equal(name, ours, theirs, equal):
+    found = [match._comparable(name, {name: value, "resnet_blocks": None}) for value in (ours, theirs)]
+    assert (found[0] == found[1]) == equal
+    of_hybrids = [
+        match._comparable("resnet_numerics", {"resnet_numerics": value, "resnet_blocks": (1,)})
+        for value in ("reference", "timm")
+    ]
+    assert of_hybrids == ["reference", "timm"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "size", "is_other"),
+    [
+        ("ViT-B/16", "augreg", 384, False),
+        ("ViT-B/16", "augreg", None, False),
+        ("ViT-B/16", "augreg", 224, True),
+        ("ViT-B/16", "augreg", (384, 512), True),
+        ("ViT-B/14", "dinov2", 224, False),  # without a head, there is no published accuracy
+    ],
+)
+def test_another_resolution_than_that_of_a_published_head(model, name, size, is_other, caplog):
+    built = types.SimpleNamespace(config=types.SimpleNamespace(image_size=size))
+    load._compare_resolution(built, types.SimpleNamespace(entry=zoo.find(model, name)))
+    expected = f"augreg of ViT-B/16 was last trained on images of 384 pixels, but the model takes {size}."
+    assert [message.partition(" Its")[0] for message in caplog.messages] == [expected] * is_other
 
 
 def test_blocks_are_numbered_without_gaps():

@@ -1,5 +1,6 @@
 """Damaged and malicious files are rejected with a clear error, in bounded memory, and do not change the model."""
 
+import contextlib
 import io
 import json
 import os
@@ -9,9 +10,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import keras_vit
 from keras_vit.checkpoints import CheckpointError, load_checkpoint, model_from_checkpoint
+from keras_vit.checkpoints.formats import npz, safetensors, tensors
 from keras_vit.checkpoints.formats.npz import NpzSource
 from keras_vit.checkpoints.formats.safetensors import SafetensorsSource
 from tests.checkpoints import files
@@ -39,6 +42,10 @@ def test_pytorch_pickles_are_refused_with_the_way_out(tmp_path):
     old = tmp_path / "model.pth"
     old.write_bytes(pickle.dumps(Exploit(), protocol=2))
     refused(old, "safetensors.torch.save_file")
+    old.write_bytes(pickle.dumps(Exploit(), protocol=5))
+    refused(old, "safetensors.torch.save_file")
+    old.write_bytes(b"\x80\x06" + bytes(30))  # no protocol of pickles
+    refused(old, "not a supported checkpoint")
     new = tmp_path / "pytorch_model.bin"
     with zipfile.ZipFile(new, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Exploit()))
@@ -265,3 +272,78 @@ def test_integers_are_not_weights(dtype, format, tmp_path):
         path = files.write_directory(tmp_path / "model", tensors, files.hf_config())
     with pytest.raises(CheckpointError, match=name):
         model_from_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_valid"),
+    [
+        ([], True),
+        ([1] * 8, True),
+        ([1] * 9, False),
+        ((2**48 - 1, 0), True),
+        ((2**48,), False),
+        ([-1], False),
+        ([True], False),
+        ([1.0], False),
+        ("1", False),
+    ],
+)
+def test_shapes_within_their_bounds(shape, is_valid):
+    message = "x: tensor 'a' has no valid shape. Received: shape="
+    with contextlib.nullcontext() if is_valid else pytest.raises(CheckpointError, match=message):
+        assert tensors.check_shape(shape, "a", "x") == tuple(shape)
+
+
+def test_json_within_its_bound(monkeypatch):
+    monkeypatch.setattr(tensors, "MAX_JSON_BYTES", 8)
+    assert tensors.parse_json(b'{"a": 1}', "x") == {"a": 1}
+    with pytest.raises(CheckpointError, match="x has 9 bytes of JSON; at most 8 are read"):
+        tensors.parse_json(b'{"a": 1} ', "x")
+
+
+def test_shards_within_their_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(safetensors, "_MAX_SHARDS", 2)
+    path, weight_map = tmp_path / "model.safetensors.index.json", {}
+    for count, name in enumerate("abc", 1):
+        save_file({name: np.ones(1, "float32")}, tmp_path / f"{name}.safetensors")
+        weight_map[name] = f"{name}.safetensors"
+        path.write_text(json.dumps({"weight_map": weight_map}))
+        with contextlib.nullcontext() if count < 3 else pytest.raises(CheckpointError, match="more than 2 shards"):
+            source = safetensors.ShardedSource(str(path))
+            assert source.files == [str(path), *(str(tmp_path / shard) for shard in weight_map.values())]
+            source.close()
+
+
+def packed(start, stored, size, kind=zipfile.ZIP_DEFLATED):
+    """A member of an archive: its position, its size in the archive and its size."""
+    info = zipfile.ZipInfo("a.npy")
+    info.header_offset, info.compress_size, info.file_size, info.compress_type = start, stored, size, kind
+    return info
+
+
+@pytest.mark.parametrize(
+    ("members", "size", "problem"),
+    [
+        ([packed(0, 9, 2**28)], 1000, ""),
+        ([packed(0, 9, 2**28 + 1)], 1000, "decompression bomb"),
+        ([packed(0, 9, 20 * 2**24)], 2**24, ""),
+        ([packed(0, 9, 20 * 2**24 - 5), packed(39, 9, 6)], 2**24, "decompression bomb"),
+        ([packed(0, 9, 9, zipfile.ZIP_STORED), packed(39, 1, 1)], 70, ""),
+        ([packed(39, 1, 1), packed(0, 9, 9)], 69, "truncated"),
+        ([packed(38, 1, 1), packed(0, 9, 9)], 70, "overlap"),
+        ([packed(0, 9, 8, zipfile.ZIP_STORED)], 70, "inconsistent sizes"),
+        ([packed(0, 9, 9, zipfile.ZIP_BZIP2)], 70, "compressed in an unknown way"),
+    ],
+)
+def test_members_of_an_archive_within_their_bounds(members, size, problem):
+    with pytest.raises(CheckpointError, match=problem) if problem else contextlib.nullcontext():
+        npz._check_members(members, size, "x")
+
+
+def test_metadata_that_do_not_fit_into_a_comment_are_left_out(tmp_path):
+    """A comment has at most 65,535 bytes; 19 of these surround the text."""
+    for length, written in ((65_516, 65_535), (65_517, 0)):
+        npz.write_npz(str(tmp_path / "a.npz"), ["a"], lambda name: np.ones(2), {"a": "x" * length})
+        with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+            assert len(archive.comment) == written
+            assert [info.date_time for info in archive.infolist()] == [(1980, 1, 1, 0, 0, 0)]

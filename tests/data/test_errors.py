@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import python_ops
+from keras_vit.data import errors, python_ops
 from tests import forked
 from tests.data import pictures
 
@@ -59,6 +59,11 @@ def test_other_errors_pass():
         tf.io.read_file("no such file")
     with pytest.raises(KeyError), data.image_errors():
         raise KeyError
+
+
+def test_names_and_reasons_with_the_characters_of_the_mark():
+    message = errors.bad_image("a|b\nc.jpg", "a type | of 3")
+    assert data.explain(ValueError(f"[[node]] {message} [Op:x]")) == "unreadable image a|b\nc.jpg: a type / of 3"
 
 
 @pytest.mark.parametrize("returns", [True, False])

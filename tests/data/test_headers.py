@@ -29,6 +29,7 @@ FILES = {
 }
 
 GIF = pictures.encode(pictures.smooth(), "GIF")
+WAVE = b"RIFF\x24\0\0\0WAVEfmt "  # a sound, in the container of WebP
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -81,6 +82,18 @@ def test_a_webp_with_a_wrong_canvas_is_rejected():
         images.decode(tf.constant(bytes(content)))
 
 
+def test_bits_beside_the_size_of_a_webp_do_not_count():
+    """The scale of a lossy image, and the flag of transparency of a lossless image."""
+    content = bytearray(FILES["webp"])
+    assert content[12:16] == b"VP8 "
+    content[27] |= 0x40
+    content[29] |= 0x80
+    assert pixels(bytes(content)) == 40 * 50
+    lossless = pictures.encode(TRANSPARENT, "WEBP", lossless=True)
+    assert lossless[12:16] == b"VP8L" and lossless[24] & 0x10
+    assert pixels(lossless) == 40 * 50
+
+
 def jpeg_of_scans(extra):
     """A progressive JPEG whose last scan is repeated `extra` times."""
     content = FILES["progressive jpeg"]
@@ -97,7 +110,7 @@ def test_jpeg_files_of_hundreds_of_scans_are_refused_where_strangers_send_them()
         headers.check(tf.constant(more), 2000, untrusted=True)
 
 
-@pytest.mark.parametrize("content", [b"plain text", GIF, b"\xff\x0a" + bytes(range(12)), b""])
+@pytest.mark.parametrize("content", [b"plain text", GIF, b"\xff\x0a" + bytes(range(12)), WAVE, b""])
 def test_other_formats_are_refused_where_strangers_send_them(content):
     with pytest.raises(tf.errors.InvalidArgumentError, match="JPEG, PNG, BMP or WebP"):
         headers.check(tf.constant(content), 10**6, untrusted=True)

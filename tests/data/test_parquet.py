@@ -102,6 +102,21 @@ def test_files_that_cannot_be_used(tmp_path, columns, message):
         data.open_source(f"parquet:{tmp_path}/a.parquet", "all")
 
 
+@pytest.mark.parametrize(
+    ("labels", "more", "names"),
+    [
+        (["b", None, "a", "b"], ["c"], ["a", "b", "c"]),
+        ([1, None, 0, 1], [3], ["0", "1", "2", "3"]),
+        ([None], [1], ["0", "1"]),
+    ],
+)
+def test_classes_come_from_the_labels_of_all_files(tmp_path, labels, more, names):
+    """Rows without a label do not give a class."""
+    write(tmp_path / "a.parquet", range(len(labels)), labels)
+    write(tmp_path / "b.parquet", range(1), more)
+    assert parquet._class_names("x", [str(tmp_path / name) for name in ("a.parquet", "b.parquet")], "label") == names
+
+
 def test_damaged_files_are_named(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, range(4))

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
+from keras_vit.data.labels import classes_up_to, numbered
 from keras_vit.data.readers import digits
 from tests.data import pictures
 
@@ -98,6 +99,12 @@ def test_npz_with_one_pair_is_divided_the_same_way_every_time(tmp_path):
     assert data.open_source(f"{spec}#test_fraction=0.5", "test").num_examples == 20
 
 
+def test_npz_with_splits_and_another_pair(tmp_path):
+    x, y = arrays()
+    np.savez(tmp_path / "a.npz", images=x, labels=y, x_train=x[:12], y_train=y[:12], x_test=x[12:], y_test=y[12:])
+    assert data.split_sizes(f"npz:{tmp_path}/a.npz") == {"train": 12, "test": 8}
+
+
 def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
     x, y = arrays(40)
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.sort(y))
@@ -161,6 +168,21 @@ def test_npz_labels_may_be_few_of_many(tmp_path):
     x, y = arrays()
     np.savez(tmp_path / "a.npz", images=x, labels=y + 21_839)
     assert data.open_source(f"npz:{tmp_path}/a.npz").num_classes == 21_843
+
+
+def test_class_numbers_are_below_the_largest_number_of_classes(monkeypatch):
+    monkeypatch.setattr("keras_vit.data.labels.MAX_CLASSES", 5)
+    assert classes_up_to(4, "x") == list("01234")
+    with pytest.raises(ValueError, match="at most 5 classes. Received: 5 for x"):
+        classes_up_to(5, "x")
+
+
+def test_a_class_number_of_many_digits_is_not_cut():
+    """Its first 19 digits are those of class 1."""
+    numbers, names = numbered(["01", "0", "1"], None, "x", str)
+    assert (numbers.tolist(), names) == ([1, 0, 1], ["0", "1"])
+    with pytest.raises(ValueError, match="label of 1 must be one of"):
+        numbered(["1", f"{12:020d}", "0"], None, "x", str)
 
 
 def npz_with(path, name, content, compression=zipfile.ZIP_DEFLATED):
@@ -240,6 +262,16 @@ def test_idx(idx_folder):
     assert data.open_source(spec, "train", class_names=list("abcd")).class_names == ("a", "b", "c", "d")
     joined = data.open_source(spec, "test[:2]+train[1:3]")
     np.testing.assert_array_equal(joined.labels(), [0, 1, 1, 2])
+
+
+def test_idx_prefers_files_that_are_not_compressed(idx_folder):
+    images, labels = arrays(7)
+    (idx_folder / "t10k-images-idx3-ubyte").write_bytes(idx(images))
+    for kind in ("images-idx3", "labels-idx1"):
+        (idx_folder / f"t10k-{kind}-ubyte.gz").write_bytes(b"\x1f\x8b, cut off")
+    source = data.open_source(f"idx:{idx_folder}", "test")
+    np.testing.assert_array_equal(source.images[..., 0], images)
+    np.testing.assert_array_equal(source.labels(), labels)
 
 
 @pytest.mark.parametrize("call", [data.open_source, data.split_sizes])

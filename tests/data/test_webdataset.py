@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import tarfile
@@ -154,6 +155,34 @@ def test_damaged_extended_headers(tmp_path, fields):
         list(tar.members(str(tmp_path / "a.tar")))
 
 
+@pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
+def test_extended_headers_have_a_largest_size(tmp_path, size, is_read):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        start = f"{size} comment=".encode()
+        add(archive, "fields", start.ljust(size - 1, b"x") + b"\n", type=tarfile.XHDTYPE)
+        add(archive, "a.png", b"x")
+    with contextlib.nullcontext() if is_read else pytest.raises(ValueError, match="only regular files.*the type b'x'"):
+        assert [member.name for member in tar.members(str(tmp_path / "a.tar"))] == ["a.png"]
+
+
+def test_folders_and_old_types_of_files(tmp_path):
+    """The fields of a folder are not those of the next file. In very old files, a folder has a file's type."""
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        add(archive, "long" * 60, b"", type=tarfile.DIRTYPE)
+        add(archive, "a.png", b"a", type=tarfile.CONTTYPE)
+        add(archive, "b.png", b"b", type=tarfile.AREGTYPE)
+        add(archive, "c/", b"", type=tarfile.REGTYPE)
+    found = list(tar.members(str(tmp_path / "a.tar")))
+    assert [(member.name, member.read()) for member in found] == [("a.png", b"a"), ("b.png", b"b")]
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(2**20, True), (2**20 + 1, False)])
+def test_labels_have_a_largest_size(tmp_path, size, is_read):
+    path = write(tmp_path / "a.tar", [0], lambda number: {"cls": b"dog".ljust(size)})
+    with contextlib.nullcontext() if is_read else pytest.raises(ValueError, match="must have a label"):
+        assert data.open_source(f"webdataset:{path}", "all").class_names == ("dog",)
+
+
 def test_sparse_files_of_gnu_tar_are_refused(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         add(archive, "a.png", b"1\n0\n", pax_headers={"GNU.sparse.major": "1"})
@@ -202,9 +231,15 @@ def test_the_fingerprint_covers_names_sizes_and_classes(tmp_path):
 def test_braces():
     assert shards.expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
     assert shards.expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and shards.expanded("a") == ["a"]
-    for wrong in ("{5..3}", "{0..999999}", "{0..99999}{0..99999}"):
+    assert len(shards.expanded("{0..99999}")) == len(shards.expanded("{0..999}{0..99}")) == 100_000
+    for wrong in ("{5..3}", "{0..999999}", "{0..99999}{0..99999}", "{0..999}{0..100}"):
         with pytest.raises(ValueError, match="Braces"):
             shards.expanded(wrong)
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path):
+    path = write(tmp_path / "a.tar", range(3))
+    assert shards.by_split(f"{tmp_path}/{{a,[a],a}}.tar", ".tar") == {"all": [str(path)]}
 
 
 def test_missing_files(tmp_path):

@@ -1,6 +1,8 @@
 """The list of runs: what a folder holds, what each run is doing, and the command that resumes it."""
 
+import datetime
 import json
+import os
 import shlex
 
 import pytest
@@ -71,6 +73,19 @@ def test_the_best_of_errors_is_the_smallest(tmp_path):
     record = experiments.RunRecord(str(tmp_path), {}, lines, recipes.Recipe(task="regression"))
     found = programs.load("train.runs").describe(record)
     assert (found["score"], found["last"], found["best"]) == ("eval_mae", "1.75", "1.5")
+
+
+def test_a_run_is_as_new_as_its_metrics(tmp_path):
+    times = {"config.json": 1_000_000_000, "metrics.jsonl": 1_000_090_000}
+    for name, time in times.items():
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time, time))
+    record, shown = experiments.RunRecord(str(tmp_path), {}, [], recipes.Recipe()), []
+    for _ in times:
+        shown.append(programs.load("train.runs").describe(record)["updated"])
+        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+    expected = [datetime.datetime.fromtimestamp(time) for time in (1_000_090_000, 1_000_000_000)]
+    assert shown == [f"{time:%Y-%m-%d %H:%M}" for time in expected]
 
 
 def test_without_arguments_it_lists_the_folder_runs(tmp_path, monkeypatch):

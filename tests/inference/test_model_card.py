@@ -171,9 +171,11 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
         file.write(b"model")
     source = "folder:/home/me/flowers"
     card = tiny.card(data={"name": source}, recipe={"data": {"source": source, "splits": ["/mnt/a/b.csv"], "seed": 1}})
-    written = model_card.write(path, card)
+    others = {"arguments": {"head": "/a/b.json"}, "metrics": {"file": "/c/d"}, "versions": {"tensorflow": "/e/f"}}
+    written = model_card.write(path, dataclasses.replace(card, **others))
     with open(model_card.path_of(path), encoding="utf-8") as file:
         content = json.load(file)
+    assert [content[name] for name in others] == [{"head": ".../b.json"}, {"file": ".../d"}, {"tensorflow": ".../f"}]
     assert content["recipe"]["data"] == {"source": "folder:.../flowers", "splits": [".../b.csv"], "seed": 1}
     assert content["data"] == {"name": "folder:.../flowers"}
     assert content["preprocess"] == tiny.PREPROCESS
@@ -184,6 +186,8 @@ def test_a_written_card_has_no_absolute_paths(tmp_path):
 def test_a_cut_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "eval_loss": 0.5}\n{"step": 2}\n{"step": 3, "eval_lo')
     assert run_directory.last_evaluation(str(tmp_path)) == {"step": 1, "eval_loss": 0.5}
+    steps = {step: run_directory.last_evaluation(str(tmp_path), step) for step in (1, 2)}
+    assert steps == {1: {"step": 1, "eval_loss": 0.5}, 2: {}}
 
 
 def test_a_card_with_too_few_names_is_refused():

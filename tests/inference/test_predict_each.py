@@ -9,6 +9,7 @@ from PIL import Image
 
 from keras_vit import inference
 from keras_vit.inference import image_inputs, outputs
+from keras_vit.inference.predictor import in_batches
 from tests import tiny
 
 CARD = tiny.card()
@@ -136,3 +137,21 @@ def test_uncertainty_of_independent_classes():
     assert outputs.uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
     assert tiny.card(data={"label_kind": "classes"}).has_independent_classes
     assert not tiny.card(data={"label_kind": "class"}).has_independent_classes
+
+
+def test_the_last_batch_is_filled_with_zeros():
+    images, seen = np.arange(1.0, 6.0)[:, None, None, None] * np.ones((1, 2, 3, 1)), []
+
+    def means(batch):
+        seen.append(batch)
+        return batch.mean((1, 2, 3))
+
+    assert in_batches(means, images, 2).tolist() == [1, 2, 3, 4, 5]
+    assert [len(batch) for batch in seen] == [2, 2, 2] and not seen[2][1].any()
+    assert in_batches(means, images[:4], 2).tolist() == [1, 2, 3, 4] and len(seen) == 5
+
+
+def test_equal_probabilities_are_in_the_order_of_the_classes():
+    names = [f"class {number}" for number in range(40)]
+    found = outputs.parts(np.arange(40) % 2, names, top_k=3)
+    assert found == [("class 1", 1.0), ("class 3", 1.0), ("class 5", 1.0)]

@@ -172,3 +172,5 @@ def test_folders_of_any_classes():
     assert list(names) == list(classes) and len({name.casefold() for name in names.values()} | {"none"}) == 9
     assert not any({"/", "\\", ":", "\x00"} & set(name) or name.startswith(".") for name in names.values())
     assert all(0 < len(name.encode()) <= 210 for name in names.values())
+    assert folder_names(("a ", "b")) == {"a ": "a", "b": "b"}  # Windows drops spaces at the end
+    assert folder_names(("c ", "C")) == {"c ": "c-0", "C": "C-1"}

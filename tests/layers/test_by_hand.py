@@ -68,6 +68,18 @@ def test_both_norms_of_the_patches_have_the_epsilon():
     np.testing.assert_allclose(layer(images), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_normalized_patches_of_an_image_that_is_not_square():
+    """A grid of two rows and three columns, of patches of two rows and three columns."""
+    layer = layers.PatchEncoder((2, 3), WIDTH, flatten=False, norm_epsilon=0.5)
+    images = 0.5 * normal(2, 4, 9, 2)
+    layer.build(images.shape)
+    kernel = normal(2 * 3 * 2, WIDTH, seed=1)
+    layer.kernel.assign(kernel.reshape(2, 3, 2, WIDTH))
+    patches = images.reshape(2, 2, 2, 3, 3, 2).transpose(0, 1, 3, 2, 4, 5).reshape(2, 2, 3, 12)
+    expected = normalized(normalized(patches, 0.5) @ kernel, 0.5)
+    np.testing.assert_allclose(layer(images), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_branches_of_an_example_are_dropped_independently():
     """Within a training step, too, where a generator that two layers share would draw the same twice."""
     block = layers.EncoderBlock(attention(), layers.MlpBlock(2, name="mlp"), drop_path_rate=0.5)

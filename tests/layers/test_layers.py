@@ -370,6 +370,14 @@ class TestPositions:
         assert layer.pos_embedding.shape == (1, 10, 8)
         with pytest.raises(ValueError, match="must form a square.*sequence of 9"):
             layers.AddPositionEmbs(num_prefix_tokens=1)(normal(1, 9, 8))
+        with pytest.raises(ValueError, match="must form a square.*sequence of 1 tokens"):
+            layers.AddPositionEmbs(num_prefix_tokens=1)(normal(1, 1, 8))
+
+    def test_prefix_tokens_and_registers_have_no_fixed_position(self):
+        layer = layers.AddPositionEmbs(grid=(2, 3), kind="sincos2d", num_prefix_tokens=1, num_registers=2)
+        added = array(layer(np.zeros((1, 9, 8), "float32")))
+        np.testing.assert_array_equal(added[:, :3], 0)
+        np.testing.assert_array_equal(added[:, 3:], layers.sincos_2d_table(2, 3, 8))
 
     def test_wrong_length_is_an_error(self):
         with pytest.raises(ValueError, match="has 7 tokens. Received: a sequence of 8"):

@@ -111,7 +111,13 @@ def test_half_precision_has_the_angles_of_float32():
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [({"head_dim": 6}, "head_dim"), ({"shift": -1}, "shift"), ({"jitter": 0.5}, "jitter"), ({"rescale": 0}, "rescale")],
+    [
+        ({"head_dim": 6}, "head_dim"),
+        ({"shift": -1}, "shift"),
+        ({"jitter": 0.5}, "jitter"),
+        ({"rescale": 0}, "rescale"),
+        ({"base": 0}, "base"),
+    ],
 )
 def test_impossible_arguments(arguments, name):
     with pytest.raises(ValueError, match=name):

@@ -53,6 +53,7 @@ def test_registers_follow_the_class_token():
         ({"patch_size": 2, "resnet_blocks": (), "image_size": 30}, (4, 4)),  # 30 / 4 rounded up, as "same" convolutions
         ({"patch_size": 1, "resnet_blocks": (2, 2), "image_size": (64, 32)}, (8, 4)),
         ({"patch_size": 16, "position_grid": (3, 5)}, (3, 5)),
+        ({"patch_size": (225, 112)}, (1, 2)),
     ],
 )
 def test_grid(arguments, grid):

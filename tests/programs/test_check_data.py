@@ -91,6 +91,34 @@ def test_only_a_class_without_training_images_is_marked():
     assert [line.split() for line in lines[first : first + 3]] == shares
 
 
+def test_findings_are_listed_in_order():
+    values = {"age": {"count": 1_200, "mean": 40.123456, "deviation": 8.0, "min": 1.0, "max": 99.0}}
+    split = {
+        "examples": 3,
+        "per_class": [],
+        "pixels": [],
+        "per_value": values,
+        "heights": [4, 5, 9],
+        "widths": [1, 2, 3],
+    }
+    results = {
+        **{"source": "folder:a", "class_names": [], "value_names": ["age"], "notes": ["b/ is empty.", "c"]},
+        **{"splits": {"train": split}, "unreadable": {"d.png": "cut off"}},
+        **{"in_several_splits": [["train: e", "test: e"]], "twice_in_a_split": [["train: f", "train: g"]]},
+        **{"same_image_other_label": [["train: h", "test: i"]], "sheet": [["1", "2"], ["3"]]},
+    }
+    assert load("train.check_data").as_text(results).splitlines()[3:] == [
+        "train: age of 1,200 images, mean 40.1235, deviation 8, minimum 1, maximum 99",
+        "train: minimum 1 x 4, median 2 x 5, maximum 3 x 9 pixels, each side on its own",
+        *("about the folder: 2", "  b/ is empty.", "  c"),
+        *("unreadable: 1", "  d.png: cut off"),
+        *("in several splits: 1", "  train: e, test: e"),
+        *("twice in a split: 1", "  train: f, train: g"),
+        *("same image, another label: 1", "  train: h, test: i"),
+        *("labels on the sheet, row by row:", "  1, 2", "  3"),
+    ]
+
+
 def test_check_data_without_problems(capsys):
     assert call("train.check_data", data="digits", splits=["test"], json=False, sheet=None) == 0
     assert "unreadable: 0" in capsys.readouterr().out

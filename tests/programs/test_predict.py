@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -201,6 +202,23 @@ def test_an_image_may_have_no_class_where_it_may_have_several(kind, probability,
     with flagsaver.flagsaver(sort=str(tmp_path / "sorted")):
         program.copier(tiny.card(data={"label_kind": kind}))(str(tmp_path / "a.png"), "bee", probability)
     assert (tmp_path / "sorted" / folder / "a.png").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize(("count", "is_prepared"), [(3, False), (4, True)])
+def test_a_model_is_prepared_for_many_images(count, is_prepared, monkeypatch):
+    program, prepared, written = load("train.predict"), [], []
+    monkeypatch.setattr(program, "MANY", 3)
+    monkeypatch.setattr(program.image_inputs, "of_files", list)
+    reasons = {"1.png": "cut off"}
+    predictor = types.SimpleNamespace(
+        prepare_for_many=lambda: prepared.append(True),
+        predict_each=lambda names, top_k: [
+            inference.Prediction(name, None, error=reasons.get(name, "")) for name in names
+        ],
+    )
+    names = [f"{number}.png" for number in range(count)]
+    assert program.predict(predictor, names, [written.append]) == ["1.png: cut off"]
+    assert [found.name for found in written] == names and bool(prepared) == is_prepared
 
 
 @pytest.mark.parametrize(("count", "more"), [(20, ""), (1_021, ", 1001 more than are listed")])

@@ -4,12 +4,14 @@ import base64
 import io
 import json
 import re
+import types
 from xml.etree import ElementTree
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import flagsaver
 from PIL import Image
 
 from keras_vit import checkpoints, data, inference, models
@@ -244,6 +246,43 @@ def test_errors(tmp_path):
             "--images=nowhere.jpg",
             f"--images={picture}",
         )
+
+
+@pytest.mark.parametrize(("count", "origin"), [(1_200, "test split"), (1_201, "test split, 1,200 of 1,201 images")])
+def test_the_page_names_the_part_of_the_split_that_it_measures(count, origin, monkeypatch):
+    program = programs.load("train.visualize")
+    source = types.SimpleNamespace(num_examples=count)
+    monkeypatch.setattr(program.sample_images, "open_data", lambda card: source)
+    monkeypatch.setattr(program.sample_images, "from_source", lambda *given: given)
+    monkeypatch.setattr(program.sample_images, "keep_readable", lambda *given: given)
+    card = tiny.card(recipe={"data": {"source": "x", "eval_split": "test", "on_bad_image": "skip"}})
+    with flagsaver.flagsaver(num_images=12, distance_images=64, evaluated_images=1_200):
+        found = program.find_images([], card, len)
+    assert found == (((source, 1_200, "skip", card), len, "skip"), origin)
+    monkeypatch.setattr(program.sample_images, "from_files", lambda *given: given)
+    with flagsaver.flagsaver(num_images=12, distance_images=64, evaluated_images=0, on_bad_image="error"):
+        found = program.find_images(["a.png"], card, len)
+    assert found == (((["a.png"], 64, "error"), len, "error"), "")
+
+
+def test_the_card_of_the_page_leaves_out_shapes_and_files():
+    card = tiny.card(files={".tflite": {"bytes": 1, "sha256": "0"}}, max_pixels=5)
+    found = programs.load("train.visualize").card_of(types.SimpleNamespace(card=card))
+    assert list(found) == ["class names", "preprocess", "output", "input", "precision", "max pixels"]
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"), [("segmentation", [0, 2, 255]), ("segmentation(ignore=2)", [0, -1, 255])]
+)
+def test_a_class_that_the_task_ignores_is_not_measured(task, expected, monkeypatch):
+    program = programs.load("train.visualize")
+    monkeypatch.setattr(program.examples, "mask_as_seen", lambda content, mask, pp, count: mask)
+    masks = np.empty(1, object)
+    masks[0] = np.array([[0, 2, 255]])
+    found = sample_images.SampleImages([b"a"], masks, ["a.png"])
+    seen = program.masks_as_seen(found, tiny.card("mask", recipe={"task": task}))
+    assert seen.tolist() == [[expected]]
+    assert program.masks_as_seen(found._replace(labels=None), tiny.card("mask")) is None
 
 
 def test_examples_are_resized_and_cropped_but_not_normalized():

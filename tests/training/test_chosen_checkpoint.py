@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit import inference
 from keras_vit._metrics import Metric
-from keras_vit.training import checkpoints, load_run, run_summary, state
+from keras_vit.training import checkpoints, chosen_checkpoint, load_run, run_summary, state
 from tests import programs
 
 STORED = pathlib.Path(__file__).parent / "data" / "run"
@@ -91,6 +91,25 @@ def test_invalid_choices(run, tmp_path):
     shutil.rmtree(directory / "checkpoints")
     with pytest.raises(ValueError, match="checkpoint='best'"):
         load_run(directory, checkpoint="best")
+
+
+def test_the_newest_intact_checkpoint_of_several(tmp_path):
+    """A process that was killed may leave two best checkpoints."""
+    best = tmp_path / "best"
+    best.mkdir()
+    for folder, step in ((best, 2), (best, 10), (tmp_path, 2), (tmp_path, 12)):
+        (folder / f"ckpt-{step}.index").write_bytes(b"arrays")
+        checkpoints.write_manifest(str(folder / f"ckpt-{step}"), step)
+    assert chosen_checkpoint.listed(str(tmp_path)) == "best (10), 2, 12"
+    chosen = {name: chosen_checkpoint.choose(str(tmp_path), name) for name in ("best", "2", "12")}
+    assert [found.step for found in chosen.values()] == [10, 2, 12]
+    assert chosen["2"].path == str(best / "ckpt-2")
+    (best / "ckpt-10.index").unlink()
+    assert chosen_checkpoint.choose(str(tmp_path), "best").path == str(best / "ckpt-2")
+    (best / "ckpt-2.index").unlink()
+    assert chosen_checkpoint.choose(str(tmp_path), "2").path == str(tmp_path / "ckpt-2")
+    with pytest.raises(ValueError, match="best/ckpt-10 is not usable: ckpt-10.index is missing"):
+        chosen_checkpoint.choose(str(tmp_path), "best")
 
 
 @pytest.mark.slow

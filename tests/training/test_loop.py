@@ -84,10 +84,11 @@ def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, mo
 
 def test_the_time_left_forgets_the_call_that_compiles():
     speed = Speed(batch_size=8)
-    assert speed.seconds_for(5) is None and speed.images_per_second == 0.0
+    assert speed.seconds_for(5) is None and speed.images_per_second == 0.0 and speed.steps_in(60.0) == 1
     speed.add(steps=1, seconds=60.0)
     speed.add(steps=10, seconds=5.0)
     assert (speed.seconds_for(20), speed.images_per_second) == (10.0, 16.0)
+    assert [speed.steps_in(seconds) for seconds in (0.4, 0.99, 1.0)] == [0, 1, 2]
     speed.add(steps=10, seconds=15.0)
     assert speed.seconds_for(10) == pytest.approx(0.7 * 5 + 0.3 * 15)
 

@@ -158,6 +158,24 @@ def test_the_task_counts_only_the_corrupted_patches():
     np.testing.assert_array_equal(metrics["accuracy"], 0.0)
 
 
+@pytest.mark.parametrize(("error", "right"), [(0.0624, 1), (0.0626, 0), (-0.0624, 1), (-0.0626, 0)])
+def test_a_pixel_is_right_within_half_a_level(error, right):
+    """A level is 1 / 8."""
+    task = tasks.create(recipe("masked_patch(target='pixels')"))
+    targets = np.full((1, 4, 12), 0.5, "float32")
+    _, found = task.compare(ops.convert_to_tensor(targets + np.float32(error)), ops.convert_to_tensor(targets))
+    np.testing.assert_array_equal(found, np.full((1, 4), right))
+
+
+def test_small_colors_are_shown_over_the_whole_patch():
+    """Of 8 by 6 pixels: two rows for each color, and one or two columns."""
+    task = tasks.create(recipe("masked_patch(target='colors_4x4')", patch_size=2))
+    classes = np.arange(16).reshape(4, 4) % 8
+    shown = task._colors(np.eye(8)[classes.reshape(1, 1, 16)], (1, 1, 8, 6, 1))[0, 0, :, :, 0]
+    expected = (classes[[0, 0, 1, 1, 2, 2, 3, 3]][:, [0, 0, 1, 2, 2, 3]] + 0.5) / 8
+    np.testing.assert_allclose(shown, expected)
+
+
 def test_small_colors_of_patches_of_any_size():
     """14 pixels are averaged to 4 by the part of each that is inside: a ramp stays one."""
     ramp = np.broadcast_to(np.linspace(0, 1, 14, dtype="float32")[:, None, None], (14, 14, 1))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import backend, checkpoints, create, run_data, run_fields, run_summary
+from keras_vit.training import backend, checkpoints, create, run_data, run_fields, run_summary, tasks
 from keras_vit.training.errors import CheckpointMismatch
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
@@ -143,3 +143,40 @@ def test_other_backends_do_not_train(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     with pytest.raises(ValueError, match="tensorflow or jax. Received: KERAS_BACKEND=torch"):
         create.create(recipes.Recipe())
+
+
+def test_options_of_the_batches(monkeypatch):
+    """The patches that an evaluation hides are drawn from another seed than those of the training."""
+    for name in ("train_batches", "eval_batches"):
+        monkeypatch.setattr(run_data, name, lambda *given, **options: {"given": given, **options})
+    data = recipes.Data("digits", pp_train="a", pp_eval="b", batch_size=6, mixup=0.1, cutmix=0.2, shuffle_buffer=5)
+    data.on_bad_image = "skip"
+    found = object.__new__(run_data.Splits)
+    found.recipe, found.train, found.eval, found.eval_batch_size = recipes.Recipe(seed=7, data=data), "t", "e", 3
+    found.task = types.SimpleNamespace(draw=lambda seed, step: (seed, step))
+    found.backend = types.SimpleNamespace(num_workers=1, distribute=lambda batches: batches(1, 3))
+    train, evaluated = found.train_batches(4), found.eval_batches()
+    assert [batches.pop("draw")(9) for batches in (train, evaluated)] == [(7, 9), (7 ^ 0x6576616C, 9)]
+    shared = {"shard_index": 1, "num_shards": 3, "on_bad_image": "skip"}
+    mixing = {"mixup": 0.1, "cutmix": 0.2, "shuffle_buffer": 5}
+    assert train == {"given": ("t", "a"), "batch_size": 6, "seed": 7, "start_step": 4, **mixing, **shared}
+    assert evaluated == {"given": ("e", "b"), "batch_size": 3, **shared}
+    assert found.read == 4
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "captions"),
+    [
+        ("softmax", [1, 0], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
+        ("sigmoid", [[1, 1], [1, 0]], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
+    ],
+)
+def test_captions_of_classes(loss, labels, captions):
+    """A class is right if it is one of those of the image."""
+    task = tasks.create(recipes.Recipe(loss=loss), outputs=2)
+    task.class_names = ("cat", "dog")
+    logits = np.log(np.array([[1.0, 3.0], [1.0, 9.0]], "float32"))
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    shown = task.show({"image": images, "predictions": logits, "label": np.array(labels)}, None)
+    assert shown.captions == captions and shown.right.tolist() == [True, False]
+    np.testing.assert_allclose(shown.confidence, [0.75, 0.9], rtol=1e-6)

@@ -58,6 +58,7 @@ def test_the_catalogue():
     )
     names = [entry.name for entry in zoo.list_weights("ViT-B/16")]
     assert {"augreg", "augreg-imagenet21k", "imagenet21k", "imagenet21k+imagenet2012", "sam"} <= set(names)
+    assert [entry.name for entry in zoo.list_weights("ViT-H/14")] == ["imagenet21k"]  # it was never fine-tuned
     assert {"bit-s", "bit-m"} <= {entry.name for entry in zoo.list_weights("BiT-R152x4")}
     hybrid = zoo.find("R50+ViT-B/16", "imagenet21k+imagenet2012")
     assert hybrid.url.endswith("vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz")
@@ -353,7 +354,13 @@ def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
     assert "Downloading, 0:00, 1 MiB" in captured.err and not captured.out
 
 
-@pytest.mark.parametrize("address", ["https://example.com/a.npz", "gs://bucket/../../x.npz", "gs://bucket//x.npz"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("https://example.com/a.npz", "gs://bucket/../../x.npz", "gs://bucket//x.npz", "gs://vit_models/a\\b.npz"),
+        f"https://{cache.HOST}/bucket/%2e%2e/%2e%2e/x.npz",
+    ],
+)
 def test_addresses_elsewhere_are_refused(address):
     with pytest.raises(ValueError):
         zoo.resolve(address, "ViT-B/16")
