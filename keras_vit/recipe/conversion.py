@@ -228,7 +228,7 @@ def _convert(value: Any, expected: Any, path: str) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if expected is float and number:
         return float(value)
-    if expected is int and number and value == int(value):
+    if expected is int and number and (isinstance(value, int) or value.is_integer()):
         return int(value)
     if expected in (bool, str) and isinstance(value, expected):
         return value

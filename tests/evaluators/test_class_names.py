@@ -47,6 +47,7 @@ def test_names_decide(names, truth, examples, caplog):
     np.testing.assert_array_equal(result.details["confusion"], np.diag(examples))
     unknown = sorted({"zucchini", "avocado"} & set(names))
     assert [name for name in ("zucchini", "avocado") if name in caplog.text] == unknown
+    assert caplog.text.count("their images are not counted") == len(unknown)  # by the check, and not again by the run
     assert results_table.to_json([result])
 
 

@@ -149,7 +149,7 @@ def test_vtab_lists_missing_data(caplog):
     result = evaluators.Suite(["vtab(tasks=('svhn', 'dtd'))"]).run(context(open_split))[0]
     assert result.metrics["svhn"] > 0.9
     assert result.metrics["natural"] is None
-    assert result.missing == {"dtd": "not prepared."}
+    assert result.missing == {"dtd": "not prepared."} and "vtab: dtd is missing: not prepared." in caplog.messages
     assert "dtd          missing: not prepared." in results_table.table([result])
     assert result.measured
     nothing = evaluators.Suite(["vtab(tasks='dtd')"]).run(context(open_split))[0]
@@ -204,6 +204,12 @@ def test_reports():
         "knn": {"not_measured": "no features"},
     }
     assert results_table.table([]) == ""
+
+
+def test_each_result_is_logged(caplog):
+    caplog.set_level("INFO", "absl")
+    evaluators.Suite(["knn(neighbors=(1, 5))"]).run(context(Data()))
+    assert caplog.messages == ["knn: k1 100.00%, k5 100.00%"]
 
 
 def test_every_number_has_a_meaning():
@@ -269,6 +275,8 @@ def test_classification_by_name_has_the_accuracy_of_each_class():
     np.testing.assert_array_equal(result.details["per_class"], [1.0, 1.0, 1.0])
     np.testing.assert_array_equal(result.details["confusion"], np.diag([7, 7, 6]))
     assert all(np.isscalar(value) for value in result.metrics.values())
+    order = ["accuracy", "accuracy_low", "accuracy_high", "chance", "largest_class", "balanced_accuracy", "macro_f1"]
+    assert list(result.metrics) == [*order, "top5", "loss", "ece", "examples"]
     # The first row of each of three batches is not finite.
     bad = context(Data(), scores=lambda images: np.where(np.arange(len(images))[:, None] == 0, np.nan, images))
     (result,) = evaluators.Suite(["classification"]).run(bad)

@@ -93,12 +93,20 @@ def test_every_interval_stops_the_loop():
     assert scheduled(3) == [{"evaluator": "knn", "knn/k1": 1.0}]
     assert [values["evaluator"] for values in scheduled(8, last=True)] == ["knn", "fewshot"]
     assert computed == [4] * 4  # both splits, anew at each evaluation, once for both evaluators
+    assert not context._features  # they take memory
 
 
 def test_the_arrays_of_an_evaluation_are_not_kept():
     scheduled = evaluators.Scheduled(evaluators.Suite(["classification"]), synthetic.context(synthetic.Data()), every=5)
     assert scheduled(5)[0]["classification/examples"] == scheduled.last[0].metrics["examples"] == 20
     assert scheduled.last[0].details == {}
+
+
+def test_a_number_that_is_not_finite_is_none_in_a_line():
+    """NaN is not JSON."""
+    context = synthetic.context(synthetic.Data(), scores=lambda images: np.full_like(images, np.nan))
+    (line,) = evaluators.Scheduled(evaluators.Suite(["classification"]), context, every=5)(5)
+    assert line["classification/loss"] is None and line["classification/accuracy"] == 0.0
 
 
 def test_an_evaluator_that_fails_costs_its_own_results_only():

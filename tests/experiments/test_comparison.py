@@ -68,7 +68,7 @@ def test_results(paths):
     assert table.rows[1].runs == {"b": "finished"}
     lines = table.markdown(across=True).splitlines()
     found = dict(line.strip("| ").split(" | ")[::2] for line in lines if " | " in line)
-    assert found == {
+    expected = {
         "runs": "b",
         "optim.learning_rate": "0.0003",
         "data set.num_train": "8",
@@ -79,6 +79,7 @@ def test_results(paths):
         "training loss": "1",
         "images per second": "200",
     }
+    assert list(found.items()) == list(expected.items())
 
 
 def test_a_run_that_is_not_finished(tmp_path, paths):
@@ -117,6 +118,8 @@ def test_a_directory_that_is_not_a_run_is_skipped(tmp_path, paths, damage, error
     assert names(experiments.compare([paths[0], *others])) == ["a"]
     with pytest.raises(error, match=r"config\.json"):
         experiments.compare(others[1:])
+    with pytest.raises((OSError, ValueError), match=r"table\.md"):
+        experiments.compare(others)  # the first error
 
 
 def test_one_run_is_not_compared(paths):
@@ -148,6 +151,16 @@ def test_the_speed_is_the_median(tmp_path, paths):
     found = experiments.compare(paths).rows[0].results[0]
     assert found["training loss"] == 1.5  # the last, not the smallest
     assert found["images per second"] == 300  # of 2, 100, 300, 305 and 310
+
+
+def test_the_best_of_errors_is_the_smallest(tmp_path):
+    paths = [write_run(tmp_path / name, task="regression") for name in "ab"]
+    for path in paths:
+        with open(f"{path}/metrics.jsonl", "a") as file:
+            file.writelines(
+                json.dumps({"step": step, "eval_mae": value}) + "\n" for step, value in ((21, 2.0), (22, 3.0))
+            )
+    assert experiments.compare(paths).rows[0].results[0]["best eval_mae"] == 2.0
 
 
 @pytest.mark.parametrize("count", [6, 7])

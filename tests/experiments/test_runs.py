@@ -37,6 +37,12 @@ def test_folders_in_a_run_are_not_further_runs(folder):
     assert len(experiments.read_runs([str(folder)])) == 4
 
 
+def test_runs_are_searched_three_folders_deep(tmp_path):
+    for folder in ("b/c/d", "a/c/d/e"):
+        write_run(tmp_path / folder)
+    assert [record.path for record in experiments.read_runs([str(tmp_path)])] == [f"{tmp_path}/b/c/d"]
+
+
 def test_steps_are_counted_in_thousands(tmp_path):
     record = experiments.RunRecord(
         str(tmp_path), {}, [{"step": 1_500}, {"step": 1_000}], recipes.Recipe(total_steps=20_000)

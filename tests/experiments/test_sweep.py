@@ -13,13 +13,14 @@ import pytest
 from keras_vit import _lock, experiments, recipe
 from keras_vit._metrics import Metric
 from keras_vit.experiments.runs import metric_of
-from keras_vit.experiments.table import Row, Table
+from keras_vit.experiments.table import Row, Table, _cell, _short
 from keras_vit.program import recipe_file
 from keras_vit.training import errors
 from keras_vit.training.run_directory import read_metrics
 from tests import forked, programs, tiny
 
 optuna = pytest.importorskip("optuna")
+sweeps = sys.modules["keras_vit.experiments.sweep"]  # the package has a function of this name
 
 FAKE = [sys.executable, str(pathlib.Path(__file__).with_name("fake_run.py"))]
 RATE, SEED = "optim.learning_rate", "seed"
@@ -96,6 +97,18 @@ class TestGrid:
         assert set(counts(tmp_path).values()) == {1}
         assert [(row.settings[RATE], len(row.runs)) for row in table.rows] == [(0.3, 2), (0.2, 3), (0.1, 2)]
 
+    @pytest.mark.parametrize(
+        ("choices", "kind", "log"),
+        [
+            *(((0.1, 1.0), "Float", True), ((0.1, 0.99), "Float", False), ((0.0, 1.0), "Float", False)),
+            *(((1, 10), "Int", True), ((1, 9), "Int", False), ((1, 10.0), "Float", True), ((-1, 1), "Int", False)),
+        ],
+    )
+    def test_a_range_is_logarithmic_from_a_factor_of_ten_on(self, choices, kind, log):
+        found = sweeps._distribution(choices)
+        assert (type(found).__name__, found.log, (found.low, found.high)) == (f"{kind}Distribution", log, choices)
+        assert sweeps._distribution(found) is found
+
     def test_another_field_adds_a_column(self, tmp_path):
         sweep(tmp_path, {RATE: [0.1]}, prune=False)
         table = sweep(tmp_path, {RATE: [0.1], "optim.weight_decay": [0.5]})
@@ -113,6 +126,42 @@ class TestGrid:
 
 
 class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("prune", "value", "step", "count", "is_pruned"),
+        [
+            *((True, 0.47, 5, 4, True), (True, 0.1, 4, 4, False), (True, 0.1, 5, 3, False)),
+            *((True, 0.48, 5, 4, False), (False, 0.1, 5, 4, False)),
+        ],
+    )
+    def test_a_run_in_the_worst_quarter_is_pruned_after_half_of_the_steps(
+        self, prune, value, step, count, is_pruned, tmp_path
+    ):
+        """At least four other runs are needed."""
+        study = sweeps._open_study(
+            str(tmp_path), recipe.Recipe(total_steps=10), set(), metric_of(recipe.Recipe()), prune
+        )
+        for other in (0.4, 0.5, 0.6, 0.7)[:count]:
+            trial = study.ask()
+            trial.report(other, step)
+            study.tell(trial, other)
+        trial = study.ask()
+        trial.report(value, step)
+        assert trial.should_prune() == is_pruned
+
+    @pytest.mark.parametrize(("earlier", "started"), [(0, False), (1, True)])
+    def test_a_failure_of_another_process_is_not_repeated(self, earlier, started, tmp_path, monkeypatch):
+        """Only a run that had failed before this call is tried again."""
+        base = recipe.Recipe(total_steps=2)
+        study = sweeps._open_study(str(tmp_path), base, {SEED}, metric_of(base), True)
+        trial = study.ask()
+        for name, value in (("settings", {SEED: 1}), ("run", "a"), ("outcome", "failed: exit code 1")):
+            trial.set_user_attr(name, value)
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        calls = []
+        monkeypatch.setattr(sweeps._Sweep, "_train", lambda *_: calls.append(1) or "")
+        sweeps._Sweep(str(tmp_path), base, metric_of(base), {}, FAKE, study, earlier, None).train("a", {SEED: 1})
+        assert bool(calls) == started
+
     @pytest.mark.parametrize("parallel", [1, 2])
     def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(self, tmp_path, parallel):
         grid = {RATE: [1.0, 0.1]}
@@ -281,6 +330,18 @@ def test_the_extra_is_named(tmp_path, monkeypatch):
 def test_metrics(name, larger, text):
     metric = metric_of(recipe.Recipe(evaluators=("classification(name='x')", "knn")), name)
     assert (metric.name, metric.larger_is_better, metric.text(0.5)) == (name or "eval_accuracy", larger, text)
+
+
+def test_cells():
+    nats = Metric("loss", unit="nats")
+    assert _cell([1.0, 1.1234], nats) == "1.062 ± 0.087 nats"
+    assert _cell([0.5, 0.6], Metric("accuracy", unit="%")) == "55.00% ± 7.07%"
+    assert (_cell([1.23456], nats), _cell([], nats)) == ("1.235 nats", "–")
+
+
+def test_long_values_are_cut():
+    assert [_short(text) for text in ("a" * 40, "a" * 41)] == ["a" * 40, "a" * 39 + "…"]
+    assert _short({"a": (1, None)}) == '{"a": [1, null]}'
 
 
 def test_a_table_across():

@@ -168,6 +168,10 @@ def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
     with pytest.raises(single_file.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
         export(model, "onnx", tmp_path)
     assert not os.listdir(tmp_path)
+    monkeypatch.setattr(type(model), "count_params", lambda self: 2**29 - 1)
+    monkeypatch.setattr(onnx_openvino, "with_answers", lambda *_: 1 / 0)  # the conversion begins
+    with pytest.raises(ZeroDivisionError):
+        export(model, "onnx", tmp_path)
 
 
 def test_files_next_to_the_draft(tmp_path, monkeypatch):

@@ -76,6 +76,41 @@ def test_every_precision_has_a_tolerance():
         verify.tolerance_of("int3")
 
 
+def test_limits_of_every_precision():
+    """Largest difference and agreement of probabilities, largest relative difference, and agreement of masks."""
+    expected = {
+        "float32": (1e-4, 1.0, 1e-4, 0.999),
+        "bfloat16": (0.1, 0.98, 0.1, 0.98),
+        "float16": (0.02, 0.999, 0.02, 0.995),
+        "weight_only_int8": (0.1, 0.995, 0.1, 0.98),
+        "dynamic_int8": (0.5, 0.99, 0.1, 0.97),
+        "int8": (1.0, 0.9, 0.25, 0.9),
+        "int16x8": (1.0, 0.95, 0.25, 0.95),
+    }
+    assert list(verify.TOLERANCES) == list(expected)
+    for precision, (difference, agreement, relative, of_masks) in expected.items():
+        drop = 0.01 if precision in ("int8", "int16x8") else None
+        for output in ("softmax", "sigmoid"):
+            assert verify.tolerance_of(precision, output) == verify.Tolerance(difference, agreement, drop)
+        for output in ("values", "scores", "features"):
+            assert verify.tolerance_of(precision, output) == verify.Tolerance(relative)
+        assert verify.tolerance_of(precision, "mask") == verify.Tolerance(1.0, of_masks)
+
+
+def test_a_comparison_in_one_line():
+    probabilities = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7, precision="int8")
+    expected = "10 images, largest difference 5.0e-01, top-1 agreement 80.00%, accuracy 70.00% (model: 90.00%)"
+    assert probabilities.summary() == f"{expected}, computed in int8"
+    for output, unit in (("values", " standard deviations"), ("mask", " of the pixels"), ("scores", "")):
+        comparison = verify.Comparison(1, 0.25, 0.1, output=output)
+        assert comparison.summary() == f"1 images, largest difference 2.5e-01{unit}"
+    (problem,) = verify.failures(comparison, verify.Tolerance(0.2))
+    assert problem.startswith("the largest difference of an output, relative to the largest output, is 2.50e-01, ")
+    for equal in (verify.Tolerance(0.25), verify.Tolerance(1.0, top1_agreement=1.0)):
+        assert verify.failures(comparison, equal) == []
+    assert verify.failures(probabilities, verify.Tolerance(0.5, 0.8)) == []
+
+
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="two equal shapes"):
         verify.compare(REFERENCE, REFERENCE[:2])

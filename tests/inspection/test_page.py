@@ -204,6 +204,17 @@ def test_small_images_are_not_smoothed(size, small):
     assert ('class="small"' in render(images=[image(size=size)])) == small
 
 
+def test_headings_of_images():
+    plain = image(truth=None, maps={})
+    noted = dataclasses.replace(plain, note="mIoU 25.0%", overlays=[("predicted", plain.pixels)])
+    text = text_of(render(images=[noted], views=[]))
+    assert "The lowest mIoU first mIoU 25.0%" in text.replace("image 0 ", "")
+    assert "followed by its predicted mask" in text and "Bright patches" not in text
+    assert "Where the model looks" in text_of(render()) and "Where the model looks" not in text
+    assert 'class="images plain"' in render(images=[plain], views=[])
+    assert 'class="images plain"' not in render(images=[noted], views=[])
+
+
 def test_a_digest_is_shortened_and_numbers_are_grouped():
     text = text_of(render(card={"sha256": "0123456789abcdef" * 4, "shape": [1_234, 3], "none": None}))
     assert "0123456789abcdef…" in text and "0123456789abcdef0" not in text

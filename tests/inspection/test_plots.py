@@ -102,6 +102,39 @@ def test_a_curve_has_the_values_of_its_steps():
     assert axes.get_ylabel() == "accuracy" and axes.get_legend() is None  # a single curve
 
 
+@pytest.mark.parametrize(("count", "marker"), [(29, "o"), (30, "None")])
+def test_a_curve_of_many_steps_has_no_dots(count, marker):
+    lines = [{"step": step, "loss": 1.0} for step in range(count)]
+    assert plots.training_curve(lines, plots.CLASSIFICATION[0]).axes[0].lines[0].get_marker() == marker
+
+
+@pytest.mark.parametrize(("count", "most", "rows", "columns"), [(9, 7, 2, 5), (6, 2, 3, 2), (1, 7, 1, 1)])
+def test_filters_are_in_rows(count, most, rows, columns):
+    grid = plots.embedding_filters(np.ones((count, 1, 1, 3)), columns=most).axes[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == (rows, columns)
+
+
+@pytest.mark.parametrize(("side", "smoothing"), [(63, "nearest"), (64, "auto")])
+def test_columns_and_rows_of_overlays(side, smoothing):
+    image = np.zeros((8, side, 3), np.uint8)
+    figure = plots.attention_overlays([image] * 2, {"rollout": [np.ones((1, 2))] * 2}, ["one", "two"])
+    assert [axes.get_title() for axes in figure.axes] == ["one", "two", "", ""]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["image", "", "rollout", ""]
+    assert figure.axes[0].images[0].get_interpolation() == smoothing
+    factor = 64 // side  # small images are enlarged below a map
+    assert figure.axes[2].images[0].get_array().shape == (8 * factor, side * factor, 3)
+
+
+def test_gray_images_are_drawn_like_ink_on_paper(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(_matplotlib, "save", lambda figure, path: drawn.append(figure))
+    for channels in (1, 3):
+        plots.draw_report("x.png", [], np.full((1, 2, 2, channels), 7, np.uint8), ["a"])
+    ink, color = (figure.axes[2].images[0] for figure in drawn)
+    assert (ink.get_cmap().name, ink.get_clim()) == ("gray_r", (0, 255)) and ink.get_array().tolist() == [[7, 7]] * 2
+    assert color.get_array().tolist() == [[[7] * 3] * 2] * 2
+
+
 def test_attention_distances_of_layers_and_heads(drawings):
     axes = plots.attention_distance(np.array([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]]), num_images=1_200).axes[0]
     assert axes.get_title() == "Attention distance, 1,200 images"
@@ -138,6 +171,16 @@ def test_reconstructions_are_beside_their_images():
     assert [axes.get_title() for axes in panels] == ["image", "visible"] * 3 + [""] * 6
 
 
+def test_reconstructions_have_a_limit_and_curves():
+    gray = np.zeros((4, 2, 2, 3), np.uint8)
+    panels = plots.reconstructions({"image": gray}, limit=2).axes
+    assert [bool(axes.images) for axes in panels] == [True, True, False]
+    lines = [{"step": 1, "loss": 0.5, "explained": 0.25}]
+    loss, score, *panels = plots.reconstructions({"image": gray}, "a title", metrics=lines).axes
+    assert [axes.get_ylabel() for axes in (loss, score)] == ["loss", "explained"] and len(panels) == 6
+    assert score.lines[0].get_xydata().tolist() == [[1, 0.25]]
+
+
 def test_letters_stay_letters_in_vector_graphics(drawings):
     text = plots.svg(drawings["distance"]).decode()
     assert "mean attention distance (pixels)" in re.sub(r"<[^>]+>", "", text)
@@ -169,6 +212,11 @@ class TestOverlay:
 
     def test_without_opacity_it_is_the_picture(self):
         np.testing.assert_array_equal(plots.overlay(PICTURE, np.ones((3, 4)), opacity=0), PICTURE)
+
+    def test_the_default_shows_three_fifths_of_the_map(self):
+        white, dark = np.full((1, 1, 3), 255, np.uint8), np.array(plots.heat_colors()[0])
+        expected = np.round(0.4 * 255 + 0.6 * dark).astype(np.uint8)
+        np.testing.assert_array_equal(plots.overlay(white, np.zeros((1, 1)))[0, 0], expected)
 
     def test_is_brightest_where_the_weight_is(self):
         grid = np.zeros((4, 6))

@@ -179,8 +179,9 @@ def test_names():
     assert [slot.dtype for slot in sgd.slots + adamw.slots] == ["bfloat16", "bfloat16", "float32"]
     lars = create_optimizer(recipes.Optim(name="lars", momentum=0.8, momentum_dtype="bfloat16"))
     assert isinstance(lars, LARS) and lars.momentum == 0.8 and lars.slots[0].dtype == "bfloat16"
-    muon = create_optimizer(recipes.Optim(name="muon", momentum=0.8, nesterov=True))
-    assert isinstance(muon, Muon) and muon.momentum == 0.8 and muon.nesterov
+    muon = create_optimizer(recipes.Optim(name="muon", momentum=0.8, nesterov=True, momentum_dtype="bfloat16"))
+    assert isinstance(muon, Muon) and muon.momentum == 0.8 and muon.nesterov and muon.slots[0].dtype == "bfloat16"
+    assert (Momentum().momentum, LARS().momentum, Muon().momentum) == (0.9, 0.9, 0.95)
     with pytest.raises(ValueError, match="'sgd'.*lion"):
         create_optimizer(recipes.Optim(name="lion"))
 

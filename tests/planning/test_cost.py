@@ -151,9 +151,18 @@ def test_plan_of_a_recipe():
     stored = recipes.replace(recipe, {"precision": "bfloat16"})  # weights of two bytes
     assert plan.of_recipe(stored, classes=1000, devices=8).weights_bytes == 20 * COUNTS["ViT-B/16"]
     assert planned.activations_bytes == planned.cost.activations * (512 // 8 // 4) * 2
+    for variant, precision, factor in (
+        *(("ViT-B/16", "mixed_bfloat16", 1.5), ("ViT-B/16", "float32", 1.15)),
+        *(("BiT-R50x1", "mixed_bfloat16", 1.75), ("BiT-R50x1", "float32", 1.75)),
+    ):  # as measured
+        other = plan.of_recipe(
+            recipes.replace(recipe, {"model.variant": variant, "precision": precision}), classes=1000
+        )
+        assert other.peak_bytes == round(factor * other.activations_bytes)
     # 17.56 G * 6 * 512,000 operations; at the whole peak of 61.5e12 a core and second that is 877 s.
     assert planned.core_days(1.0) * 86_400 == pytest.approx(877, rel=0.01)
     assert planned.core_days(0.25) == pytest.approx(4 * planned.core_days(1.0))
+    assert planned.core_days() == planned.core_days(0.3)
 
 
 def test_plan_of_a_distillation(tmp_path):

@@ -12,6 +12,10 @@ def test_known_data():
     assert datasets.size("tfds:imagenet2012:5.1.0#data_dir='/x'", "validation") == (50_000, 1000, None)
     assert datasets.size("tfds:imagenet21k", "full[51200:]") == (14_145_922, 21_843, None)
     assert datasets.size("tfds:cifar100/x:3.0.2", "test") == (10_000, 100, None)  # not those of "tfds:cifar10"
+    assert datasets.size("tfds:oxford_iiit_pet", "train+test") == (3_680 + 3_669, 37, None)
+    assert datasets.size("tfds:oxford_flowers102", "train+validation+test") == (2 * 1_020 + 6_149, 102, None)
+    assert datasets.size("folder:ADEChallengeData2016/images#masks=x", "train+validation") == (22_210, 150, None)
+    assert datasets.size("tfrecord:jft", "train") == (303_000_000, 18_291, None)
     assert datasets.size("tfds:cifar10_1", "test") == datasets.Size()
     assert datasets.size("fashion_mnist", "test") == (10_000, 10, (28, 28, 1))
 

@@ -53,6 +53,11 @@ def test_which_weights_are_trained_and_how():
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
     of = lambda adapt: chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))  # noqa: E731
+    numbers = [tuple(of(adapt).values()) for adapt in ("all", "last(2)", "head", "lora", "bias")]
+    assert numbers == [("sgd", 3e-3, 0), ("sgd", 3e-3, 0), ("adamw", 1e-2, 0), ("adamw", 1e-3, 0), ("adamw", 1e-3, 0)]
+    assert tuple(chosen("update", recipe=scratch).values()) == ("adamw", 1e-3, 0.05)
+    whole = recipes.replace(PRETRAINED, {"adapt": "all"})
+    assert tuple(chosen("update", labels="mask", recipe=whole).values()) == ("adamw", 1e-4, 0.05)
     for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
         assert of(adapt)["optim.name"] == name
     assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
@@ -67,7 +72,7 @@ def test_which_weights_are_trained_and_how():
 def test_a_batch_divides_among_the_devices():
     sizes = {gpus: chosen("batch", gpus=gpus)["data.batch_size"] for gpus in (0, 1, 2, 3, 8)}
     assert sizes == {0: 32, 1: 32, 2: 32, 3: 33, 8: 32}
-    assert chosen("batch", images=5_000)["data.batch_size"] == 128
+    assert [chosen("batch", images=images)["data.batch_size"] for images in (4_999, 5_000)] == [32, 128]
     assert chosen("batch", labels="mask")["data.batch_size"] == 16
 
 
@@ -80,7 +85,7 @@ def test_only_many_images_learned_from_scratch_are_mixed():
     assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
     assert chosen("augmentation", recipe=scratch, images=19_999) == chosen("augmentation")
     many = chosen("augmentation", recipe=scratch, images=20_000)
-    assert many["data.mixup"] > 0 and many["label_smoothing"] > 0 and "|randaug(" in many["data.pp_train"]
+    assert (many["data.mixup"], many["label_smoothing"]) == (0.2, 0.1) and "|randaug(2, 10)|" in many["data.pp_train"]
     many = chosen("augmentation", recipe=scratch, images=20_000, labels="values")
     assert set(many) == {"data.pp_train"}  # mixing is for classes
 
@@ -101,7 +106,7 @@ def test_images_seen(images, outputs, expected):
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
     assert fields["total_steps"] * recipe.data.batch_size == expected
     assert f"{expected / images:.3g} passes over {images:,} images" in reason
-    assert (fields["stop_after"] > 0) == (images < 20_000)
+    assert fields["stop_after"] == (3 if images < 20_000 else 0)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,36 @@ def test_time_that_an_adaptation_takes():
     adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
     seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
     assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
+
+
+def test_as_many_evaluations_as_the_share_and_the_number_allow():
+    """40% of 3,200 images are 3.2 times 400 images. There are at most ten evaluations."""
+    assert [rules.of_steps(100, 32, images)["eval_every"] for images in (400, 1)] == [34, 10]
+
+
+def test_the_patch_size_of_a_model():
+    found = [
+        fitting._patch(recipes.Model(variant, arguments=arguments))
+        for variant, arguments in (("ViT-S/14", {}), ("BiT-R50x1", {}), ("ViT-S/16", {"patch_size": (4, 8)}))
+    ]
+    assert found == [14, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("rule", "recipe", "facts", "reason"),
+    [
+        ("update", PRETRAINED, {}, "for adapt=all"),
+        ("update", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("batch", PRETRAINED, {"images": 4_999}, "fewer than 5,000 images"),
+        ("batch", PRETRAINED, {"images": 5_000}, "not fewer than 5,000 images"),
+        ("batch", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("augmentation", PRETRAINED, {}, "few images, so crops of half of the area or more"),
+        ("augmentation", PRETRAINED, {"images": 20_000}, "crops of any part"),
+        ("adapt", PRETRAINED, {"labels": "mask"}, "masks"),
+    ],
+)
+def test_reasons(rule, recipe, facts, reason):
+    assert rules.RULES[rule](dataclasses.replace(FACTS, **facts), recipe)[1] == reason
 
 
 @pytest.mark.parametrize("test_images", [0, 1, 400, 50_000])

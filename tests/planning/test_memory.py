@@ -96,6 +96,12 @@ def test_two_changes_where_one_is_not_enough(machine):
     assert advised(warnings[0]) == [("model.remat", "blocks"), ("optim.accumulation_steps", "2")]
 
 
+def test_parts_of_a_batch_divide_among_the_devices():
+    """A batch of 12 on two devices has 1, 2, 3 or 6 parts."""
+    count = lambda changed: 10 - changed.optim.accumulation_steps  # noqa: E731
+    assert "accumulation_steps=6 (0.0 GB)" in memory._advice(recipe(batch_size=12), count, 6, 2)
+
+
 def test_a_resnet_is_not_rematerialized(machine):
     warnings = machine(8, 0.3)
     memory.check(recipe("BiT-R50x1", batch_size=4), backend(), 10, 3)

@@ -52,6 +52,9 @@ def test_the_model_is_opened_as_the_flags_say():
     program.flags.FLAGS(["benchmark", *given])
     assert set(given[1:3]) <= set(program.worker_command("vit.npz", True))
     assert not set(given) & set(program.worker_command("a.tflite", False))  # an artifact knows both
+    program.flags.FLAGS(["benchmark", "--batch_sizes=1,3", "--threads=2", "--calls=7"])
+    command = [sys.executable, "-m", "keras_vit", "benchmark", "--worker=a.tflite"]
+    assert program.worker_command("a.tflite", False) == [*command, "--batch_sizes=1,3", "--threads=2", "--calls=7"]
 
 
 def test_benchmark_lists_missing_measurements(monkeypatch, caplog):

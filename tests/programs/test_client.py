@@ -10,7 +10,7 @@ from absl import flags
 from keras_vit.inference.opening import open_artifact
 from keras_vit.tf_serving import client
 from tests import tiny
-from tests.programs import call
+from tests.programs import call, load
 from tests.tf_serving import servers
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
@@ -46,6 +46,51 @@ def test_the_clients_program(running, images, expected, tmp_path, capsys):
         labels[0].decode() for labels in expected["top_k_classes"][:2]
     ]
     assert call("export.client", f"--url={running}", "--name=cats", f"{tmp_path}/0.png") == 1
+
+
+class Fake:
+    """In place of the client: the second image is unreadable."""
+
+    def __init__(self, *places, **options):
+        self.created = places, options
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def predict(self, contents, batch_size):
+        calls.append((*self.created, contents, batch_size))
+        prediction = client.Prediction(["é", "b"], [0.75, 0.25], True)
+        return [client.Prediction([], [], False) if content == b"bad" else prediction for content in contents]
+
+
+calls: list = []
+
+
+def test_the_text_of_predictions_and_errors(tmp_path, monkeypatch, capsys, caplog):
+    program = load("export.client")
+    monkeypatch.setattr(program, "Client", Fake)
+    for name, content in (("0.png", b"good"), ("1.png", b"bad")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "2.png").mkdir()
+    paths = [f"{tmp_path}/{number}.png" for number in range(3)]
+    monkeypatch.setattr(program._image_files, "find", lambda _: paths)
+    program.flags.FLAGS(["client", "--url=http://x:1", "--name=pets", "--timeout=2", "--batch_size=3"])
+    assert program.main(["client"]) == 1
+    assert calls == [(("http://x:1", "pets"), {"timeout": 2.0, "retries": 6}, [b"good", b"bad"], 3)]
+    assert capsys.readouterr().out.splitlines()[0] == paths[0]
+    assert caplog.messages == [f"{paths[2]}: Is a directory", f"{paths[1]}: the server cannot read this image"]
+    program.flags.FLAGS.unparse_flags()
+    program.flags.FLAGS(["client", "--name=pets", f"--output={tmp_path}/masks", "--json"])
+    with pytest.raises(ValueError, match="predicts masks. Received: a model of probabilities"):
+        program.main(["client"])
+    assert not (tmp_path / "masks").exists()
+    paths[1:] = []
+    program.flags.FLAGS["output"].value = None
+    assert program.main(["client"]) == 0
+    assert '"label": "é"' in capsys.readouterr().out
 
 
 def test_a_server_that_does_not_answer(tmp_path, caplog, monkeypatch):

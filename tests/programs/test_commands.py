@@ -14,6 +14,7 @@ from keras_vit.exporting import quantization, safe_decode, signatures
 from keras_vit.inference import formats, outputs
 from keras_vit.planning import plan
 from keras_vit.program import command_line, commands, common_flags
+from keras_vit.version import __version__
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -107,6 +108,52 @@ def test_one_flag_has_one_meaning():
     for name in commands.PROGRAMS.values():
         text = (ROOT / name.replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
         assert not re.search(rf'DEFINE_\w+\(\s*"({shared})"', text), f"{name} defines a flag of common_flags.py"
+
+
+LIMITS = {
+    "export.main": {
+        **dict.fromkeys(
+            ("num_images", "batch_size", "version", "top_k", "max_pixels", "calibration_images"), (1, None)
+        ),
+        "image_size": (1, None),
+    },
+    "export.verify": {"num_images": (1, None)},
+    "export.benchmark": {"threads": (1, None), "calls": (1, None)},
+    "export.client": {"timeout": (0.001, None), "batch_size": (1, None)},
+    "export.serve": {"port": (0, 65_535), "grace_seconds": (1.0, None)},
+    "export.convert_checkpoint": {"classes": (1, None), "num_heads": (1, None)},
+    "train.main": {"image_size": (1, None), "virtual_devices": (0, None)},
+}
+
+
+@pytest.mark.parametrize("program", LIMITS)
+def test_limits_of_flags(program):
+    programs.load(program)
+    found = {flag: flags.FLAGS[flag].parser for flag in LIMITS[program]}
+    assert {flag: (parser.lower_bound, parser.upper_bound) for flag, parser in found.items()} == LIMITS[program]
+
+
+def test_defaults_of_flags():
+    expected = {
+        "export.main": {"num_images": None, "batch_sizes": ["1", "4", "8"], "calibration_images": 256},
+        "export.verify": {"num_images": 256, "min_agreement": None, "max_accuracy_drop": None},
+        "export.benchmark": {"batch_sizes": ["1", "4", "8"], "calls": 50},
+        "export.client": {"url": "http://localhost:8501", "timeout": 60.0, "batch_size": 8},
+        "export.serve": {"host": "localhost", "port": 8501, "grace_seconds": 30.0},
+        "export.convert_checkpoint": {"checkpoint": "last", "dtype": "float32", "check": True, "stacked": None},
+    }
+    for program, defaults in expected.items():
+        programs.load(program)
+        assert {name: flags.FLAGS[name].default for name in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [([], "usage:"), (["-h"], "usage:"), (["help"], "usage:"), (["--version"], __version__)]
+)
+def test_help_and_version_of_the_command(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", *arguments])
+    commands.main()
+    assert capsys.readouterr().out.startswith(f"{said}" + (" keras-vit COMMAND" if said == "usage:" else "\n"))
 
 
 def test_every_command_has_a_module():

@@ -79,6 +79,16 @@ def test_the_description_is_json(tmp_path, capsys):
     assert described["include_top"] is False and "classes" not in described
 
 
+def test_one_or_two_sides():
+    one_or_two = programs.load("export.convert_checkpoint").one_or_two
+    assert one_or_two("image_size", ["48"]) == 48 and one_or_two("grid", ["3", "4"]) == (3, 4)
+    for wrong in ([], ["1", "2", "3"], ["-1"], ["1.5"]):
+        with pytest.raises(
+            ValueError, match=f"--grid must be SIZE or HEIGHT,WIDTH. Received: --grid={','.join(wrong)}"
+        ):
+            one_or_two("grid", wrong)
+
+
 @pytest.mark.slow
 def test_another_resolution_and_wrong_usage(tmp_path):
     convert(files.golden_path("vit_gap"), tmp_path / "out.npz", image_size=["48", "64"])

@@ -1,6 +1,7 @@
 """`export.main` to a SavedModel on a finished run."""
 
 import os
+import types
 
 import keras
 import numpy as np
@@ -8,16 +9,105 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from keras_vit.exporting import warmup
+from keras_vit.exporting import verify, warmup
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.mark.slow
 def test_a_second_export_takes_the_next_version(run, saved_model):
     assert call("export.main", f"--model={run}", f"--output={saved_model}", "--version=1") == 1
     assert os.listdir(saved_model) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "format"),
+    [
+        (["--output=a.onnx"], "a.onnx", "onnx"),
+        (["--output=served"], "served", "saved_model"),
+        (["--output=a", "--format=saved_model"], "a", "saved_model"),
+        (["--output=a", "--format=onnx", "--precision=weight_only_int8"], "a/model.onnx", "onnx"),
+        (["--output=a", "--format=openvino"], "a/model.xml", "openvino"),
+        (["--output=a", "--format=tflite"], "a/model_float32.tflite", "tflite"),
+        (["--output=a", "--format=tflite", "--precision=int8"], "a/model_int8.tflite", "tflite"),
+        (["--output=b.tflite", "--format=tflite"], "b.tflite", "tflite"),
+    ],
+)
+def test_the_path_and_the_format_of_an_output(arguments, path, format):
+    program = load("export.main")
+    program.flags.FLAGS(["export", *arguments])
+    assert program.output() == (path, format)
+
+
+@pytest.mark.parametrize(
+    ("flag", "owner"),
+    [
+        *((flag, "saved_model") for flag in ("signature=features", "batch_sizes=1")),
+        *((flag, "tflite") for flag in ("calibration=a", "calibration_images=1", "max_accuracy_drop=0.1")),
+    ],
+)
+def test_flags_of_another_format_are_refused(flag, owner):
+    program = load("export.main")
+    program.flags.FLAGS(["export", f"--{flag}"])
+    program.check_flags(owner)
+    for other in {"saved_model", "tflite", "onnx", "openvino"} - {owner}:
+        message = f"--{flag.partition('=')[0]} is a flag of --format={owner}. Received: .* with --format={other}"
+        with pytest.raises(ValueError, match=message):
+            program.check_flags(other)
+
+
+@pytest.fixture
+def exported(monkeypatch, caplog):
+    """Runs the program with a model that is not read, and returns what the writer and the choice of images got."""
+
+    def run_with(*arguments, features=True):
+        program, calls = load("export.main"), {}
+        card = tiny.card()
+        predictor = types.SimpleNamespace(model=None, card=card, class_names=card.class_names)
+        monkeypatch.setattr(program.trained_model, "open_model", lambda: predictor)
+        monkeypatch.setattr(program, "head_input", lambda model: features or None)
+        monkeypatch.setattr(program.model_card, "size_of", lambda path: 1_260_000)
+
+        def for_model(card, count, **options):
+            calls.setdefault("images", []).append((count, options))
+            return tiny.images(1)
+
+        def write(predictor, path, format, images, **options):
+            calls["options"] = options
+            return path, verify.Comparison(1, 0.0, 0.0)
+
+        monkeypatch.setattr(program.sample_images, "for_model", for_model)
+        monkeypatch.setattr(program, "write", write)
+        program.flags.FLAGS(["export", "--model=run", *arguments])
+        caplog.set_level("INFO", "absl")
+        assert program.main([]) == 0
+        return calls["options"], calls["images"]
+
+    return run_with
+
+
+def test_options_of_a_saved_model(exported, caplog, capsys):
+    options, images = exported("--output=served", "--top_k=3")
+    assert options == {"top_k": 3, "extra_signatures": ("features",), "warm_up": [1, 4, 8]}
+    assert [count for count, _ in images] == [64]
+    assert "1.3 MB" in caplog.messages and capsys.readouterr().out == "served\n"
+    assert exported("--output=served", features=False)[0]["extra_signatures"] == ()
+    given = ("--signature=attention", "--signature=features", "--signature=attention", "--batch_sizes=")
+    options, images = exported("--output=served", *given, "--num_images=7", features=False)
+    assert options == {"extra_signatures": ("attention", "features"), "warm_up": []}
+    assert [count for count, _ in images] == [7]
+
+
+def test_options_of_a_calibrated_file(exported):
+    options, (verified, calibrated) = exported("--output=a.tflite", "--precision=int8", "--on_bad_image=skip")
+    assert verified[0] == 512 and calibrated[0] == 256
+    assert calibrated[1] == {"patterns": [], "split": "train", "on_bad_image": "skip"}
+    assert options.pop("tolerance") == verify.tolerance_of("int8")
+    assert options.keys() == {"precision", "calibration"}
+    arguments = ("--max_accuracy_drop=0.5", "--calibration=a.png", "--calibration_images=9", "--precision=int16x8")
+    options, (_, calibrated) = exported("--output=a.tflite", *arguments)
+    assert (calibrated[0], calibrated[1]["patterns"], options["tolerance"].accuracy_drop) == (9, ["a.png"], 0.5)
 
 
 @pytest.mark.slow

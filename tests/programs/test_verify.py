@@ -1,13 +1,16 @@
 """`export.verify`: artifacts that agree with their model, and artifacts that differ."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
+import types
 
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.data import UnreadableImageError
+from keras_vit.exporting import verify
 from tests import tiny
 from tests.programs import call, load
 
@@ -53,6 +56,34 @@ def test_exchanged_labels_and_the_origin_of_the_limits(run, saved_model, tmp_pat
     assert report["tolerance"]["max_difference"] == 1e-4
     assert "float32" in report["tolerance_from"]
     assert all("top_k_classes" in problem for problem in report["problems"])
+
+
+def test_the_text_of_a_report(capsys, caplog):
+    program = load("export.verify")
+    program.flags.FLAGS(["verify", "--min_agreement=0.5", "--max_accuracy_drop=0.1"])
+    card = dataclasses.replace(tiny.card(), precision="mixed_bfloat16")
+    artifact = types.SimpleNamespace(path="a.xml", kind="openvino", stored_precision="float16", card=card)
+    tolerance = program.choose_tolerance(artifact)
+    assert tolerance == verify.Tolerance(0.02, 0.5, 0.1)
+    assert caplog.messages == ["The file is float16, although its model card has precision='mixed_bfloat16'."]
+    comparison = verify.Comparison(1_000, 0.0123, 0.00045, 0.75, 0.9, 0.85)
+    program.report(artifact, comparison, tolerance, ["much"])
+    assert capsys.readouterr().out.splitlines() == [
+        "a.xml (openvino, float16)",
+        "  images                           1,000",
+        "  largest difference            1.23e-02  at most 2.00e-02",
+        "  mean difference               4.50e-04",
+        "  top-1 agreement                 75.00%  at least 50.00%",
+        "  accuracy of the model           90.00%",
+        "  accuracy of the artifact        85.00%  at most 10.00% less",
+        "  limits: float16, by the types in the file, --min_agreement, --max_accuracy_drop",
+        "differs",
+    ]
+    artifact.stored_precision = "bfloat16"  # as a policy of Keras calls it, too
+    assert program.choose_tolerance(artifact).max_difference == 0.1 and len(caplog.messages) == 1
+    program.report(artifact, verify.Comparison(1, 0.0, 0.0, output="values"), verify.Tolerance(0.1), [])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == "  mean difference               0.00e+00  standard deviations" and lines[-1] == "agrees"
 
 
 @pytest.mark.parametrize("name", ["export.verify", "export.main"])

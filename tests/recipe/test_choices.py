@@ -74,6 +74,16 @@ def test_the_size_of_images_scales_every_preprocessing():
     assert recipe.data.pp_eval == "resize(16)|value_range(-1, 1)"
 
 
+def test_every_operation_with_a_size_is_scaled():
+    """To the nearest size. Other operations and other numbers stay."""
+    names = ("resize", "resize_small", "resize_long", "central_crop", "random_crop", "scaled_crop", "inception_crop")
+    for name in (*names, "decode_jpeg_and_inception_crop"):
+        assert recipes.with_scaled_sizes(f"{name}(7, 50)", 0.4) == f"{name}(3, 50)"  # 2.8
+    assert recipes.with_scaled_sizes("randaug(2, 10)|pad(4)", 0.5) == "randaug(2, 10)|pad(4)"
+    plain = recipes.with_image_size(recipes.Recipe(data=recipes.Data(pp_train="flip_lr", pp_eval="")), 32).data
+    assert (plain.pp_train, plain.pp_eval) == ("resize(32)|flip_lr", "resize(32)")
+
+
 def test_a_variant_brings_its_sizes_and_its_weights():
     small = recipes.with_variant(toy.load("digits", None), "ViT_S16")
     assert small.model.variant == "ViT-S/16" and small.model.checkpoint is None

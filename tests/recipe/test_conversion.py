@@ -34,6 +34,8 @@ def test_missing_fields_keep_their_defaults():
         ({"seed": "zero"}, "seed must be of type int. Received: seed='zero', of type str"),
         ({"seed": True}, "seed must be of type int"),
         ({"total_steps": 1.5}, "total_steps must be of type int"),
+        ({"total_steps": float("inf")}, "total_steps must be of type int. Received: total_steps=inf"),
+        ({"total_steps": float("nan")}, "total_steps must be of type int. Received: total_steps=nan"),
         ({"deterministic": 1}, "deterministic must be of type bool"),
         ({"optim": {"frozen": "head"}}, "no field optim.frozen"),  # an earlier field: files with an empty text are read
         ({"model": 3}, "model must be a dictionary of fields. Received: 3"),
@@ -105,6 +107,8 @@ def test_a_field_with_few_values(path):
         ("distillation('a')", {"label_smoothing": 0.1}, "label_smoothing=0.1"),
         ("segmentation", {"loss": "sigmoid"}, "loss='sigmoid'"),
         ("segmentation", {"data.cutmix": 0.1}, "data.cutmix=0.1"),
+        ("segmentation", {"data.mixup": 0.1}, "data.mixup=0.1"),
+        ("regression", {"label_smoothing": 0.1}, "label_smoothing=0.1"),
         ("classification", {"loss": "sigmoid", "class_balance": 0.5}, "class_balance=0.5"),
         ("distillation('a')", {"class_balance": 0.5}, "class_balance=0.5"),
     ],
@@ -122,6 +126,25 @@ def test_fields_by_path():
         recipes.get(recipes.Recipe(), "optim.schedule.nam")
     with pytest.raises(ValueError, match="no field seed.x. seed has no fields of its own"):
         recipes.get(recipes.Recipe(), "seed.x")
+
+
+@pytest.mark.parametrize(
+    ("task", "shown"),
+    [
+        ("classification", ["0.5 nats", "50.00%"]),
+        ("distillation('a')", ["0.5 nats", "50.00%"]),
+        ("regression", ["0.5", "0.5"]),
+        ("segmentation", ["0.5 nats", "50.00%", "50.00%"]),
+        ("masked_patch", ["0.5", "50.00%"]),
+        ("mae", ["0.5", "50.00%"]),
+    ],
+)
+def test_units_and_directions_of_metrics(task, shown):
+    """The loss and the error of a regression are better if they are smaller."""
+    metrics = recipes.parse_task(task).metrics
+    assert [metric.text(0.5) for metric in metrics] == shown
+    smaller = 2 if task == "regression" else 1
+    assert [metric.larger_is_better for metric in metrics] == [False] * smaller + [True] * (len(metrics) - smaller)
 
 
 def test_nearest_multiple():
@@ -202,6 +225,10 @@ def test_regularization_of_a_checkpoint_is_not_taken_over(tmp_path):
         ("optim.schedule.boundaries", "3", (3,)),
         ("optim.schedule.boundaries", "", ()),
         ("deterministic", "0", False),
+        ("deterministic", "true", True),
+        ("deterministic", "FALSE", False),
+        ("model.arguments.qkv_bias", "false", False),
+        ("optim.schedule.boundaries", "[3, 5]", (3, 5)),
         ("total_steps", "1e3", 1000),
     ],
 )

@@ -59,11 +59,15 @@ def response(content, status="200 OK", *headers):
     return "\r\n".join(lines).encode() + body
 
 
+PATHS = ("/v1/models/my%20pets/versions/3", "/proxy/v1/models/pets")
+
+
 def test_predictions():
     outputs = {**GOOD, "top_k_classes": [["é", "b"]], "probabilities": [[0.75, 0.25, 0]]}
     with responding(response({"outputs": outputs})) as (url, heads), client.Client(url, "my pets", version=3) as asking:
         assert asking.predict([b"x"]) == [client.Prediction(["é", "b"], [0.75, 0.25], True)]
-    assert heads == [b"POST /v1/models/my%20pets/versions/3:predict HTTP/1.1"]
+        client.Client(f"{url}/proxy/", "pets").predict([b"x"])
+    assert heads == [f"POST {path}:predict HTTP/1.1".encode() for path in PATHS]
 
 
 def test_arrays_of_any_signature():
@@ -110,6 +114,21 @@ def test_responses_that_do_not_fit_are_refused(content, named):
 def test_refusals(status, error, content):
     with responding(response(content, status)) as (url, _), pytest.raises(error, match="^no such thing"):
         client.Client(url, "pets", retries=0).predict([b"x"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "Status 500, without a message."), (b"x" * 1_001, "x" * 1_000)], ids=["none", "long"]
+)
+def test_a_refusal_without_a_message_of_the_server(content, message):
+    with responding(response(content, "500 Oops")) as (url, _), pytest.raises(RequestError) as caught:
+        client.Client(url, "pets", retries=0).predict([b"x"])
+    assert (str(caught.value), caught.value.status) == (message, 500)
+
+
+def test_defaults():
+    asking = client.Client("http://localhost:8501", "pets")
+    assert (asking.timeout, asking.retries, asking.backoff) == (30.0, 4, 0.2)
+    assert client.RequestError("x").status == 400
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"

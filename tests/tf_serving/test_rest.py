@@ -68,6 +68,9 @@ def test_white_space_and_missing_padding_in_base64():
         ({}, PICTURES, "either 'instances'"),
         ({"instances": [1], "inputs": [1]}, PICTURES, "either 'instances'"),
         ({"instances": []}, PICTURES, "at least one instance"),
+        ({"instances": "a"}, PICTURES, "at least one instance"),
+        ({"instances": [{"image_bytes": B64}, B64]}, PICTURES, "Every instance must have exactly the inputs"),
+        ({"inputs": [[1, 2]]}, TWO, "'inputs' must have exactly the inputs"),
         ({"instances": [{"b64": "%%%"}]}, PICTURES, "cannot be read as string"),
         ({"instances": [{"b64": 5}]}, PICTURES, "objects must be"),
         ({"instances": [{"b64": "/w="}]}, PICTURES, "cannot be read as string"),
@@ -104,5 +107,6 @@ def test_answers():
     }
     assert rest.format_predict({"s": scores}, True) == {"predictions": [[0.5, 0.25]]}
     assert rest.format_predict({"s": scores}, False) == {"outputs": [[0.5, 0.25]]}
+    assert rest.format_predict({"l": np.array([b"\xff"], object)}, True) == {"predictions": ["\ufffd"]}
     encoded = {"b64": base64.b64encode(b"a").decode()}
     assert rest.format_predict({"raw_bytes": labels[:, :1]}, True) == {"predictions": [[encoded]]}

@@ -144,6 +144,8 @@ def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
         code, answer = servers.post(url, b"[" + b" " * 200_000 + b"]")
         assert code == 413
         assert "at most 100000 bytes" in answer["error"]
+        code, answer = servers.post(url, b" " * 100_000)
+        assert code == 400 and "JSON Parse error" in answer["error"]
         with pytest.raises(RequestError, match="at most 100000 bytes") as caught:
             # A retry would wait for minutes.
             client.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
@@ -160,6 +162,32 @@ def test_json_of_many_values_is_refused_before_it_takes_memory(base, images, val
         assert code == 413
         assert "at most 1000 values" in answer["error"]
         assert servers.is_answering(url, images)
+
+
+def test_json_may_have_as_many_values_as_stated():
+    body = bytearray(b'{"a":[0,0]}')  # an object, a list, and another value after a comma
+    assert server._parse_json(body, server.Limits(json_values=3)) == {"a": [0, 0]}
+    with pytest.raises(RequestError, match="at most 2 values"):
+        server._parse_json(body, server.Limits(json_values=2))
+
+
+def test_default_limits():
+    """As docs/serving.md states."""
+    limits = server.Limits()
+    assert (limits.body_bytes, limits.bodies_bytes, limits.json_values) == (64 * 2**20, 256 * 2**20, 2 * 2**20)
+    assert (limits.body_seconds, limits.connections, limits.grace_seconds) == (60, 100, 30)
+
+
+@pytest.mark.parametrize(
+    ("host", "family"), [("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET), ("localhost", socket.AF_INET)]
+)
+def test_the_family_of_an_address(host, family, monkeypatch):
+    opened = []
+    monkeypatch.setattr(socket, "create_server", lambda *places, **options: opened.append((places, options)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        server.RestServer(None, host, 8501)
+    ((((address,), options)),) = opened
+    assert (address, options["family"]) == ((host, 8501), family)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])

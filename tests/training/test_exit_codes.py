@@ -112,6 +112,8 @@ class JaxRuntimeError(RuntimeError):
         (FileNotFoundError("no x"), 2, "no x"),
         (os_error(errno.EACCES), 2, "/some/file"),
         (os_error(errno.EROFS), 2, "/some/file"),
+        (os_error(errno.EISDIR), 2, "/some/file"),
+        (os_error(errno.EEXIST), 2, "/some/file"),
         (os_error(errno.ENOTDIR), 2, "/some/file"),
         (os_error(errno.ENOSPC), 74, "/some/file"),
         (os_error(errno.EDQUOT), 74, "/some/file"),
@@ -141,15 +143,20 @@ class JaxRuntimeError(RuntimeError):
         ),
         (JaxRuntimeError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"), 75, "closed"),
         (ValueError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer"), 75, "reset"),
+        (JaxRuntimeError("INTERNAL: NCCL operation failed: ncclRemoteError: more"), 75, "ncclRemoteError"),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1, None),
         (tf.errors.InternalError(None, None, "a mistake"), 1, None),
         (TypeError("a mistake"), 1, None),
         (SystemExit(3), 3, None),
+        (SystemExit(), 0, None),
+        (SystemExit("a reason"), 1, None),
     ],
 )
-def test_codes_and_messages(error, code, said, capfd):
+def test_codes_and_messages(error, code, said, capfd, caplog):
     assert exit_codes.report(error) == code
     printed = capfd.readouterr().err
     if not isinstance(error, SystemExit):
         assert ("Traceback" in printed or type(error).__name__ in printed) == (said is None)
+        assert (exit_codes.WHERE_FROM in caplog.messages) == (said is not None and code in (1, 2))
+    assert str(error) in printed or not isinstance(error, SystemExit) or not isinstance(error.code, str)
     assert said is None or said in exit_codes.explain(error)[1]

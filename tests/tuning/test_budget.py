@@ -52,6 +52,35 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
 
 
+@pytest.mark.parametrize(("time", "total"), [(160.0, 100), (158.0, 98)])
+def test_a_hundred_steps_are_not_few(time, total, monkeypatch, caplog):
+    """80% of the time after 35 s, at one second each."""
+    caplog.set_level("INFO", "absl")
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    recipe = recipes.Recipe(time=time, data=recipes.Data(batch_size=16))
+    assert budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)["total_steps"] == total
+    assert f"steps: {total} fit into 2:{time - 120:.0f}, at 1 s each (" in caplog.text
+    assert ("rarely suffice" in caplog.text) == (total < 100)
+
+
+def test_processes_plan_with_the_mean_of_their_times(monkeypatch, caplog):
+    """Here the others take three times as long: one step is measured, and all figures are twice as large."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    backend = Backend(clock, 2.0)
+    backend.mean = lambda value: 2 * value
+    recipe = recipes.Recipe(time=200.0, data=recipes.Data(batch_size=16))
+    fields = budget.fields(recipe, backend, data, started=0.0)
+    assert backend.ran == [0, 1]
+    # Steps of 4 s; 12 s and 20 s, both twice; and an evaluation of four batches of 2 s.
+    assert fields["total_steps"] == int(0.8 * (200 - 64 - 8) / 4)
+
+
 def test_a_time_below_the_fixed_costs_leaves_a_step_and_a_warning(monkeypatch, caplog):
     clock = types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
