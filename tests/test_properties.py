@@ -106,6 +106,7 @@ def test_written_safetensors_are_read_by_its_own_library(tmp_path_factory, descr
     assert (8 + int.from_bytes(path.read_bytes()[:8], "little")) % 8 == 0  # as its specification asks for
 
 
+@pytest.mark.slow
 @few
 @given(tensors)
 def test_safetensors_of_its_own_library_are_read(tmp_path_factory, described):

@@ -68,6 +68,7 @@ def _value(model, path):
     return next(keras.ops.convert_to_numpy(weight) for weight in model.weights if weight.path == path)
 
 
+@pytest.mark.slow
 def test_compiled_functions_of_the_other_weights_are_dropped():
     model = tiny.model(num_layers=1)
     for change in (lambda: keras_vit.adapt(model, "lora"), lambda: keras_vit.merge_adapter(model)):

@@ -36,6 +36,7 @@ def test_golden_file(name, tmp_path):
     assert files.config_of(path) == model.config
 
 
+@pytest.mark.slow
 def test_load_into_a_model_of_the_same_kind():
     _, images, logits = files.golden_case("vit_token_legacy")
     model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=32, classes=7)
@@ -85,6 +86,7 @@ def test_big_vision_folds_the_class_tokens_position(tmp_path):
     np.testing.assert_array_equal(written["pos_embedding"], table[:, 1:])
 
 
+@pytest.mark.slow
 def test_stacked_blocks_and_namings_on_request(tmp_path):
     model = files.golden_model("bv_tok")
     stacked = np.load(save_checkpoint(model, tmp_path / "stacked.npz", format="big_vision", stacked=True))
@@ -109,6 +111,7 @@ def test_stacked_blocks_and_namings_on_request(tmp_path):
     assert "vit.encoder.layer.0.attention.attention.query.weight" in published
 
 
+@pytest.mark.slow
 def test_bfloat16_is_written_as_the_reference_stores_it(tmp_path):
     model = files.golden_model("vit_gap")
     path = save_checkpoint(model, tmp_path / "out.npz", dtype="bfloat16")

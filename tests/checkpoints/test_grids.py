@@ -111,6 +111,7 @@ def test_the_class_token_of_a_published_name_has_its_entry(tmp_path):
     assert model_from_checkpoint(path, grid=(4, 6)).get_config()["image_size"] == [16, 24]
 
 
+@pytest.mark.slow
 def test_a_table_of_timm_that_can_be_read_in_two_ways_is_refused(tmp_path):
     # Neither 30 patches nor 31, without an entry of the class token, form a square.
     write(make((5, 6), activation="gelu"), tmp_path, "timm")
@@ -189,6 +190,7 @@ def test_sizes_of_timm_are_height_and_width(stated, tmp_path):
     np.testing.assert_allclose(model_from_checkpoint(path, num_heads=2)(images), source(images), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sizes_of_transformers_are_height_and_width(tmp_path):
     source = tiny.model(activation="gelu", layer_norm_epsilon=1e-12, image_size=(16, 48))
     keras_vit.save_checkpoint(source, tmp_path / "noted", format="huggingface")

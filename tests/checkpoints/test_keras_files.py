@@ -258,6 +258,7 @@ def test_groups_are_nested_at_most_twelve_deep(depth, tmp_path):
                 list(formats_keras._walk(file))
 
 
+@pytest.mark.slow
 def test_a_file_system_that_does_not_respond(tmp_path, monkeypatch):
     def run(command, timeout, **options):
         raise subprocess.TimeoutExpired(command, timeout)
@@ -338,6 +339,7 @@ def test_members_stay_in_the_archive(valid, no_code):
     load_keras_file(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["Lambda", "TorchModuleWrapper", "TFSMLayer"])
 def test_safe_mode_applies_in_a_process_that_disabled_it(layer, valid, tmp_path):
     path = tmp_path / "model.keras"

@@ -423,6 +423,7 @@ def test_facts_about_google_models(source, name, tmp_path):
         load_checkpoint(files.golden_model(source), path)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_weights_does_not_stand_for_them(tmp_path):
     """Without the patch embedding of one tree, the other was read."""
     tensors = files.tensors_of("vit_gap")

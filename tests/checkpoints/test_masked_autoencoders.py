@@ -64,6 +64,7 @@ def test_only_the_encoder(opened):
     np.testing.assert_array_equal(encoder(images), model.encoder()(images))
 
 
+@pytest.mark.slow
 def test_into_a_model_to_fine_tune(opened):
     """Pooling, the norm after it and the head are the model's; the positions are resized."""
     path, _, source = opened

@@ -91,6 +91,7 @@ def test_each_project_has_its_own_method(name, own):
     np.testing.assert_array_equal(*tables)
 
 
+@pytest.mark.slow
 def test_the_report_names_both_sizes():
     model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=(48, 32), classes=7)
     report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
@@ -109,6 +110,7 @@ def test_one_channel_equals_three_equal_channels_for_gray_images():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_token_legacy", "hybrid_stem", "bit_big_vision"])
 def test_a_fourth_channel_changes_nothing_at_first(name):
     _, images, logits = files.golden_case(name)

@@ -92,6 +92,7 @@ def test_nan_and_infinity(value, tmp_path):
     load_checkpoint(model, path, head="reset")  # a tensor that is not used does no harm
 
 
+@pytest.mark.slow
 def test_damage_in_the_last_tensor_changes_nothing(tmp_path):
     data = bytearray(files.write_npz(tmp_path / "model.npz", files.tensors_of("vit_gap")).read_bytes())
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -105,6 +105,7 @@ def test_heads():
     assert {"params/head/bias", "params/head/kernel"} <= set(load_checkpoint(headless, path).dropped)
 
 
+@pytest.mark.slow
 def test_fine_tuning_drops_pre_logits_as_the_reference():
     model = keras_vit.VisionTransformer(**{**SIZES, "num_layers": 1, "classes": 3})
     report = load_checkpoint(model, files.golden_path("vit_prelogits"))
@@ -292,6 +293,7 @@ def test_weights_of_a_model_with_lora_hold_the_sum(tmp_path):
     np.testing.assert_array_equal(model.get_layer("encoderblock_0").attention.query.kernel, query.kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["timm", "huggingface"])
 @pytest.mark.parametrize(("width", "heads"), [(128, 2), (192, 3), (384, 6)])
 def test_heads_are_64_wide_by_default(project, width, heads, tmp_path):
@@ -313,6 +315,7 @@ def test_values_that_a_configuration_of_hugging_face_leaves_out(tmp_path):
     assert (found["layer_norm_epsilon"], found["activation"]) == (1e-12, "gelu")
 
 
+@pytest.mark.slow
 def test_position_entries_of_timm_s_tokens_are_added_to_them(tmp_path):
     """The golden file has entries for patches only. With entries, and tokens that are smaller by them, it is the same.
 

@@ -46,6 +46,7 @@ def test_two_trees_in_one_file(tmp_path):
         model_from_checkpoint(path, prefix="nowhere/")
 
 
+@pytest.mark.slow
 def test_content_decides_not_the_name(tmp_path):
     path = tmp_path / "weights.bin"
     path.write_bytes(files.golden_path("vit_gap").read_bytes())
@@ -88,6 +89,7 @@ def test_group_norms_of_the_other_number_of_dimensions(name, tmp_path):
     assert {key: written[key].shape for key in written.files} == {key: value.shape for key, value in tensors.items()}
 
 
+@pytest.mark.slow
 def test_numbered_convolutions_of_bit(tmp_path):
     tensors = {}
     for index, (name, value) in enumerate(files.tensors_of("bit_big_transfer").items()):
@@ -180,6 +182,7 @@ def published(tensors):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_vit", "hf_deit"])
 def test_published_names_of_hugging_face(name, tmp_path):
     path = files.write_directory(tmp_path / "model", published(files.tensors_of(name)), files.hf_config(name))

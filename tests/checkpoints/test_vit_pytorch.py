@@ -140,6 +140,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", REFUSED)
 def test_models_that_vit_pytorch_cannot_build(reason, tmp_path):
     details = {"patch_norm": True, "qkv_bias": False, "activation": "gelu", "layer_norm_epsilon": 1e-5}
@@ -172,6 +173,7 @@ def test_configurations_of_other_classes_are_refused():
         architecture_of(path_of("vit_pytorch_cls"), config={"class": "NaViT", "arguments": arguments})
 
 
+@pytest.mark.slow
 def test_a_wrapped_model(tmp_path):
     arguments, images, logits = case("vit_pytorch_mean")
     tensors = {f"module.{name}": value for name, value in load_file(path_of("vit_pytorch_mean")).items()}

@@ -8,6 +8,7 @@ from keras_vit import data
 from keras_vit.data import preprocess
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pp", "shape", "expected"),
     [
@@ -22,6 +23,7 @@ def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
     assert preprocess.complete(pp, shape) == expected
 
 
+@pytest.mark.slow
 def test_completed_preprocessing_does_not_change_images_of_the_right_size():
     source = data.open_source("digits", "test")
     complete = preprocess.complete("value_range(-1, 1)", (8, 8, 1))

@@ -59,6 +59,7 @@ def test_bmp_from_the_top():
     assert images.decode(tf.constant(bytes(content))).shape == (40, 50, 3)
 
 
+@pytest.mark.slow
 def test_the_count_is_traced_once_for_all_pipelines():
     """Its many operations were traced again in every pipeline, which took half a second each."""
     traces = []

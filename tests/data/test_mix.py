@@ -104,6 +104,7 @@ def test_cutmix_shares_have_the_distribution_beta(alpha):
     assert scipy.stats.ks_2samp(inner(shares), expected).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_mixup_takes_the_larger_share():
     shares = draws(400, mixup=0.2)
     assert (shares >= 0.5).all() and shares.max() > 0.99

@@ -161,6 +161,7 @@ def test_randaugment_on_one_pixel(operation):
         assert randaugment.operations_of(10, mode)[operation](pixel, tf.constant([0.6, 0.6])).shape == (1, 1, 3)
 
 
+@pytest.mark.slow
 def test_color_jitter(image):
     def factors(pp):
         return [run(pp, image, position).astype(float).mean() / image.mean() for position in range(50)]

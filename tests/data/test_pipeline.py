@@ -216,6 +216,7 @@ def test_tuples_fit_a_model():
         model.fit(data.train_batches(source, pp, 32), steps_per_epoch=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shard", "sizes"), [(0, [4, 4, 4]), (1, [4, 4])])
 def test_tuples_of_an_evaluation_are_counted(shard, sizes):
     """Keras warns of data that run out when it does not know the number of batches."""

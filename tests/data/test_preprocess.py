@@ -76,6 +76,7 @@ def test_device_function_compiles():
     np.testing.assert_allclose(compiled, function(images), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pp", "size"),
     [

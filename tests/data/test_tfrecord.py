@@ -187,6 +187,7 @@ def test_written_files_hold_the_source(tmp_path):
     assert {(e["image"].numpy(), int(e["label"])) for e in written.examples()} == expected  # byte for byte
 
 
+@pytest.mark.slow
 def test_arrays_are_written_as_png(tmp_path):
     digits = data.open_source("digits", "test[:20]")
     writer.write_tfrecords(digits, str(tmp_path), "test", 2)
@@ -237,6 +238,7 @@ def test_written_files_outlive_a_loss_of_power(tmp_path, monkeypatch):
     assert len(list(data.open_source(f"tfrecord:{tmp_path}", "test").examples())) == 8
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
     """The numbers of images are equal."""
     folder = pictures.folder(tmp_path / "p")

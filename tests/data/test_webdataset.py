@@ -228,6 +228,7 @@ def test_the_fingerprint_covers_names_sizes_and_classes(tmp_path):
     assert len(digests) == 3  # the last file is not used
 
 
+@pytest.mark.slow
 def test_braces():
     assert shards.expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
     assert shards.expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and shards.expanded("a") == ["a"]

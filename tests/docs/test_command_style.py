@@ -23,6 +23,7 @@ USERS = [
 RECIPES = sorted((pages.ROOT / "train" / "configs").glob("[a-z]*.py"))
 
 
+@pytest.mark.slow
 def test_nothing_that_users_read_names_a_module_or_a_file_of_the_clone():
     found = []
     for path in USERS:

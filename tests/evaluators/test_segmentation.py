@@ -62,6 +62,7 @@ PREDICTED = np.asarray(ops.image.resize(IMAGES[:, ::2, ::2] / np.float32(255), (
 PREDICTED = PREDICTED.argmax(-1)
 
 
+@pytest.mark.slow
 def test_every_pixel_counts_once():
     result = measure()
     expected = confusion(MASKS, PREDICTED)

@@ -43,6 +43,7 @@ def test_head_turns_features_into_scores():
     np.testing.assert_allclose(scores, state.model(images()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_that_the_replicas_cannot_share_are_counted():
     class TwoReplicas:
         num_replicas_in_sync = 2
@@ -132,6 +133,7 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     assert scheduled.failed == {line["evaluator"]: line["not_measured"] for line in expected}  # the run ends with it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("evaluator", "class_names", "message"),
     [

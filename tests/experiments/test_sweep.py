@@ -162,6 +162,7 @@ class TestOutcomes:
         sweeps._Sweep(str(tmp_path), base, metric_of(base), {}, FAKE, study, earlier, None).train("a", {SEED: 1})
         assert bool(calls) == started
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("parallel", [1, 2])
     def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(self, tmp_path, parallel):
         grid = {RATE: [1.0, 0.1]}

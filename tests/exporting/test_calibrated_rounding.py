@@ -71,6 +71,7 @@ def test_biases_keep_the_means_of_outputs():
     assert np.abs(after - before).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_a_rounded_model_keeps_its_outputs(is_gated):
     mlp = layers.SwiGLU(64) if is_gated else layers.MlpBlock(64)

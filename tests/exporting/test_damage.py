@@ -94,6 +94,7 @@ def test_ten_thousand_mutated_pictures():
     assert 0.05 < np.mean(valid) < 0.95
 
 
+@pytest.mark.slow
 def test_cut_off_pictures():
     for content in originals():
         check_answers([content[:length] for length in range(0, len(content), max(1, len(content) // 50))])

@@ -161,6 +161,7 @@ def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
     assert not (tmp_path / "intel").exists()  # where it would keep the number that it gives to each user
 
 
+@pytest.mark.slow
 def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
     """ViT-H/14 ended after a minute with "Invalid GraphDef"."""
     model = small()

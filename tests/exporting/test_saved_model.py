@@ -84,6 +84,7 @@ def test_signatures_have_the_documented_names(exported):
     assert all(signature.method_name == "tensorflow/serving/predict" for signature in signatures.values())
 
 
+@pytest.mark.slow
 def test_pictures_of_several_kinds_and_sizes_share_a_batch(exported):
     model, artifact, _, _ = exported
     wide, tall = tiny.arrays(1, 20, 40)[0], tiny.arrays(1, 50, 10, seed=1)[0]
@@ -130,6 +131,7 @@ def test_batches_without_any_good_picture(exported):
     assert artifact.run("serving_default", {"image_bytes": np.zeros([0], object)})["probabilities"].shape == (0, 7)
 
 
+@pytest.mark.slow
 def test_decoded_and_prepared_images(exported):
     model, artifact, _, _ = exported
     images = tiny.arrays(3)

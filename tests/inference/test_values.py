@@ -68,6 +68,7 @@ def test_the_first_of_equal_classes_is_first():
     assert found == [("class 1", 0.05), ("class 3", 0.05), ("class 5", 0.05)]
 
 
+@pytest.mark.slow
 def test_labels_of_a_model_without_a_head_are_refused():
     with pytest.raises(ValueError, match="classification head"):
         keras_model.card_of_model(tiny.model(include_top=False), "a.keras", PREPROCESS, ["a"])

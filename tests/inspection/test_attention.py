@@ -162,6 +162,7 @@ def test_two_models_in_one():
     assert sorted(maps) == ["encoderblock_0", "encoderblock_0#2", "encoderblock_1", "encoderblock_1#2"]
 
 
+@pytest.mark.slow
 def test_images_of_another_size():
     model = small.shared("any_size")
     maps = inspection.attention_maps(model, small.images(size=(16, 48)))
@@ -177,6 +178,7 @@ class Wrapper(keras.Model):
         return self.backbone(x)
 
 
+@pytest.mark.slow
 def test_errors():
     model, images = small.model(), small.images()
     with pytest.raises(ValueError, match="BiT is a ResNet.*layer_features, cka and occlusion_sensitivity"):

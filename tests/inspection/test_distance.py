@@ -35,17 +35,20 @@ def test_uniform_attention(name):
     np.testing.assert_allclose(found, mean_distance(4, 3, 8, 8), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_patches_on_a_line():
     # Of two patches 8 pixels apart, uniform attention reaches 0 half of the time and 8 the other half.
     model = uniform(image_size=(8, 16), pooling="gap")
     np.testing.assert_allclose(inspection.attention_distance(model, small.images(size=(8, 16))), 4.0, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_patches_that_are_not_square():
     found = inspection.attention_distance(uniform(patch_size=(16, 8)), small.images())
     np.testing.assert_allclose(found, mean_distance(2, 3, 16, 8), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_normalization_other_tokens_count_as_near():
     model = uniform(num_registers=3)  # 4 of 16 tokens have no place
     found = inspection.attention_distance(model, small.images(), normalize=False)

@@ -66,6 +66,7 @@ def test_fewer_components_than_asked_for():
     assert inspection.embedding_filters(small.model(patch_size=1, image_size=4, channels=1), 28).shape == (1, 1, 1, 1)
 
 
+@pytest.mark.slow
 def test_resnets_show_their_root():
     hybrid = small.shared("hybrid")
     bit = models.BiTResNet((1,), image_size=32, classes=2)

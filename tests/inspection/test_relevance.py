@@ -103,6 +103,7 @@ def test_two_layers_by_hand(name):
     np.testing.assert_allclose(found, expected.reshape(3, *small.GRID), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_finds_the_patch_that_decides():
     # Attention is uniform, values pass unchanged, and the head reads one feature, which only patch (2, 1) has.
     model = small.model(num_layers=1, hidden_size=8, num_heads=1, pooling="token", position_embedding="none")
@@ -191,6 +192,7 @@ def test_an_activation_inside_of_a_model_is_kept():
     np.testing.assert_allclose(inspection.gradient_attention(kept, small.images(), 1), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_errors():
     with pytest.raises(ValueError, match="ends in classes"):
         inspection.gradient_attention(small.shared("all_tokens"), small.images())

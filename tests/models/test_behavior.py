@@ -199,6 +199,7 @@ def test_a_model_of_any_size_compiles_once_for_all_sizes():
         np.testing.assert_allclose(compiled(images), run(model, images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_stochastic_depth_rises_linearly():
     model = VisionTransformer(**{**variants.SMALL, "num_layers": 3, "drop_path_rate": 0.3})
     assert [model.get_layer(f"encoderblock_{i}").drop_path_rate for i in range(3)] == pytest.approx([0, 0.15, 0.3])

@@ -18,6 +18,7 @@ def test_rates_of_stochastic_depth_grow_from_zero():
     assert tiny.model(num_layers=3, drop_path_rate=0.2).config.drop_path_rates == pytest.approx((0.0, 0.1, 0.2))
 
 
+@pytest.mark.slow
 def test_rates_reach_the_dropouts():
     model = tiny.model(dropout_rate=0.1, attention_dropout_rate=0.3, drop_path_rate=0.2)
     block = model.get_layer("encoderblock_1")
@@ -87,6 +88,7 @@ def test_the_decoder_has_every_option_that_is_not_listed():
     assert different == {"hidden_size", "num_layers", "num_heads", "mlp_dim", "layer_scale", "dropout_rate"}
 
 
+@pytest.mark.slow
 def test_an_encoder_keeps_the_normalization_of_the_images():
     model = models.MaskedPatchPredictor(**MASKED)
     model.input_normalization = normalization.IMAGENET

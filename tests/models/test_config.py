@@ -49,6 +49,7 @@ def test_every_argument_is_documented_and_in_the_signature(thing):
     assert len(documented) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", variants.CASES)
 def test_a_model_returns_the_arguments_that_built_it(name):
     model = variants.shared(name)

@@ -58,6 +58,7 @@ def test_features_are_saved(name, tmp_path):
         np.testing.assert_array_equal(ARRAY(got), ARRAY(expected))
 
 
+@pytest.mark.slow
 def test_features_of_the_last_block_are_those_of_the_head():
     model = variants.shared("dinov3")
     images = variants.images(model)

@@ -72,6 +72,7 @@ def test_vit_and_hybrids_reproduce_the_reference(name, golden):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(logits), data["logits"], **TOLERANCE)
 
 
+@pytest.mark.slow
 def test_bit_reproduces_the_reference(golden):
     data = golden("bit_big_vision")
     meta = data["meta"]

@@ -78,6 +78,7 @@ def test_saved_loaded_and_copied(blocks, tmp_path):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, (0, -1)])
 def test_counted_cost(blocks):
     head = DenseHead(3, blocks)

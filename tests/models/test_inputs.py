@@ -106,6 +106,7 @@ def test_one_black_image_in_front_of_a_batch_hides_nothing():
         model()(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("normalization", "right", "wrong"),
     [((0.0, 1.0), FRACTIONS, SCALED), ((0.0, 1 / 255), PIXELS, FRACTIONS), (IMAGENET, SCALED, FRACTIONS)],

@@ -131,6 +131,7 @@ def gradients_of(model, images, seeds):
         return loss, tape.gradient(loss, [weight.value for weight in model.trainable_variables])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gradient_reaches_every_weight(name):
     model = variants.shared(name)

@@ -48,6 +48,7 @@ def test_a_model_is_loaded_from_hdf5(extension, tmp_path):
     np.testing.assert_array_equal(run(loaded, images), run(model, images))
 
 
+@pytest.mark.slow
 def test_an_hdf5_file_that_was_not_overwritten_stays_as_it_was(tmp_path, monkeypatch):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "model.h5")
     content = (tmp_path / "model.h5").read_bytes()
@@ -130,6 +131,7 @@ def test_a_changed_clone_has_one_argument_changed():
     }
 
 
+@pytest.mark.slow
 def test_layers_by_name_and_surgery():
     model = variants.make("token")
     features = keras.Model(model.input, model.get_layer("encoderblock_0").output)

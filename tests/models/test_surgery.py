@@ -125,6 +125,7 @@ def rebuilt(model):
         return type(model).from_config(json.loads(json.dumps(model.get_config())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["registers", "hybrid", "bit", "map"])
 def test_frozen_sublayers_stay_frozen(name):
     model = without_values(name)

@@ -70,6 +70,7 @@ def test_groups_of_recipes(monkeypatch, tmp_path):
         check(recipes.describe_model(recipes.Recipe(model=model), classes=3))
 
 
+@pytest.mark.slow
 def test_depths_by_hand():
     multipliers = groups.layer_multipliers(describe("hybrid"), 0.5)
     expected = {

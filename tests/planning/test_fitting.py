@@ -295,6 +295,7 @@ def test_classes_of_different_sizes(cats, is_shown, caplog):
     assert len(caplog.messages) == is_shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}, {"model": "ViT_Ti16:augreg"}])
 def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, caplog):
     """Also where the rules have one size to choose from."""

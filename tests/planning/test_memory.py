@@ -108,6 +108,7 @@ def test_a_resnet_is_not_rematerialized(machine):
     assert "Not even one image at a time fits" in warnings[0] and "remat" not in warnings[0]
 
 
+@pytest.mark.slow
 def test_one_image_at_a_time_is_the_last_change(machine):
     needed = plan.of_recipe(recipes.replace(recipe(accumulation_steps=64), {"model.remat": "blocks"}), 10).total_bytes
     for free, words in ((needed, "accumulation_steps=64"), (needed - 1e3, "Not even one image at a time fits")):

@@ -68,6 +68,7 @@ def test_the_client_does_not_import_tensorflow():
     assert "localhost:1" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "said"), [(["trian"], "'train'"), (["plan", "--confg=digits"], "config")])
 def test_mistakes_are_told_before_the_imports(arguments, said):
     command = [sys.executable, "-m", "keras_vit", *arguments]

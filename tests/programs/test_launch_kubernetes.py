@@ -38,6 +38,7 @@ def check(document):
         validator.validate(template, version, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "kinds"), [("kubernetes", {"Service", "Job"}), ("jobset", {"JobSet"})])
 def test_kubernetes_takes_the_files(place, kinds):
     for text in rendered(place):

@@ -35,6 +35,7 @@ def test_make_tfrecords(folder, tmp_path):
     assert sum(data.split_sizes(f"tfrecord:{output}").values()) == 34  # 35 and one that cannot be read
 
 
+@pytest.mark.slow
 def test_make_tfrecords_writes_few_files_for_few_images(tmp_path):
     make_tfrecords(pictures.folder(tmp_path / "p"), tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").glob("t*")) == [

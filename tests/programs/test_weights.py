@@ -50,6 +50,7 @@ def test_a_file_is_put_by_hand_and_verified(tmp_path, monkeypatch):
     assert row["by_hand"].startswith(f"the file to {tmp_path}/mirror/vit_models/augreg/")
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub(local_hub, tmp_path):  # noqa: F811
     folder = save_checkpoint(tiny.model(num_layers=1), tmp_path / "model", format="huggingface")
     local_hub.repositories["a/b"] = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}

@@ -225,6 +225,7 @@ class TestRoutes:
             may_predict.set()
             servers.wait_until(lambda: get(f"{url}/readyz")[0] == 200)
 
+    @pytest.mark.slow
     def test_a_model_that_cannot_predict_is_never_ready(self, caplog):
         model = ServedModel("pets", inference.KerasPredictor(tiny.model(num_layers=1), tiny.card()))
         model.predict = None

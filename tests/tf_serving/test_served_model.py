@@ -82,6 +82,7 @@ def test_small_images_of_a_request_count_as_a_quarter_of_a_million_pixels_each()
         pixels(*[b"bad"] * 401)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_head():
     model = tiny.model(include_top=False)
     predictor = inference.KerasPredictor(model, dataclasses.replace(tiny.card(), class_names=()))

@@ -69,6 +69,7 @@ def test_a_timm_file_decides_the_architecture(timm):
     keras_vit.load_checkpoint(model, str(timm), head="reset")
 
 
+@pytest.mark.slow
 def test_a_vit_pytorch_file_decides_the_architecture():
     file = GOLDEN / "vit_pytorch_one_head.safetensors"
     arguments = {"num_heads": 1, "patch_size": (4, 6)}
