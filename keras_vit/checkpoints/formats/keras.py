@@ -104,8 +104,9 @@ class KerasFile(TensorSource):
             raise CheckpointError(f"{self.path} could not be read within {_MAX_SECONDS} s. Try again.") from error
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().splitlines()
-            killed = error.returncode < 0  # also after 20 s of processor time
-            reason = signal.Signals(-error.returncode).name if killed else lines[-1][:300] if lines else "no message"
+            code = error.returncode
+            status = signal.Signals(-code).name if code < 0 else f"status {code}"  # SIGXCPU after 20 s
+            reason = lines[-1][:300] if lines else status
             raise CheckpointError(f"{self.path} is a damaged or truncated Keras file ({reason}).") from error
 
     def _add(self, layers: list[str], index: str, dataset: h5py.Dataset, count: int) -> None:
