@@ -62,9 +62,8 @@ def save_checkpoint(
         format: `"google"` (vision_transformer, and BiT with big_transfer's names), `"big_vision"`, `"huggingface"`,
             `"timm"`, `"vit_pytorch"` or `"mae"` (facebookresearch/mae).
         naming: Naming scheme. `"google"` supports `"legacy"` (the published files) and `"linen"`. `"huggingface"`
-            supports `"published"` and `"later"`. `"vit_pytorch"` supports `"1.18"` to `"0.7"` (the first version with
-            these names). Defaults to the scheme of the file that the model was loaded from, or to the format's first
-            scheme.
+            supports `"published"` and `"later"`. Defaults to the scheme of the file that the model was loaded from,
+            or to the format's first scheme.
         stacked: Whether to stack the blocks in `"big_vision"`, which calls this `scan=True`. By default, blocks are
             stacked if the model was loaded from a file with stacked blocks.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`.

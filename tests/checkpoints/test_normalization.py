@@ -69,11 +69,11 @@ def test_timm_states_it_in_the_configuration(config, expected, tmp_path):
         ("bit_big_vision", SYMMETRIC),
         ("bit_big_transfer", SYMMETRIC),
         ("mae", IMAGENET),
-        ("vit_pytorch_1_16_mean", None),
+        ("vit_pytorch_mean", None),
     ],
 )
 def test_projects_without_such_a_file(name, expected):
-    arguments = {"num_heads": 4} if name in ("mae", "vit_pytorch_1_16_mean") else {}
+    arguments = {"num_heads": 4} if name in ("mae", "vit_pytorch_mean") else {}
     model = files.golden_model(name, **arguments)
     assert model.input_normalization == expected
 
