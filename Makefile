@@ -5,10 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 override DEMO := demo
-WORKERS ?= 2
+WORKERS ?= auto
 # NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(NO_SKIPS),--no-skips)
 OURS = not interop and not tpu and not gpu and not real
+# Tests of what develops the package: measurements, compile plans, the documentation, the tools.
+WORKSHOP = tests/benchmarks tests/compile_plan tests/docs tests/test_mutants.py tests/test_golden_tools.py tests/test_check_demo.py
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -16,13 +18,14 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
+.PHONY: help demo test test-slow test-workshop test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
-	@echo "make test       run the tests, the fast and the slow ones"
-	@echo "make test-fast  run the tests that are not slow"
-	@echo "make test-all   run every case of every matrix, too"
+	@echo "make test       run the fast tests (two and a half minutes on two cores)"
+	@echo "make test-slow  run the slow tests of the package"
+	@echo "make test-workshop  run the tests of benchmarks/, docs/ and tools/"
+	@echo "make test-all   run all of these tests, and every case of every matrix"
 	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-gpu   compile steps for NVIDIA GPUs (minutes, no GPU needed)"
@@ -33,7 +36,7 @@ help:
 	@echo "make docs       build the documentation's site in build/site; a broken link is an error"
 	@echo "make lint       check style with ruff and types with mypy;  make format  mends what it can"
 	@echo "make clean      remove $(VENV), $(DEMO) and build outputs"
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes"
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or later), WORKERS=4 the number of test processes (default: the number of cores)"
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
@@ -83,17 +86,19 @@ demo: $(VENV)/.installed-demo
 	@echo "  digits.tflite for devices"
 	@echo "Next: $(BIN)/keras-vit predict --model=$(DEMO)/run IMAGE ..."
 
-# In one run: what fast and slow tests share is made once, and no process waits for another one between them.
 test: $(VENV)/.installed-test
-	$(PYTEST) -m "not exhaustive and $(OURS)"
+	$(PYTEST) -m "not slow and not exhaustive and $(OURS)" $(addprefix --ignore=,$(WORKSHOP))
 
-test-fast: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow and not exhaustive and $(OURS)"
+test-slow: $(VENV)/.installed-test
+	$(PYTEST) -m "slow and not exhaustive and $(OURS)" $(addprefix --ignore=,$(WORKSHOP))
 
-test-all: test
+test-workshop: $(VENV)/.installed-test
+	$(PYTEST) -m "not exhaustive and $(OURS)" $(WORKSHOP)
+
+test-all: test test-slow test-workshop
 	$(PYTEST) -m "exhaustive and $(OURS)"
 
-# `make test` runs JAX in separate processes; this target runs the golden comparisons on JAX.
+# `make test-slow` runs JAX in separate processes; this target runs the golden comparisons on JAX.
 test-jax: $(VENV)/.installed-test
 	KERAS_BACKEND=jax $(PYTEST) -m "not exhaustive and $(OURS)" tests/models/test_golden.py tests/models/test_counts.py \
 	  tests/checkpoints/test_golden.py tests/checkpoints/test_todays_vits.py tests/zoo
@@ -128,7 +133,7 @@ test-lower-bounds: $(VENV)/.installed-test
 	  '.[cpu,jax,data,plots,parquet,hub,serving,sweep,onnx,openvino,litert,test]'
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --no-skips -m "not exhaustive" $(OLDEST_TESTS)
 
-# Also in the programs that tests start. About twice the time of `make test`; TESTS=tests/exporting: only some of the tests.
+# Also in the programs that tests start. About twice the time of fast and slow tests; TESTS=tests/exporting: only some of the tests.
 COVERAGE = $(BIN)/python -m coverage
 coverage: export COVERAGE_FILE = $(abspath $(VENV))/.coverage
 coverage: $(VENV)/.installed-test

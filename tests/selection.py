@@ -1,4 +1,4 @@
-"""Selection of the cases of a matrix: in every run, in `make test`, or in `make test-all` only."""
+"""Selection of the cases of a matrix: in `make test`, in `make test-slow`, or in `make test-all` only."""
 
 import pytest
 

@@ -54,7 +54,7 @@ VARIANTS = {
 QUICK = ("token", "bit")
 CASES = selection.cases(VARIANTS, QUICK)
 IN_HALF = ("token", "map", "hybrid", "bit")
-# Other wirings of parts that other variants have, which `make test` leaves out where a case takes seconds.
+# Other wirings of parts that other variants have, which `make test-slow` leaves out where a case takes seconds.
 REWIRED = ("all_tokens", "features", "no_positions", "fc_norm", "mean_of_all", "any_size_patch_norm", "hybrid_root")
 
 
