@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import preprocess
+from keras_vit.data import parse, preprocess
 from tests.data import pictures
 
 
@@ -190,6 +190,40 @@ def test_random_erasing(image):
     assert 0.015 < min(shares) < 0.06 and 0.25 < max(shares) < 0.345
     noise = run("random_erasing(1.0, value='noise')", np.full((50, 50, 3), 9, np.uint8))
     assert len(np.unique(noise)) > 30
+
+
+# Several positions are compared, because half of the flips agree. The noise covers the whole image of 20 x 30 pixels.
+RANDOM = {
+    "inception_crop": "inception_crop(8)",
+    "decode_jpeg_and_inception_crop": "decode_jpeg_and_inception_crop(8)",
+    "scaled_crop": "scaled_crop(8)",
+    "random_crop": "random_crop(8)",
+    "flip_lr": "flip_lr",
+    "randaug": "randaug(2, 10)",
+    "color_jitter": "color_jitter(0.4)",
+    "random_erasing": "random_erasing(1.0, 100, 100, 0.6667, 0.6667, value='noise')",
+}
+
+
+def test_every_random_operation_is_compared():
+    assert {name for name, op in parse.OPS.items() if op.random} == set(RANDOM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_operations_depend_on_the_seed_and_the_position(name, image):
+    picture = pictures.encode(image, "JPEG") if name.startswith("decode") else image
+    function = preprocess.host_function(RANDOM[name])
+
+    def results(seed, positions):
+        return [function({"image": tf.constant(picture)}, seed, tf.constant(p, tf.int64))["image"] for p in positions]
+
+    def equal(first, second):
+        return all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+    at = results(0, range(8))
+    assert equal(at, results(0, range(8)))
+    assert not equal(at, results(1, range(8))) and not equal(at[:7], at[1:])
 
 
 @pytest.mark.parametrize("pp", ["randaug(2, 10)", "color_jitter(0.4)"])

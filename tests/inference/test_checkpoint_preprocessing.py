@@ -171,6 +171,7 @@ def test_strings_of_resizings():
 def test_sizes_in_proportion():
     photo = Resizing((224, 224), 256, "pillow_bicubic")
     assert photo.scaled((518, 518)) == Resizing((518, 518), 592, "pillow_bicubic")
+    assert Resizing((224, 224), 256, "pillow_bicubic").scaled((230, 230)).resized == 263  # 262.86
     assert photo.scaled((224, 336)).operations() == "decode(precise=True)|resize((224, 336), 'pillow_bicubic')"
     dinov3 = _image_processor.of_transformers({"image_processor_type": "DINOv3ViTImageProcessorFast", "size": 224})
     assert dinov3.operations() == "decode(precise=True)|resize(224, 'bilinear', antialias=True, cast=False)"

@@ -295,6 +295,20 @@ def test_dropout_follows_both_products_of_the_mlp():
     assert counts[1] / trained.size == pytest.approx(0.25, abs=0.03)
 
 
+def test_dropout_follows_both_products_of_a_gated_mlp():
+    layer = layers.SwiGLU(64, dropout_rate=0.5)
+    x = np.ones((16, 8, 32), "float32")
+    layer.build(x.shape)
+    for dense in (layer.gate, layer.up):  # each product is silu(1) * 1
+        dense.kernel.assign(np.zeros((32, 64)))
+        dense.bias.assign(np.ones(64))
+    layer.down.kernel.assign(np.eye(64, 32))  # each output is one product
+    trained = np.array(layer(x, training=True))
+    values, counts = np.unique(np.round(trained, 3), return_counts=True)
+    np.testing.assert_allclose(values, [0.0, 4 / (1 + np.exp(-1))], atol=1e-3)
+    assert counts[1] / trained.size == pytest.approx(0.25, abs=0.03)  # 4,096 draws
+
+
 def test_initial_weights_are_the_references():
     """vit_jax: biases of the MLP normal with 1e-6, the patch kernel LeCun normal, dense kernels Glorot uniform.
 

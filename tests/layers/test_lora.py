@@ -110,3 +110,17 @@ def test_models_without_layers_for_lora():
         layer.enable_lora(2)
     with pytest.raises(ValueError, match="rank"):
         keras.models.clone_model(keras.Sequential([keras.Input((4,)), Dense(3)])).layers[0].enable_lora(0)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_file_without_lora_sets_the_kernel_and_leaves_the_factors(name):
+    layer, *_ = adapted(name)
+    plain = LAYERS[name][0]()
+    plain.build((None, *LAYERS[name][1]))
+    plain.kernel.assign(RNG.normal(size=plain.kernel.shape))
+    store, factors = {}, [array(layer.lora_kernel_a), array(layer.lora_kernel_b)]
+    plain.save_own_variables(store)
+    layer.load_own_variables({key: array(value) for key, value in store.items()})
+    np.testing.assert_array_equal(array(layer._kernel), array(plain.kernel))
+    for found, expected in zip((layer.lora_kernel_a, layer.lora_kernel_b), factors, strict=True):
+        np.testing.assert_array_equal(array(found), expected)
