@@ -33,7 +33,7 @@ SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports i
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
 _PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
-_EVERY = 60  # seconds between uploads of a growing output, but at least 20 times the duration of an upload
+_EVERY = 60  # seconds between uploads of a growing output
 _PARALLEL = 4  # number of simultaneous uploads
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
 _PARTS = ".parts"  # extension of the folder with the finished parts of a file
@@ -103,15 +103,13 @@ def publish(path: str, growing: bool = False) -> None:
     """
     for place, copy in _published.items():
         if f"{path}/".startswith(f"{place}/") and not (growing and time.monotonic() < copy.due):
-            start = time.monotonic()
             try:
                 copy.publish()
             except OSError as error:
                 if not growing:
                     raise
                 logging.warning("%s", error)
-            end = time.monotonic()
-            copy.due = end + max(_EVERY, 20 * (end - start))
+            copy.due = time.monotonic() + _EVERY
 
 
 class _Copy:
@@ -205,12 +203,11 @@ class _Copy:
         with Progress(f"Writing {self.address}"), _reaching(self.address, stay):
             if not self._is_mine():
                 raise OSError("another process took the address over")
-            places = {name: (self._path(name), f"{self.folder}/{name}") for name in changed}
-            later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
-            if others := [places[name] for name in changed if name not in later]:
-                self.files.put(*map(list, zip(*others, strict=True)), batch_size=_PARALLEL)
-            for name in sorted(later, key=lambda name: (os.path.basename(name) == _LAST, states[name][0])):
-                self.files.put_file(*places[name])
+            order = {name: (os.path.basename(name) == _LAST, state[0]) for name, state in changed.items()}
+            later = [name for name in sorted(changed, key=order.get) if order[name][0] or name.endswith(".json")]
+            for names in ([name for name in changed if name not in later], *([name] for name in later)):
+                targets = [f"{self.folder}/{name}" for name in names]
+                self.files.put([self._path(name) for name in names], targets, batch_size=_PARALLEL)
             for name in sorted(gone, key=lambda name: not name.endswith(".json")):
                 with contextlib.suppress(FileNotFoundError):
                     self.files.rm_file(f"{self.folder}/{name}")
@@ -265,12 +262,12 @@ class _Copy:
         """Wait until another process, not an earlier one that was killed, lets others read the address."""
         with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
             earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
-            owner = earlier
-            while owner == earlier or not owner.get("others_read"):  # a living owner renews its ownership
+            while (owner := self._read_owner()) == earlier or not owner.get(
+                "others_read"
+            ):  # a living owner signs again
                 if time.monotonic() > deadline:
                     raise TimeoutError("no worker took the address over; see the log of the first worker")
                 time.sleep(min(1.0, _lock.REFRESH))
-                owner = self._read_owner()
 
     def let_others_read(self) -> None:
         """End the wait of the other workers."""
