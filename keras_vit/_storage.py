@@ -154,7 +154,7 @@ class _Copy:
             for name in known.keys() - objects.keys() - kept:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path(name))
-            states, outdated = self._states(), {}
+            states, outdated = self._states(), dict[str, str]()
             for name in objects.keys() - kept:
                 (identity, size), state = objects[name], states.get(name, [None, None])
                 if known.get(name) != [identity, *state] or (needs(name) and state[1] != size):
@@ -203,8 +203,8 @@ class _Copy:
         with Progress(f"Writing {self.address}"), _reaching(self.address, stay):
             if not self._is_mine():
                 raise OSError("another process took the address over")
-            order = {name: (os.path.basename(name) == _LAST, state[0]) for name, state in changed.items()}
-            later = [name for name in sorted(changed, key=order.get) if order[name][0] or name.endswith(".json")]
+            later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
+            later.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0]))
             for names in ([name for name in changed if name not in later], *([name] for name in later)):
                 targets = [f"{self.folder}/{name}" for name in names]
                 self.files.put([self._path(name) for name in names], targets, batch_size=_PARALLEL)
@@ -229,15 +229,13 @@ class _Copy:
                 self._me["key"] = secrets.token_hex(8)
             while not (self._is_mine() or self._sign(mode="create")):  # a retry finds the object that it created
                 now = other = self._read_owner()
-                owner, deadline = (
-                    f"process {other.get('process')} on {other.get('host')}",
-                    time.monotonic() + _lock.SILENCE,
-                )
+                owner = f"process {other.get('process')} on {other.get('host')}"
+                deadline = time.monotonic() + _lock.SILENCE
                 with Progress(f"Checking whether {owner} still writes to {self.address}"):
                     while other and now == other and time.monotonic() < deadline:
                         time.sleep(min(1.0, _lock.REFRESH))
                         now = self._read_owner()
-                if now != other and now:
+                if now and now != other:
                     raise _lock.taken(self.address, flag, owner)
                 if now and self._read_owner() == other:
                     self.files.rm_file(self._owner)
