@@ -174,10 +174,11 @@ class _Copy:
         """Return the files that changed only here. If the bucket changed as well, move them to another folder."""
         states = self._states()  # an empty file may represent an object that was not needed
         here = {name for name, (_, size) in _changed(states, known).items() if size or name not in objects}
-        there = {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
-        there |= (known.keys() & states.keys()) - objects.keys()
-        if self._is_partial:  # the record lacks the last uploads of this copy
+        there = (known.keys() & states.keys()) - objects.keys()
+        if self._is_partial:  # no other process wrote, but the record may lack the last uploads of this copy
             there -= here
+        else:
+            there |= {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
         if not here or not there:
             return here
         place = os.path.join(_io.cache_directory(), "buckets", "not-uploaded", secrets.token_hex(4))
