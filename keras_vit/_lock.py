@@ -119,4 +119,4 @@ def _name(owner: filelock.OwnerRecord | None) -> str:
 
 def taken(directory: str, flag: str, owner: str) -> ValueError:
     """Return the error for a directory to which another process writes."""
-    return ValueError(f"{owner} writes to {directory}. Wait until it ends, or pass another {flag}.")
+    return ValueError(f"{owner} writes to {_io.shown(directory)}. Wait until it ends, or pass another {flag}.")

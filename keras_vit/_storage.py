@@ -1,14 +1,18 @@
 """Local copies of files and folders in buckets, `gs://` and `s3://`. Only this module accesses buckets.
 
 TensorFlow, h5py, safetensors and the runtimes of artifacts need local files, and so do renames and locks. Programs
-therefore work in a local copy. `publish` uploads the changed files, starting with the oldest, and then deletes the
-removed files. Each object appears as a whole, the manifest of a checkpoint follows its arrays, and old checkpoints are
-deleted last. A process that writes to an address owns it through an additional object in the bucket, which only one
-process can create.
+therefore work in a local copy. The record of a copy has the state of each file, here and in the bucket, when both were
+equal. At the start, files that changed in the bucket are downloaded, and files that changed only here, because their
+upload failed, are uploaded. If both changed, the files that changed here are moved to another folder.
+
+`publish` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
+a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to an address owns it
+through an additional object in the bucket, which only one process can create.
 """
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -20,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import filelock
+from absl import logging
 
 from keras_vit import _extras, _io, _lock
 from keras_vit._progress import Progress
@@ -28,9 +33,12 @@ SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports i
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
 _PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
+_EVERY = 60  # seconds between uploads of a growing output
+_PARALLEL = 4  # number of simultaneous uploads
 _LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
+_PARTS = ".parts"  # extension of the folder with the finished parts of a file
 _LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
-_SMALL = re.compile(r"\.jsonl?$")  # files that programs need even if they only list or add files
+_SMALL = re.compile(rf"\.jsonl?$|{re.escape(_PARTS)}/")  # files that programs need even if they only list or add files
 
 _published: dict[str, "_Copy"] = {}  # by local path
 
@@ -70,11 +78,16 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
         yield path
         return
     copy = _Copy(path, "written" if writes else "read")
-    with copy.owned(flag) if writes else copy.owned_by_chief():
-        copy.fetch(lambda name: not small or bool(_SMALL.search(name)))
-        if not writes:
-            yield copy.path
-            return
+    needs = lambda name: not small or bool(_SMALL.search(name))  # noqa: E731
+    if not writes:
+        copy.wait_for_chief()
+        copy.fetch(needs)
+        yield copy.path
+        return
+    with _lock.locked(os.path.dirname(copy.record), flag), copy.owned(flag):
+        copy.fetch(needs)
+        copy.publish()  # the changes that an earlier process did not upload
+        copy.let_others_read()
         _published[copy.path] = copy
         try:
             yield copy.path
@@ -83,11 +96,20 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
             copy.publish()
 
 
-def publish(path: str) -> None:
-    """Upload the changes of the local copy that contains a path. Do nothing for other paths."""
+def publish(path: str, growing: bool = False) -> None:
+    """Upload the changes of the local copy that contains a path. Do nothing for other paths.
+
+    With `growing`, upload at most once a minute and only log errors, because a later call uploads the same changes.
+    """
     for place, copy in _published.items():
-        if f"{path}/".startswith(f"{place}/"):
-            copy.publish()
+        if f"{path}/".startswith(f"{place}/") and not (growing and time.monotonic() < copy.due):
+            try:
+                copy.publish()
+            except OSError as error:
+                if not growing:
+                    raise
+                logging.warning("%s", error)
+            copy.due = time.monotonic() + _EVERY
 
 
 class _Copy:
@@ -113,9 +135,11 @@ class _Copy:
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
         self._beside = re.compile(parts_of_a_file + r"|[^/]*\.json" * (kind == "read"))
         self._owner = f"{self.folder}/{self.name}{_lock.LEASE}"
-        self.path = _io.copy_of(self.address, kind)
-        key = hashlib.sha256(self.path.encode()).hexdigest()[:16]
-        self.record = os.path.join(_io.cache_directory(), "buckets", "records", f"{key}.json")
+        own = f"{kind}_{hashlib.sha256(self.address.encode()).hexdigest()[:16]}"  # copies do not share files
+        self.path, self._place = _io.copy_of(self.address, own), _io.copy_of("", own)
+        self._is_written = kind == "written"
+        self.record = os.path.join(_io.copy_of(self.address, f"{own}_record"), ".record.json")
+        self.due = 0.0  # when a growing output is uploaded again
 
     def fetch(self, needs: Callable[[str], bool]) -> None:
         """Update the copy from the bucket. Outdated files that are not needed become empty."""
@@ -125,59 +149,102 @@ class _Copy:
             Progress(f"Reading {self.address}"),
             _reaching(self.address),
         ):
-            objects, known = self._objects(), self._known()
-            for name in set(self._local()) - objects.keys():
-                os.unlink(self._path(name))
-            states = {name: self._state(name) for name in objects}
-            outdated = [
-                (name, os.path.join(drafts, str(number)))
-                for number, (name, (identity, size)) in enumerate(objects.items())
-                if known.get(name) != [identity, *states[name]] or (needs(name) and states[name][1] != size)
-            ]
-            whole = [(f"{self.folder}/{name}", draft) for name, draft in outdated if needs(name)]
+            objects, known = self._objects(), self._record()["files"]
+            kept = self._kept(objects, known) if self._is_written else set()
+            for name in known.keys() - objects.keys() - kept:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(name))
+            states, outdated = self._states(), dict[str, str]()
+            for name in objects.keys() - kept:
+                (identity, size), state = objects[name], states.get(name, [None, None])
+                if known.get(name) != [identity, *state] or (needs(name) and state[1] != size):
+                    outdated[name] = os.path.join(drafts, str(len(outdated)))
+            whole = [(f"{self.folder}/{name}", draft) for name, draft in outdated.items() if needs(name)]
             if whole:
                 self.files.get(*map(list, zip(*whole, strict=True)))
-            for name, draft in outdated:
+            for name, draft in outdated.items():
                 os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
                 open(draft, "ab").close()  # an empty file if it is not needed
                 os.replace(draft, self._path(name))
-                known[name] = [objects[name][0], *self._state(name)]
-            _io.write_json(self.record, {name: known[name] for name in objects})
+            states = self._states()
+            known |= {name: [objects[name][0], *states[name]] for name in outdated}
+            self._write_record({name: known[name] for name in known.keys() & objects.keys()})
+
+    def _kept(self, objects: dict[str, tuple[str, int]], known: dict[str, list]) -> set[str]:
+        """Return the files that changed only here. If the bucket changed as well, move them to another folder."""
+        states = self._states()  # an empty file may represent an object that was not needed
+        here = {name for name, (_, size) in _changed(states, known).items() if size or name not in objects}
+        there = (known.keys() & states.keys()) - objects.keys()
+        if self._is_partial:  # no other process wrote, but the record may lack the last uploads of this copy
+            there -= here
+        else:
+            there |= {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
+        if not here or not there:
+            return here
+        place = os.path.join(_io.cache_directory(), "buckets", "not-uploaded", secrets.token_hex(4))
+        for name in here:
+            os.makedirs(os.path.dirname(os.path.join(place, name)), exist_ok=True)
+            os.replace(self._path(name), os.path.join(place, name))
+        text = "Another process changed %s after the last upload from here. Files that changed here are now in %s: %s"
+        logging.warning(text, self.address, place, ", ".join(sorted(here)))
+        return set()
 
     def publish(self) -> None:
-        """Upload the changed files, starting with the oldest, then delete the removed files."""
-        known, states = self._known(), {name: self._state(name) for name in self._local()}
-        changed = [name for name, state in states.items() if known.get(name, [None])[1:] != state]
-        changed.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0], name.endswith(".json")))
-        gone = sorted(known.keys() - states.keys(), key=lambda name: not name.endswith(".json"))
-        with Progress(f"Writing {self.address}", len(changed), unit="files") as bar, _reaching(self.address):
+        """Upload the changed files, then delete the removed files."""
+        known, states = self._record()["files"], self._states()
+        changed, gone = _changed(states, known), known.keys() - states.keys()
+        if not changed and not gone:
+            self._is_partial = False
+            return
+        stay = (
+            f". The changes stay in {self._place} on this machine. The next command that writes to this address "
+            "uploads them, unless another process changes the bucket before."
+        )
+        self._is_partial = True
+        with Progress(f"Writing {self.address}"), _reaching(self.address, stay):
             if not self._is_mine():
-                raise OSError("another process took the address over, because this process did not renew its ownership")
-            for name in changed:
-                self.files.put_file(self._path(name), f"{self.folder}/{name}")
-                bar.add(1)
-            for name in gone:
+                raise OSError("another process took the address over")
+            later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
+            later.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0]))
+            for names in ([name for name in changed if name not in later], *([name] for name in later)):
+                targets = [f"{self.folder}/{name}" for name in names]
+                self.files.put([self._path(name) for name in names], targets, batch_size=_PARALLEL)
+            for name in sorted(gone, key=lambda name: not name.endswith(".json")):
                 with contextlib.suppress(FileNotFoundError):
                     self.files.rm_file(f"{self.folder}/{name}")
             objects = self._objects()
-            _io.write_json(self.record, {n: [objects[n][0], *state] for n, state in states.items() if n in objects})
+        uploaded = {name: [objects[name][0], *states[name]] for name in changed.keys() & objects.keys()}
+        self._write_record({name: known[name] for name in states.keys() - changed.keys()} | uploaded)
+        self._is_partial = False
 
     @contextlib.contextmanager
     def owned(self, flag: str) -> Iterator[None]:
-        """Own the address within a `with` block. Ownership that is not renewed for three minutes expires."""
-        self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": secrets.token_hex(8)}
+        """Own the address within a `with` block. Ownership that is not renewed for three minutes expires.
+
+        A copy whose process was killed continues its ownership at once, if no other process took the address over.
+        """
+        self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": self._record()["key"]}
         with _reaching(self.address):
-            while not (self._sign(mode="create") or self._is_mine()):  # a retry finds the object that it created
-                other = self._read_owner()
-                if other and self._stays_silent(other, flag) and self._read_owner() == other:
+            self._is_partial = self._is_mine()
+            if not self._is_partial:
+                self._me["key"] = secrets.token_hex(8)
+            while not (self._is_mine() or self._sign(mode="create")):  # a retry finds the object that it created
+                now = other = self._read_owner()
+                owner = f"process {other.get('process')} on {other.get('host')}"
+                deadline = time.monotonic() + _lock.SILENCE
+                with Progress(f"Checking whether {owner} still writes to {self.address}"):
+                    while other and now == other and time.monotonic() < deadline:
+                        time.sleep(min(1.0, _lock.REFRESH))
+                        now = self._read_owner()
+                if now and now != other:
+                    raise _lock.taken(self.address, flag, owner)
+                if now and self._read_owner() == other:
                     self.files.rm_file(self._owner)
         ended = threading.Event()
 
         def renew() -> None:
             while not ended.wait(_lock.REFRESH):
-                with contextlib.suppress(Exception):  # the network may be unavailable for a moment
-                    if self._is_mine():
-                        self._sign(mode="overwrite")
+                self._renew()
 
         thread = threading.Thread(target=renew, name="owner", daemon=True)
         thread.start()
@@ -187,35 +254,29 @@ class _Copy:
             ended.set()
             thread.join()
             with contextlib.suppress(Exception):
-                if self._is_mine():
+                if not self._is_partial and self._is_mine():  # otherwise the copy continues its ownership
                     self.files.rm_file(self._owner)
 
-    @contextlib.contextmanager
-    def owned_by_chief(self) -> Iterator[None]:
-        """Wait until another process becomes the owner of the address, in place of an earlier owner that was killed."""
+    def wait_for_chief(self) -> None:
+        """Wait until another process, not an earlier one that was killed, lets others read the address."""
         with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
             earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
-            while self._read_owner() in (None, earlier):  # a living owner renews its ownership
+            while (owner := self._read_owner()) == earlier or not owner.get(
+                "others_read"
+            ):  # a living owner signs again
                 if time.monotonic() > deadline:
                     raise TimeoutError("no worker took the address over; see the log of the first worker")
                 time.sleep(min(1.0, _lock.REFRESH))
-        yield
 
-    def _stays_silent(self, other: dict[str, Any], flag: str) -> bool:
-        """Return True if the owner does not renew its ownership within three minutes.
+    def let_others_read(self) -> None:
+        """End the wait of the other workers."""
+        self._me["others_read"] = True
+        self._renew()
 
-        Raises an error if the owner renews its ownership.
-        """
-        owner, deadline = f"process {other.get('process')} on {other.get('host')}", time.monotonic() + _lock.SILENCE
-        with Progress(f"Checking whether {owner} still writes to {self.address}"):
-            while time.monotonic() < deadline:
-                time.sleep(min(1.0, _lock.REFRESH))
-                now = self._read_owner()
-                if now != other:
-                    if now is None:
-                        return False
-                    raise _lock.taken(self.address, flag, owner)
-        return True
+    def _renew(self) -> None:
+        with contextlib.suppress(Exception):  # the network may be unavailable for a moment
+            if self._is_mine():
+                self._sign(mode="overwrite")
 
     def _sign(self, mode: str) -> bool:
         content = json.dumps({**self._me, "sign": secrets.token_hex(4)}).encode()
@@ -225,14 +286,14 @@ class _Copy:
             return False
         return True
 
-    def _read_owner(self) -> dict[str, Any] | None:
+    def _read_owner(self) -> dict[str, Any]:
         try:
             return json.loads(self.files.cat_file(self._owner))
         except FileNotFoundError:
-            return None
+            return {}
 
     def _is_mine(self) -> bool:
-        return (self._read_owner() or {}).get("key") == self._me["key"]
+        return self._read_owner().get("key", "") == self._me["key"]
 
     def _objects(self) -> dict[str, tuple[str, int]]:
         """Return the identity and size of each object, by name."""
@@ -240,6 +301,7 @@ class _Copy:
         found = dict(self.files.find(f"{self.folder}/{self.name}", detail=True))
         with contextlib.suppress(FileNotFoundError):
             if "." in self.name:
+                found |= self.files.find(f"{self.folder}/{self.name}{_PARTS}", detail=True)
                 found |= {info["name"]: info for info in self.files.ls(self.folder, detail=True)}
         start = len(self.folder.strip("/")) + 1
         names = {path.strip("/")[start:]: info for path, info in found.items() if info["type"] == "file"}
@@ -249,41 +311,45 @@ class _Copy:
             if self._has(name) and not any(part in ("", ".", "..") for part in name.split("/"))
         }
 
-    def _local(self) -> list[str]:
-        """Return the names of the files in the copy."""
-        root = os.path.dirname(self.path)
-        found = [os.path.join(folder, file) for folder, _, files in os.walk(self.path) for file in files]
-        found += [entry.path for entry in os.scandir(root)] if os.path.isdir(root) else []
-        names = (os.path.relpath(path, root) for path in found if os.path.isfile(path))
-        return sorted({name for name in names if self._has(name)})
+    def _states(self) -> dict[str, list[int]]:
+        """Return the modification time and size of each file in the copy, by name."""
+        root, found = os.path.dirname(self.path), dict[str, list[int]]()
+        walks = (os.walk(self.path), os.walk(f"{self.path}{_PARTS}"), itertools.islice(os.walk(root), 1))
+        for folder, _, files in itertools.chain(*walks):
+            for path in (os.path.join(folder, file) for file in files):
+                with contextlib.suppress(FileNotFoundError):
+                    info = os.stat(path)
+                    found[os.path.relpath(path, root)] = [info.st_mtime_ns, info.st_size]
+        return {name: found[name] for name in sorted(found) if self._has(name)}
 
     def _has(self, name: str) -> bool:
         """Return whether a file belongs to the copy. Temporary files and lock files do not."""
-        is_own = name.partition("/")[0] == self.name or ("." in self.name and self._beside.fullmatch(name))
-        return bool(is_own) and not re.search(r"(^|/)\.|\.lock-owner$", name)
+        is_own = name.partition("/")[0] in (self.name, f"{self.name}{_PARTS}")
+        is_own |= "." in self.name and bool(self._beside.fullmatch(name))
+        return is_own and not re.search(r"(^|/)\.|\.lock-owner$", name)
 
     def _path(self, name: str) -> str:
         return os.path.join(os.path.dirname(self.path), name)
 
-    def _state(self, name: str) -> list[int]:
-        """Return the modification time and size of a file, or [0, -1] if it does not exist."""
-        try:
-            info = os.stat(self._path(name))
-        except FileNotFoundError:
-            return [0, -1]
-        return [info.st_mtime_ns, info.st_size]
+    def _record(self) -> dict[str, Any]:
+        """Return the identity, time and size of each file when it last matched the bucket, and the owner's key."""
+        return _io.read_json(self.record) if os.path.exists(self.record) else {"key": None, "files": {}}
 
-    def _known(self) -> dict[str, list]:
-        """Return the identity, time and size of each file when it last matched the bucket."""
-        return _io.read_json(self.record) if os.path.exists(self.record) else {}
+    def _write_record(self, files: dict[str, list]) -> None:
+        _io.write_json(self.record, {"key": self._me["key"] if self._is_written else None, "files": files})
+
+
+def _changed(states: dict[str, list[int]], known: dict[str, list]) -> dict[str, list[int]]:
+    """Return the files that differ from the record."""
+    return {name: state for name, state in states.items() if known.get(name, [None])[1:] != state}
 
 
 @contextlib.contextmanager
-def _reaching(address: str) -> Iterator[None]:
+def _reaching(address: str, more: str = "") -> Iterator[None]:
     """Convert all errors of a bucket to an OSError that names the address."""
     try:
         yield
     except (ValueError, ImportError):
         raise
     except Exception as error:
-        raise OSError(f"Could not reach {address}: {type(error).__name__}: {_io.one_line(error)}") from error
+        raise OSError(f"Could not reach {address}: {type(error).__name__}: {_io.one_line(error)}{more}") from error

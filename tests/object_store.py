@@ -15,29 +15,51 @@ class Killed(BaseException):
 
 
 class ObjectStore(AbstractFileSystem):
-    """Objects in the folder `root`. An upload whose name `ends` accepts ends in the middle, and with it everything."""
+    """Objects in the folder `root`. An upload whose name `ends` accepts ends in the middle, and with it everything.
+
+    With `left`, everything ends before the operation of this number, of the store and of `os.replace`.
+    """
 
     protocol = "s3"
     cachable = False
     root = pathlib.Path()
     ends = staticmethod(lambda name: False)
     is_dead = False
+    is_full = False  # whether uploads fail
+    left: int | None = None
     log: list[str] = []
 
+    @staticmethod
+    def kill(*_):
+        ObjectStore.is_dead = True
+        raise Killed
+
+    @staticmethod
+    def count():
+        if ObjectStore.left is not None:
+            ObjectStore.left -= 1
+        if ObjectStore.is_dead or ObjectStore.left == 0:
+            ObjectStore.kill()
+
+    @staticmethod
+    def restart():
+        ObjectStore.ends, ObjectStore.is_dead = staticmethod(lambda name: False), False
+        ObjectStore.is_full, ObjectStore.left = False, None
+
     def _path(self, key):
-        if ObjectStore.is_dead:
-            raise Killed
+        ObjectStore.count()
         return self.root / self._strip_protocol(key)
 
     def _put(self, key, write, mode="overwrite"):
         path = self._path(key)
+        if ObjectStore.is_full and ".lock-owner" not in path.name:
+            raise PermissionError("quota")
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.root.with_name(secrets.token_hex(8))
         write(draft)
         if ".lock-owner" not in path.name and ObjectStore.ends(path.name):
             draft.write_bytes(draft.read_bytes()[: draft.stat().st_size // 2])
-            ObjectStore.is_dead = True
-            raise Killed
+            ObjectStore.kill()
         if mode == "create":
             os.link(draft, path)  # FileExistsError if it exists
             draft.unlink()
@@ -83,8 +105,9 @@ def store(tmp_path, monkeypatch):
     (tmp_path / "objects" / "bucket").mkdir(parents=True)
     monkeypatch.setattr(ObjectStore, "root", tmp_path / "objects")
     monkeypatch.setattr(ObjectStore, "log", [])
-    monkeypatch.setattr(ObjectStore, "ends", ObjectStore.ends)
-    monkeypatch.setattr(ObjectStore, "is_dead", False)
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: ObjectStore.count() or replace(*paths))
+    ObjectStore.restart()
     ObjectStore.machine = staticmethod(lambda name: monkeypatch.setenv("KERAS_HOME", str(tmp_path / name)))
     ObjectStore.machine("first")
     return ObjectStore

@@ -1,9 +1,12 @@
 """Files in buckets: local copies, their publication, kills in the middle of it, and owners of addresses."""
 
+import contextlib
 import itertools
 import json
 import os
 import pathlib
+import random
+import re
 import sys
 import threading
 import time
@@ -70,8 +73,9 @@ def test_a_copy_is_published_and_read_elsewhere(store):  # noqa: F811
     with _storage.written(RUN) as folder:
         write(folder, a_txt="again")
     store.machine("second")
-    pathlib.Path(place, "stale.txt").write_text("of nobody")
-    assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == "again" and os.listdir(place) == ["a.txt"]
+    write(place, **{"log-1_txt": "of a worker"})
+    assert pathlib.Path(_storage.fetched(RUN), "a.txt").read_text() == "again"
+    assert sorted(os.listdir(place)) == ["a.txt", "log-1.txt"]
 
 
 def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
@@ -83,7 +87,7 @@ def test_a_manifest_is_deleted_before_its_arrays(store):  # noqa: F811
     assert removed == ["rm bucket/run/checkpoints/1.json", "rm bucket/run/checkpoints/1.data"]
 
 
-@pytest.mark.parametrize("uploads", range(1, 6))
+@pytest.mark.parametrize("uploads", range(1, 7))
 def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa: F811
     """The manifest follows its arrays, whatever the clock says of both, and the older checkpoint goes last."""
     with _storage.written(RUN) as folder:
@@ -97,13 +101,127 @@ def test_a_kill_in_any_upload_leaves_a_whole_checkpoint(uploads, store):  # noqa
             save(folder, step)
             write(folder, log_txt=f"{step}")
             _storage.publish(folder)
-    store.ends, store.is_dead = staticmethod(lambda name: False), False
+    store.restart()
     store.machine("second")
     os.unlink(ObjectStore.root / "bucket" / "run.lock-owner")
     with _storage.written(RUN) as folder:
-        assert newest(folder) == (1 if uploads < 3 else 2)
+        assert newest(folder) == (1 if uploads < 4 else 2)
         save(folder, 4)
     assert newest(ObjectStore.root / "bucket" / "run") == 4
+
+
+def moved():
+    """The contents of the files that were moved because the bucket had changed as well."""
+    place = pathlib.Path(_io.cache_directory(), "buckets", "not-uploaded")
+    return sorted(path.read_text() for path in place.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("how", ["fails", "killed before", "killed during", "killed after"])
+@pytest.mark.parametrize("address", [RUN, "s3://bucket/table.csv"])
+def test_what_was_not_uploaded_is_kept(address, how, store, monkeypatch):  # noqa: F811
+    """The next start deleted it, although the error recommended the next start. No wait for the killed process."""
+    for rows in ("1", "1, 2", "1, 2, 3"):
+        with contextlib.ExitStack() as stack:
+            if rows == "1, 2":
+                caught = stack.enter_context(pytest.raises((OSError, Killed)))
+                patch = stack.enter_context(pytest.MonkeyPatch.context())
+            path = pathlib.Path(stack.enter_context(_storage.written(address)))
+            file = path / "rows.txt" if address == RUN else path
+            assert not file.exists() if rows == "1" else file.read_text() == rows[:-3]
+            write(file.parent, **{file.name: "", "table.csv.json": rows})
+            file.write_text(rows)
+            if rows == "1, 2":
+                store.is_full, store.is_dead = how == "fails", how == "killed before"
+                store.ends = staticmethod(lambda name: how == "killed during" and name.endswith(".json"))
+                if how == "killed after":
+                    patch.setattr(_storage._Copy, "_write_record", store.kill)
+        store.restart()
+        if address == RUN:
+            write(store.root / "bucket" / "run", note_txt="by hand")
+    assert objects()[f"bucket/{file.relative_to(path.parent)}"] == "1, 2, 3"
+    assert len(objects()) == 2 + (address == RUN) and not moved()
+    if how == "fails":
+        assert os.path.isdir(re.search(r"stay in (\S+) on this machine", str(caught.value))[1])
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+def test_changes_on_two_machines(is_other, store, monkeypatch, caplog):  # noqa: F811
+    """The files of the machine that was killed first are moved, all of them, and the others are continued."""
+    monkeypatch.setattr(_lock, "SILENCE", 0)
+    with pytest.raises(Killed), _storage.written(RUN) as folder:
+        write(folder, a_txt="first", b_txt="first", both__c_txt="first")
+        _storage.publish(folder)
+        write(folder, a_txt="first, again", both__d_txt="new")
+        store.is_dead = True
+    store.restart()
+    store.machine("second")
+    with _storage.written(RUN) as folder:
+        if is_other:
+            write(folder, a_txt="second")
+            os.unlink(f"{folder}/both/c.txt")
+    store.machine("first")
+    with _storage.written(RUN) as folder:
+        names = {path.name: path.read_text() for path in pathlib.Path(folder).rglob("*.txt")}
+    if is_other:
+        assert names == {"a.txt": "second", "b.txt": "first"} and moved() == ["first, again", "new"]
+        assert "not-uploaded" in caplog.text and "a.txt" in caplog.text
+    else:
+        assert names == {"a.txt": "first, again", "b.txt": "first", "c.txt": "first", "d.txt": "new"} and not moved()
+    assert sorted(objects().values()) == sorted(names.values())
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+def test_a_kill_in_a_download(number, store, monkeypatch):  # noqa: F811
+    """Whenever it comes, the next start continues it, and nothing was changed here."""
+    monkeypatch.setattr(_lock, "SILENCE", 0)
+    for machine, text in (("first", "1"), ("second", "2")):
+        store.machine(machine)
+        with _storage.written(RUN) as folder:
+            write(folder, a_txt=text, b_txt=text)
+    store.machine("first")
+    store.left = number
+    with contextlib.suppress(Killed), _storage.written(RUN):
+        pass
+    store.restart()
+    with _storage.written(RUN) as folder:
+        assert {path.read_text() for path in pathlib.Path(folder).glob("*.txt")} == {"2"}
+    assert set(moved()) <= {"2"} and sorted(objects().values()) == ["2", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_no_row_is_lost(seed, store, tmp_path, monkeypatch):  # noqa: F811
+    """Two machines continue a table and are killed at any operation. Each row is in the bucket or on a machine."""
+    monkeypatch.setattr(_lock, "SILENCE", 0)
+    draws, rows, last = random.Random(seed), set(), None
+    for _ in range(40):
+        store.machine(machine := draws.choice(["first", "second"]))
+        store.left, has_begun, before = draws.choice([None, *range(1, 80)]), False, moved()
+        with contextlib.suppress(Killed), _storage.written("s3://bucket/table.csv") as path:
+            has_begun, table = True, pathlib.Path(path)
+            for _ in range(2):
+                text, row = table.read_text() if table.exists() else "", str(len(rows))
+                _io.write_text(path, f"{text}{row} ")
+                rows.add(row)
+                _storage.publish(path)
+        store.restart()
+        assert moved() == before or last != machine
+        last = machine if has_begun else None
+        files = [path for path in tmp_path.rglob("*table.csv*") if path.is_file()]
+        assert rows <= {row for path in files for row in path.read_text().split()}
+
+
+def test_a_growing_output_is_uploaded_at_most_once_a_minute(store):  # noqa: F811
+    """An upload that fails is repeated by a later one."""
+    found = []
+    with _storage.written(RUN) as folder:
+        for number, (is_due, is_full) in enumerate([(True, False), (False, False), (True, True), (True, False)]):
+            write(folder, a_txt=f"{number}")
+            store.is_full = is_full
+            _storage._published[folder].due *= not is_due
+            _storage.publish(folder, growing=True)
+            found.append(objects()["bucket/run/a.txt"])
+    assert found == ["0", "0", "0", "3"]
 
 
 def test_the_last_file_of_a_saved_model_is_the_one_that_makes_it_one(store):  # noqa: F811
@@ -155,9 +273,7 @@ def test_published_weights_are_not_addresses(path, expected):
 def test_a_file_comes_with_its_card_and_configuration(store):  # noqa: F811
     write(store.root / "bucket", m_tflite="model", m_tflite_json="{}", config_json="{}", other_tflite="x")
     place = pathlib.Path(_storage.fetched("s3://bucket/m.tflite"))
-    write(store.root / "bucket" / "run", a_txt="a")
-    _storage.fetched(RUN)
-    assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json", "run"]
+    assert sorted(os.listdir(place.parent)) == ["config.json", "m.tflite", "m.tflite.json"]
     with _storage.written("s3://bucket/new.xml", small=True) as path:
         write(os.path.dirname(path), new_xml="xml", new_bin="weights", new_xml_json="{}")
     assert {"bucket/new.xml", "bucket/new.bin", "bucket/new.xml.json"} <= objects().keys()

@@ -39,7 +39,7 @@ common_flags.define_on_bad_image_flag("error")
 with program.imports(__name__):
     import numpy as np
 
-    from keras_vit import _image_files, _io, _lock
+    from keras_vit import _image_files, _io, _lock, _storage
     from keras_vit._progress import track
     from keras_vit.inference import Predictor, open_predictor, preparation, tables
     from keras_vit.version import __version__
@@ -155,6 +155,7 @@ def part(folder: str, key: str, start: int, predictor: Predictor, paths: Sequenc
         finished = embed(start, predictor, paths)
         if len(finished[0]):
             write(file, *finished, key=key)
+            _storage.publish(flags.FLAGS.output, growing=True)
     return finished
 
 

@@ -196,6 +196,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
         with open(found.name, "rb") as file:
             pixels = masks.read_pixels(file.read(), card.preprocess)
         masks.write_files(names[found.name], masks.resized(found.answer, pixels.shape[:2]), pixels)
+        _storage.publish(folder, growing=True)
 
     return write
 

@@ -54,7 +54,7 @@ def write_tfrecords(
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
             info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log if skip else None)
             _io.write_json(os.path.join(folder, tfrecord.INFO_FILE), info)
-            _storage.publish(folder)
+            _storage.publish(folder, growing=True)
         on_progress(bounds[i + 1])
     return paths
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_vit import _io, _lock
+from keras_vit import _io, _lock, _storage
 from keras_vit.inference import outputs
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Prediction
@@ -83,6 +83,7 @@ class PredictionTable:
             rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
         with _io.atomic_file(self.path) as temporary:
             _write(temporary, os.path.splitext(self.path)[1], self._columns, rows)
+        _storage.publish(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
 

@@ -58,10 +58,7 @@ class CheckpointStore:
         self._save(arrays, self.directory, self.keep)
         if best:
             self._save(arrays, self.best, keep=1)
-        try:
-            _storage.publish(self.directory)
-        except OSError as error:
-            raise StorageError(f"{error}. The checkpoint is in {self.directory}. Start again to resume.") from error
+        _storage.publish(self.directory)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written. Returns at once, because `save` waits itself."""

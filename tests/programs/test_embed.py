@@ -13,6 +13,7 @@ from absl.testing import flagsaver
 from keras_vit import _lock, inference
 from keras_vit.training import checkpoints
 from tests import selection, tiny
+from tests.object_store import Killed, store  # noqa: F401  a fixture
 from tests.programs import call, load
 
 
@@ -104,6 +105,26 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
     names, found = rows(output)
     assert names == [str(image) for image in images]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_finished_parts_in_a_bucket_are_used_by_another_machine(run, images, expected, store, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(_lock, "SILENCE", 0)
+    features, calls = inference.KerasPredictor.features, []
+
+    def counted(self, batch):
+        calls.append(len(batch))
+        return features(self, batch) if len(calls) != 4 else store.kill()
+
+    monkeypatch.setattr(inference.KerasPredictor, "features", counted)
+    with pytest.raises(Killed):
+        embed(run, "s3://bucket/a.npz", *images)
+    store.restart()
+    store.machine("second")
+    assert embed(run, "s3://bucket/a.npz", *images) == 0
+    assert calls[4:] == [2, 1, 1]
+    assert [path.name for path in store.root.rglob("*") if path.is_file()] == ["a.npz"]
+    np.testing.assert_allclose(rows(store.root / "bucket" / "a.npz")[1], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -205,7 +205,7 @@ def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):
 def test_a_checkpoint_that_cannot_be_published_is_kept(tmp_path, monkeypatch):
     store = saved(tmp_path, [10])
     monkeypatch.setattr(checkpoints._storage, "publish", lambda _: (_ for _ in ()).throw(OSError("403 Forbidden")))
-    with pytest.raises(StorageError, match=f"403 Forbidden. The checkpoint is in {tmp_path}. Start again to resume"):
+    with pytest.raises(OSError, match="403 Forbidden"):
         store.save(arrays(20).items())
     assert restored(tmp_path) == 20
 
