@@ -443,7 +443,7 @@ def test_parts_of_eight_devices_go_on_on_fewer(sharded, count):
 def test_orbax_reads_the_parts_by_itself(sharded):
     """The values are those of the state, without this package."""
     with orbax.StandardCheckpointer() as checkpointer:
-        found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9/default")
+        found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9")
     assert_same(found, saved(sharded.state))
 
 
