@@ -60,8 +60,8 @@ class CheckpointStore:
             return
         arrays = dict(values)
         if best:
-            self._save(arrays, self.best, keep=1)
-        self._save(arrays, self.directory, self.keep)
+            self._save(arrays, self.best)
+        self._save(arrays, self.directory)
         try:
             _storage.publish(self.directory)
         except OSError as error:
@@ -104,7 +104,7 @@ class CheckpointStore:
     def _read(self, path: str, specs: Mapping[str, tuple]) -> dict[str, Any]:
         return read(path, specs)
 
-    def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
+    def _save(self, arrays: dict[str, Any], directory: str) -> None:
         step = int(arrays["step"])
         prefix = whole_path(directory, step)
         if not problem_with(prefix):
@@ -123,7 +123,18 @@ class CheckpointStore:
                 f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
                 "Free some space or pass another --workdir, then start again."
             ) from error
-        keep_newest(directory, step, keep)
+        self._keep_newest(step)
+
+    def _keep_newest(self, step: int) -> None:
+        """Delete all checkpoints except the newest few of `step` and earlier steps, and the best checkpoint.
+
+        Checkpoints of later steps are torn, because the run resumed from an earlier step.
+        """
+        for directory, keep in ((self.directory, self.keep), (self.best, 1)):
+            steps = saved_steps(directory)
+            kept = [known for known in steps if known <= step][-keep:]
+            for known in set(steps) - set(kept):
+                remove(path_of(directory, known))
 
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
@@ -233,17 +244,6 @@ def problem_with(path: str) -> str | None:
         if _io.sha256(file) != sha256:
             return f"the content of {name} has changed"
     return None
-
-
-def keep_newest(directory: str, step: int, keep: int) -> None:
-    """Delete all checkpoints except the newest few of `step` and earlier steps.
-
-    Checkpoints of later steps are torn, because the run resumed from an earlier step.
-    """
-    kept = [known for known in saved_steps(directory) if known <= step][-keep:]
-    for known in saved_steps(directory):
-        if known not in kept:
-            remove(path_of(directory, known))
 
 
 def remove(path: str) -> None:

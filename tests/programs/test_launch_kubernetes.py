@@ -99,7 +99,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     rules = {
         rule["action"]: rule.get("onExitCodes", {}).get("values") for rule in batch["spec"]["podFailurePolicy"]["rules"]
     }
-    assert rules == {"Ignore": [75], "FailJob": NEEDS_A_PERSON} and batch["spec"]["backoffLimit"] == 2
+    assert rules == {"Ignore": [75, 134], "FailJob": NEEDS_A_PERSON} and batch["spec"]["backoffLimit"] == 2
     assert any(mount["mountPath"] == "/shared" for mount in container["volumeMounts"])
 
 
@@ -214,10 +214,10 @@ def run_tpu_vm(directory, codes, **options):
 
 
 def test_a_slice_is_created_again_after_a_preemption(tmp_path):
-    result, calls = run_tpu_vm(tmp_path, [255, 75, 0])
+    result, calls = run_tpu_vm(tmp_path, [255, 75, 134, 0])
     assert result.returncode == 0, result.stderr
-    assert calls == ["create", "ssh", "ssh", "delete", "create", "ssh", "ssh", "ssh", "ssh", "delete"]
-    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 3
+    assert calls == ["create", "ssh", "ssh", "delete", "create", *["ssh"] * 6, "delete"]
+    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 4
     created = (tmp_path / "created").read_text()
     assert all(word in created for word in ("--accelerator-type=v5litepod-16", "--spot", "v2-alpha-tpuv5-lite"))
 

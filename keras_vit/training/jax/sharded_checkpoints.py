@@ -35,7 +35,7 @@ class ShardedCheckpointStore(checkpoints.CheckpointStore):
         super().__init__(os.path.abspath(directory), keep, writes=jax.process_index() == 0)
         self.devices, self._writer = devices, _writer()
         self._intact = set[str]()  # paths of checkpoints that this run has read or written
-        self._step = 0
+        self._step = 0  # step of the last write
 
     def save(self, values: Iterable[tuple[str, Any]], best: bool = False) -> None:
         """Copy the parts of this process and start writing them. `save` and `wait` raise errors of earlier writes.
@@ -50,18 +50,17 @@ class ShardedCheckpointStore(checkpoints.CheckpointStore):
                 if path not in self._intact:
                     self._writer.save(path, arrays)
                     self._intact.add(path)
-            self._keep_newest()
+            self._keep_newest(self._step)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written."""
         with Progress("Writing the last checkpoint"), self._errors():
             self._writer.wait_until_finished()
-            self._keep_newest()
+            self._keep_newest(self._step)
 
-    def _keep_newest(self) -> None:
-        if self.writes and self._intact:
-            checkpoints.keep_newest(self.directory, self._step, self.keep)
-            checkpoints.keep_newest(self.best, self._step, keep=1)
+    def _keep_newest(self, step: int) -> None:
+        if self.writes and step:
+            super()._keep_newest(step)
 
     def _problem_with(self, path: str) -> str | None:
         problem = super()._problem_with(path) if self.writes else None
