@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.training.checkpoints import BEST, manifest_of, path_of, problem_with, saved_steps
+from keras_vit.training.checkpoints import BEST, path_of, problem_with, saved_steps
 from keras_vit.training.errors import CheckpointMismatch
 
 
@@ -20,10 +20,10 @@ def choose(directory: str, checkpoint: str) -> "ChosenCheckpoint":
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
     wanted = [ChosenCheckpoint(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
     for chosen in wanted:
-        if chosen.problem() is None:
+        if problem_with(chosen.path) is None:
             return chosen
     if wanted:
-        raise ValueError(f"{wanted[0].path} is not usable: {wanted[0].problem()}")
+        raise ValueError(f"{wanted[0].path} is not usable: {problem_with(wanted[0].path)}")
     raise ValueError(
         f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
         f"checkpoint={checkpoint!r}."
@@ -46,14 +46,6 @@ class ChosenCheckpoint:
 
     def __init__(self, folder: str, step: int):
         self.step, self.path = step, path_of(folder, step)
-
-    def problem(self) -> str | None:
-        """Return a description of the damage, or None if the checkpoint is intact."""
-        return problem_with(self.path)
-
-    def manifest(self) -> str:
-        """Return the path of the manifest, which contains the hashes of the other files."""
-        return manifest_of(self.path)
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Read the weights for evaluation by path, or their moving averages if the checkpoint contains averages."""

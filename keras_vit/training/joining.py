@@ -49,9 +49,9 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise Interrupted(  # a restart helps if the other process ends, such as an earlier start of this worker
-            f"The port of this worker in TF_CONFIG must be free. Received: {port}, on which another process listens. End "
-            "that process, or change the port in TF_CONFIG of all workers, then start all workers again."
+        raise Interrupted(  # a restart helps after an earlier start of this worker has ended
+            f"The port of this worker in TF_CONFIG must be free. Received: {port}, on which another process listens. "
+            "End that process, or change the port in TF_CONFIG of all workers, then start all workers again."
         ) from error
 
 

@@ -252,10 +252,10 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
     """
     # Imported here because these modules need TensorFlow, and the records do not.
-    from keras_vit.training import chosen_checkpoint, pixel_range, state
+    from keras_vit.training import checkpoints, chosen_checkpoint, pixel_range, state
 
     chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
-    sha256 = _io.joint_sha256([chosen.manifest(), os.path.join(directory, CONFIG)])
+    sha256 = _io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     names, stated = config["data"]["class_names"], config["data"].get("values")
     outputs = len(stated["names"]) if stated else len(names)

@@ -525,7 +525,7 @@ def test_damaged_parts_are_reported_and_the_checkpoint_before_is_used(two_steps,
     assert store.restore(SPECS)["step"] == 1
     assert "ckpt_2 is not usable" in caplog.text and store.newest() == str(tmp_path / "ckpt_1")
     save_steps(tmp_path, [2])  # the run resumes, and writes the damaged step again
-    assert choose(str(tmp_path), "2").problem() is None
+    assert checkpoints.problem_with(str(tmp_path / "ckpt_2")) is None
 
 
 def test_all_parts_damaged(two_steps, tmp_path):
