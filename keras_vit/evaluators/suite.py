@@ -10,6 +10,7 @@ from keras_vit import _checks, _spec
 from keras_vit._metrics import Metric
 from keras_vit.evaluators import results_table
 from keras_vit.evaluators.evaluation import EVALUATORS, Context, Evaluator, NotMeasurable, Result
+from keras_vit.training.errors import lost_worker
 
 
 class Suite:
@@ -149,6 +150,8 @@ class Scheduled:
             (result,) = self.suite.run(self.context, [name])
             return dataclasses.replace(result, details={})  # training does not need the arrays
         except Exception as error:  # a failed evaluator must not lose the steps since the last checkpoint
+            if lost_worker(error):
+                raise
             logging.exception("The evaluator %r failed after step %d. Training continues.", name, step)
             self.failed[name] = f"{type(error).__name__}: {error}"
             return Result(name=name, not_measured=self.failed[name])

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import select
 import sys
 import traceback
@@ -18,8 +17,6 @@ LOST_WORKER = 75
 INTERRUPTED = 130
 READER_LEFT = 141  # the same code as after SIGPIPE
 WHERE_FROM = "(--verbosity=1 shows where this came from)"
-# Errors that TensorFlow, and JAX on CPUs and GPUs, raise in collective operations after another process has ended.
-_LOST = re.compile(r"Collective ops is aborted by|Gloo .* failed|ncclRemoteError|Connection (reset|closed) by peer")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WRONG_PATH = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 
@@ -50,6 +47,9 @@ def end(exit_code: int) -> NoReturn:
 
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Return the exit code of an error and a message for the user, or None if only a traceback helps."""
+    lost_worker = _imported("training.errors", "lost_worker")
+    if lost_worker and (lost := lost_worker(error)):
+        return LOST_WORKER, lost
     if isinstance(error, _imported("training.errors", "TrainingError")):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -61,8 +61,6 @@ def explain(error: BaseException) -> tuple[int, str | None]:
     if unreadable or isinstance(error, _imported("data", "UnreadableImageError")):
         advice = "Repair or remove it, or skip such images where the program can."
         return UNREADABLE_IMAGE, str(error) if getattr(error, "advice", "") else f"{unreadable or error}. {advice}"
-    if lost := _explain_lost_worker(error):
-        return LOST_WORKER, lost
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return WRONG_USAGE, "TensorFlow is missing: pip install 'keras-vision-transformers[cpu]' (or [gpu], [tpu])."
     if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
@@ -99,22 +97,6 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
         return CANNOT_WRITE, f"{error}. Free some space, then start the same command again."
     wrong_path = error.errno == errno.EROFS or isinstance(error, _WRONG_PATH)
     return WRONG_USAGE if wrong_path else FAILED, str(error)
-
-
-def _explain_lost_worker(error: BaseException) -> str | None:
-    """Return a message for the user if an error of TensorFlow or JAX indicates that another worker is lost."""
-    text = str(getattr(error, "message", error)).strip()
-    if text.startswith("Graph execution error"):  # TensorFlow first lists the calls that created the operation
-        found = _LOST.search(text)
-        text = text[found.start() :] if found else text
-    # JAX raises a ValueError while it waits for arrays of a failed collective operation.
-    if not {"OpError", "JaxRuntimeError", "ValueError"} & _names(error) or not _LOST.search(text.split("\n", 1)[0]):
-        return None
-    text = text.replace(":\n", ": ").split("\n", 1)[0]  # the next line names the worker
-    return (
-        f"Another worker ended or cannot be reached; see its log. ({text}) Start all workers again to resume from "
-        "the last checkpoint."
-    )
 
 
 def _names(error: BaseException) -> set[str]:

@@ -8,6 +8,9 @@ checkpoint is reported, and the previous checkpoint is used. There is no separat
     checkpoints/ckpt-200.json                       the manifest
     checkpoints/best/ckpt-100...                    the same for the best evaluation so far
 
+The best checkpoint is written first, and a run resumes from the newest checkpoint in both folders. A kill between the
+two writes therefore loses nothing.
+
 `training.jax.sharded_checkpoints` writes the checkpoints of several hosts, in directories such as checkpoints/ckpt_200.
 """
 
@@ -28,6 +31,7 @@ from keras_vit.training.errors import CheckpointMismatch, StorageError
 
 NAME = "ckpt"
 BEST = "best"  # folder of the best checkpoint
+_OF_ORBAX = "_CHECKPOINT_METADATA"  # file that Orbax still changes after the other files of a directory
 
 
 class CheckpointStore:
@@ -55,57 +59,59 @@ class CheckpointStore:
                 pass
             return
         arrays = dict(values)
-        self._save(arrays, self.directory, self.keep)
         if best:
-            self._save(arrays, self.best, keep=1)
+            self._save(arrays, self.best)
+        self._save(arrays, self.directory)
         _storage.publish(self.directory)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written. Returns at once, because `save` waits itself."""
 
     def newest(self) -> str | None:
-        """Return the prefix of the newest intact checkpoint, or None."""
-        prefixes = (whole_path(self.directory, step) for step in reversed(saved_steps(self.directory)))
-        return next((prefix for prefix in prefixes if problem_with(prefix) is None), None)
+        """Return the path of the newest intact checkpoint, or None."""
+        return next((path for path in saved(self.directory) if problem_with(path) is None), None)
 
-    def restore(self, specs: Mapping[str, tuple]) -> dict[str, np.ndarray] | None:
+    def restore(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
         """Read the newest intact checkpoint, and log the problem of each newer, torn checkpoint.
 
         `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint.
         """
-        found = saved_steps(self.directory)
-        if has_sharded(self.directory):
+        if self.whole_arrays and has_sharded(self.directory):
             raise CheckpointMismatch(
                 f"The checkpoints in {self.directory} are from several hosts on JAX. To resume from them: "
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
-        prefixes = [whole_path(self.directory, step) for step in reversed(found)]
-        if found:  # all checkpoints may be torn
-            prefixes += [whole_path(self.best, step) for step in saved_steps(self.best)]
-        for prefix in prefixes:
-            problem = problem_with(prefix)
+        paths = saved(self.directory)
+        for path in paths:
+            problem = self._problem_with(path)
             if problem is None:
                 with Progress("Reading the last checkpoint"):
-                    return read(prefix, specs)
-            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", prefix, problem)
-        if any(os.path.exists(f"{prefix}.json") for prefix in prefixes):
+                    return self._read(path, specs)
+            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", path, problem)
+        if any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
             raise StorageError(
-                f"None of the checkpoints in {self.directory} is complete: {', '.join(prefixes)}. Repair the disk, or "
+                f"None of the checkpoints in {self.directory} is complete: {', '.join(paths)}. Repair the disk, or "
                 "delete the directory to start from the beginning."
             )
         return None  # there is at most an unfinished first checkpoint
 
-    def _save(self, arrays: dict[str, Any], directory: str, keep: int) -> None:
+    def _problem_with(self, path: str) -> str | None:
+        return problem_with(path)
+
+    def _read(self, path: str, specs: Mapping[str, tuple]) -> dict[str, Any]:
+        return read(path, specs)
+
+    def _save(self, arrays: dict[str, Any], directory: str) -> None:
         step = int(arrays["step"])
         prefix = whole_path(directory, step)
-        if os.path.exists(f"{prefix}.json") and not problem_with(prefix):
+        if not problem_with(prefix):
             return
         try:
             _io.make_directory(directory)
             with Progress(f"Writing the checkpoint of step {step}"):
                 remove(prefix)
                 write(prefix, arrays)
-                write_manifest(prefix, step)
+                write_manifest(prefix)
         except (tf.errors.OpError, OSError) as error:
             remove(prefix)
             reason, intact = str(error).strip().split("\n", 1)[0], (self.newest() or "").rpartition("-")[2]
@@ -114,10 +120,18 @@ class CheckpointStore:
                 f"Could not write the checkpoint of step {step} to {directory}: {reason}. {kept} "
                 "Free some space or pass another --workdir, then start again."
             ) from error
-        kept_steps = [known for known in saved_steps(directory) if known <= step][-keep:]
-        for known in saved_steps(directory):  # later checkpoints are torn, because the run resumed from an earlier step
-            if known not in kept_steps:
-                remove(whole_path(directory, known))
+        self._keep_newest(step)
+
+    def _keep_newest(self, step: int) -> None:
+        """Delete all checkpoints except the newest few of `step` and earlier steps, and the best checkpoint.
+
+        Checkpoints of later steps are torn, because the run resumed from an earlier step.
+        """
+        for directory, keep in ((self.directory, self.keep), (self.best, 1)):
+            steps = saved_steps(directory)
+            kept = [known for known in steps if known <= step][-keep:]
+            for known in set(steps) - set(kept):
+                remove(path_of(directory, known))
 
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
@@ -166,9 +180,26 @@ def sharded_path(directory: str, step: int) -> str:
     return os.path.join(directory, f"{NAME}_{step}")
 
 
+def path_of(directory: str, step: int) -> str:
+    """Return the path of an existing checkpoint: a prefix of files, or the directory of several hosts."""
+    sharded = sharded_path(directory, step)
+    return sharded if os.path.isdir(sharded) else whole_path(directory, step)
+
+
+def manifest_of(path: str) -> str:
+    """Return the path of the manifest of a checkpoint."""
+    return os.path.join(path, "manifest.json") if os.path.isdir(path) else f"{path}.json"
+
+
 def has_sharded(directory: str) -> bool:
-    """Return whether several hosts wrote the checkpoints of a directory."""
-    return any(os.path.isdir(sharded_path(directory, step)) for step in saved_steps(directory))
+    """Return whether several hosts wrote the checkpoints of a run."""
+    return any(map(os.path.isdir, saved(directory)))
+
+
+def saved(directory: str) -> list[str]:
+    """Return the paths of all checkpoints of a run, the newest first, intact or torn. The best ones are included."""
+    found = [(step, folder) for folder in (directory, os.path.join(directory, BEST)) for step in saved_steps(folder)]
+    return [path_of(folder, step) for step, folder in sorted(found, key=lambda pair: -pair[0])]
 
 
 def saved_steps(directory: str) -> list[int]:
@@ -178,19 +209,20 @@ def saved_steps(directory: str) -> list[int]:
     return sorted({int(match[1] or match[2]) for match in matches if match})
 
 
-def write_manifest(prefix: str, step: int) -> None:
+def write_manifest(path: str) -> None:
     """Write the manifest of a complete checkpoint, after all of its files have reached the disk."""
     files = {}
-    for path in _files(prefix):
-        with open(path, "rb") as file:
+    for name in _files(path):
+        with open(name, "rb") as file:
             os.fsync(file.fileno())
-        files[os.path.basename(path)] = {"size": os.path.getsize(path), "sha256": _io.sha256(path)}
-    _io.write_json(f"{prefix}.json", {"step": step, "files": files})
+        relative = os.path.relpath(name, _folder(path))
+        files[relative] = {"size": os.path.getsize(name), "sha256": _io.sha256(name)}
+    _io.write_json(manifest_of(path), {"files": files})
 
 
-def problem_with(prefix: str) -> str | None:
+def problem_with(path: str) -> str | None:
     """Return a description of the damage to a checkpoint, or None if the checkpoint is intact."""
-    manifest = f"{prefix}.json"
+    manifest = manifest_of(path)
     if not os.path.exists(manifest):
         return "it has no manifest, so it was not written to the end"
     try:
@@ -198,32 +230,44 @@ def problem_with(prefix: str) -> str | None:
         expected = {name: (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         return f"its manifest cannot be read ({error!r})"
-    if f"{os.path.basename(prefix)}.index" not in expected:
+    if ("_METADATA" if os.path.isdir(path) else f"{os.path.basename(path)}.index") not in expected:
         return "its manifest does not name its files"
     for name, (size, sha256) in expected.items():
-        path = os.path.join(os.path.dirname(prefix), name)
-        if not os.path.exists(path):
+        file = os.path.join(_folder(path), name)
+        if not os.path.exists(file):
             return f"{name} is missing"
-        if os.path.getsize(path) != size:
-            return f"{name} has {os.path.getsize(path)} bytes instead of {size}"
-        if _io.sha256(path) != sha256:
+        if os.path.getsize(file) != size:
+            return f"{name} has {os.path.getsize(file)} bytes instead of {size}"
+        if _io.sha256(file) != sha256:
             return f"the content of {name} has changed"
     return None
 
 
-def remove(prefix: str) -> None:
+def remove(path: str) -> None:
     """Delete every file of a checkpoint, its manifest first."""
-    for path in (f"{prefix}.json", *_files(prefix)):
-        if os.path.exists(path):
-            os.remove(path)
+    for file in (manifest_of(path), *_files(path)):
+        if os.path.exists(file):
+            os.remove(file)
+    if os.path.isdir(path):
+        shutil.rmtree(path)
 
 
 def remove_unfinished(directory: str) -> None:
     """Delete the temporary files of unfinished checkpoints, which killed processes have left."""
-    for path in glob.glob(os.path.join(glob.escape(directory), f"{NAME}-*temp*")):
-        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    for pattern in (f"{NAME}-*temp*", f"{NAME}_*.orbax-checkpoint-tmp*"):
+        for path in glob.glob(os.path.join(glob.escape(directory), pattern)):
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def _files(prefix: str) -> list[str]:
-    escaped = glob.escape(prefix)
+def _folder(path: str) -> str:
+    """Return the folder to which the names in the manifest of a checkpoint are relative."""
+    return path if os.path.isdir(path) else os.path.dirname(path)
+
+
+def _files(path: str) -> list[str]:
+    """Return the files of a checkpoint except its manifest."""
+    if os.path.isdir(path):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        return sorted({*found} - {manifest_of(path), os.path.join(path, _OF_ORBAX)})
+    escaped = glob.escape(path)
     return sorted({*glob.glob(f"{escaped}.index*"), *glob.glob(f"{escaped}.data-*")})

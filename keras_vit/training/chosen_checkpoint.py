@@ -1,13 +1,12 @@
 """Weights of a checkpoint that the user chose, written by one process or by several hosts."""
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.training.checkpoints import BEST, problem_with, saved_steps, sharded_path, whole_path
+from keras_vit.training.checkpoints import BEST, path_of, problem_with, saved_steps
 from keras_vit.training.errors import CheckpointMismatch
 
 
@@ -21,10 +20,10 @@ def choose(directory: str, checkpoint: str) -> "ChosenCheckpoint":
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
     wanted = [ChosenCheckpoint(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
     for chosen in wanted:
-        if chosen.problem() is None:
+        if problem_with(chosen.path) is None:
             return chosen
     if wanted:
-        raise ValueError(f"{wanted[0].path} is not usable: {wanted[0].problem()}")
+        raise ValueError(f"{wanted[0].path} is not usable: {problem_with(wanted[0].path)}")
     raise ValueError(
         f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
         f"checkpoint={checkpoint!r}."
@@ -46,20 +45,7 @@ class ChosenCheckpoint:
     """
 
     def __init__(self, folder: str, step: int):
-        sharded = sharded_path(folder, step)
-        self.step, self._is_sharded = step, os.path.isdir(sharded)
-        self.path = sharded if self._is_sharded else whole_path(folder, step)
-
-    def problem(self) -> str | None:
-        """Return a description of the damage, or None if the checkpoint is intact."""
-        return None if self._is_sharded else problem_with(self.path)  # a directory is renamed when it is complete
-
-    def files(self) -> list[str]:
-        """Return the files that identify the checkpoint. A manifest contains the hashes of the other files."""
-        if not self._is_sharded:
-            return [f"{self.path}.json"]
-        found = glob.glob(f"{glob.escape(self.path)}/**", recursive=True)
-        return sorted(path for path in found if os.path.isfile(path))
+        self.step, self.path = step, path_of(folder, step)
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """Read the weights for evaluation by path, or their moving averages if the checkpoint contains averages."""
@@ -77,7 +63,7 @@ class ChosenCheckpoint:
 
     def _opened(self) -> tuple[dict[str, list[int]], Callable[[Iterable[str]], dict[str, np.ndarray]]]:
         """Return the shapes of the arrays by name, and a function that reads named arrays."""
-        if not self._is_sharded:
+        if not os.path.isdir(self.path):
             reader = tf.train.load_checkpoint(self.path)
             return reader.get_variable_to_shape_map(), lambda names: {name: reader.get_tensor(name) for name in names}
         from keras_vit.training.jax.sharded_checkpoints import described, read  # imports JAX

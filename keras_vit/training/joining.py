@@ -1,6 +1,7 @@
 """Start of several workers: each worker waits for the other workers and reports missing workers."""
 
 import contextlib
+import errno
 import socket
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def joining() -> Iterator[None]:
     JAX listens only in the first worker.
 
     Raises:
-        Interrupted: If a worker has not started after ten minutes.
+        Interrupted: If the port of this worker is not free, or if a worker has not started after ten minutes.
     """
     addresses, index = distribute.check_tf_config()
     if len(addresses) == 1:
@@ -43,7 +44,15 @@ def _listen(port: int) -> socket.socket:
     """Listen on a port, for IPv4 and, if the system has it, also for IPv6."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
+    try:
+        return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise Interrupted(  # a restart helps after an earlier start of this worker has ended
+            f"The port of this worker in TF_CONFIG must be free. Received: {port}, on which another process listens. "
+            "End that process, or change the port in TF_CONFIG of all workers, then start all workers again."
+        ) from error
 
 
 def _await(addresses: dict[str, str]) -> None:

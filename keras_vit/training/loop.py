@@ -219,7 +219,7 @@ class Loop:
         steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False
-        age = step - max(saved_steps(self.store.best), default=0)
+        age = step - max((saved for saved in saved_steps(self.store.best) if saved <= step), default=0)
         # All processes follow the chief, because the others may not see its files.
         return self.backend.mean(self.directory is not None and age >= steps) > 0
 

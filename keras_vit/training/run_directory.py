@@ -211,8 +211,8 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def recorded(directory: str) -> dict[str, Any]:
     """Return the content of `config.json` if the run has weights, otherwise an empty dictionary."""
-    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "*.json")
-    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests)
+    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "**", "*.json")
+    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests, recursive=True)
     return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
 
 
@@ -252,10 +252,10 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
     """
     # Imported here because these modules need TensorFlow, and the records do not.
-    from keras_vit.training import chosen_checkpoint, pixel_range, state
+    from keras_vit.training import checkpoints, chosen_checkpoint, pixel_range, state
 
     chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
-    sha256 = _io.joint_sha256([*chosen.files(), os.path.join(directory, CONFIG)])
+    sha256 = _io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(directory, CONFIG)])
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     names, stated = config["data"]["class_names"], config["data"].get("values")
     outputs = len(stated["names"]) if stated else len(names)

@@ -133,6 +133,19 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
     assert scheduled.failed == {line["evaluator"]: line["not_measured"] for line in expected}  # the run ends with it
 
 
+def test_a_lost_worker_is_not_a_failed_evaluator():
+    """The exit code was 1, after which no supervisor restarts the workers."""
+
+    def scores(images):
+        raise tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg")
+
+    scheduled = evaluators.Scheduled(
+        evaluators.Suite(["classification"]), synthetic.context(synthetic.Data(), scores=scores), every=5
+    )
+    with pytest.raises(tf.errors.UnavailableError):
+        scheduled(5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("evaluator", "class_names", "message"),

@@ -145,7 +145,7 @@ def save_best(directory, step, factor):
     arrays = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     arrays = {name: array * factor if array.ndim else array for name, array in arrays.items()}
     checkpoints.write(str(best / f"ckpt-{step}"), {**arrays, "step": np.asarray(step, np.int64)})
-    checkpoints.write_manifest(str(best / f"ckpt-{step}"), step)
+    checkpoints.write_manifest(str(best / f"ckpt-{step}"))
 
 
 @pytest.mark.slow

@@ -195,6 +195,7 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
         ("exit 75", 75, 3),
         ("kill -9 $$", 137, 3),
         ("[ $SLURM_PROCID = 0 ] || exit 75", 75, 3),
+        ("[ $SLURM_PROCID = 0 ] && exit 75; kill -ABRT $$", 134, 3),  # JAX aborts the other workers
     ],
 )
 def test_only_failures_that_a_restart_helps_are_queued_again(program, code, starts, tmp_path, monkeypatch):

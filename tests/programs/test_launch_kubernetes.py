@@ -99,7 +99,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
     rules = {
         rule["action"]: rule.get("onExitCodes", {}).get("values") for rule in batch["spec"]["podFailurePolicy"]["rules"]
     }
-    assert rules == {"Ignore": [75], "FailJob": NEEDS_A_PERSON} and batch["spec"]["backoffLimit"] == 2
+    assert rules == {"Ignore": [75, 134], "FailJob": NEEDS_A_PERSON} and batch["spec"]["backoffLimit"] == 2
     assert any(mount["mountPath"] == "/shared" for mount in container["volumeMounts"])
 
 
@@ -213,8 +213,9 @@ def run_tpu_vm(directory, codes, **options):
     return result, [call.split()[1] for call in calls if "describe" not in call]
 
 
-def test_a_slice_is_created_again_after_a_preemption(tmp_path):
-    result, calls = run_tpu_vm(tmp_path, [255, 75, 0])
+@pytest.mark.parametrize("code", [75, 134])
+def test_a_slice_is_created_again_after_a_preemption(tmp_path, code):
+    result, calls = run_tpu_vm(tmp_path, [255, code, 0])
     assert result.returncode == 0, result.stderr
     assert calls == ["create", "ssh", "ssh", "delete", "create", "ssh", "ssh", "ssh", "ssh", "delete"]
     assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 3

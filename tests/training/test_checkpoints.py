@@ -194,12 +194,21 @@ def test_disk_full(tmp_path):
 
 
 def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):
-    """The message stated that there was no older checkpoint, although the checkpoint of this step existed."""
-    store = saved(tmp_path, [])
+    store = saved(tmp_path, [5])
     (tmp_path / "best").write_text("")  # no directory can be made there
-    with pytest.raises(StorageError, match=r"best.*The checkpoint of step 10 is intact"):
+    with pytest.raises(StorageError, match=r"best.*The checkpoint of step 5 is intact"):
         store.save(arrays(10).items(), best=True)
-    assert restored(tmp_path) == 10
+    assert restored(tmp_path) == 5
+
+
+def test_the_best_checkpoint_is_newer_than_the_others(tmp_path):
+    """A kill after the write of the best checkpoint, or damage to the other checkpoint of its step."""
+    saved(tmp_path, [10, 20], best=[20])
+    cut(data_file(tmp_path, 20))
+    assert restored(tmp_path) == 20
+    for step in (10, 20):
+        checkpoints.remove(str(tmp_path / f"ckpt-{step}"))
+    assert restored(tmp_path) == 20
 
 
 def test_a_checkpoint_that_cannot_be_published_is_kept(tmp_path, monkeypatch):

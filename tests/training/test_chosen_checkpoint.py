@@ -38,7 +38,7 @@ def run(tmp_path_factory):
     (directory / "checkpoints" / "best").mkdir()
     prefix = str(directory / "checkpoints" / "best" / "ckpt-2")
     checkpoints.write(prefix, best)
-    checkpoints.write_manifest(prefix, 2)
+    checkpoints.write_manifest(prefix)
     lines = [{"step": 2, "split": "test", "eval_accuracy": 0.5325, "eval_loss": 1.0, "examples": 360}]
     lines += [
         json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines() if '"step": 4' in line
@@ -99,7 +99,7 @@ def test_the_newest_intact_checkpoint_of_several(tmp_path):
     best.mkdir()
     for folder, step in ((best, 2), (best, 10), (tmp_path, 2), (tmp_path, 12)):
         (folder / f"ckpt-{step}.index").write_bytes(b"arrays")
-        checkpoints.write_manifest(str(folder / f"ckpt-{step}"), step)
+        checkpoints.write_manifest(str(folder / f"ckpt-{step}"))
     assert chosen_checkpoint.listed(str(tmp_path)) == "best (10), 2, 12"
     chosen = {name: chosen_checkpoint.choose(str(tmp_path), name) for name in ("best", "2", "12")}
     assert [found.step for found in chosen.values()] == [10, 2, 12]

@@ -92,6 +92,11 @@ def os_error(number):
     return OSError(number, os.strerror(number), "/some/file")
 
 
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
 class JaxRuntimeError(RuntimeError):
     """An error of JAX, which the name and the text identify."""
 
@@ -144,6 +149,15 @@ class JaxRuntimeError(RuntimeError):
         (JaxRuntimeError("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"), 75, "closed"),
         (ValueError("UNKNOWN: Gloo AllGather failed: Read error: Connection reset by peer"), 75, "reset"),
         (JaxRuntimeError("INTERNAL: NCCL operation failed: ncclRemoteError: more"), 75, "ncclRemoteError"),
+        (caused(errors.StorageError("Free some space"), JaxRuntimeError("UNKNOWN: Gloo AllGather failed")), 75, "Gloo"),
+        (
+            caused(errors.StorageError("Free"), caused(TimeoutError(), JaxRuntimeError("INTERNAL: Barrier failed"))),
+            75,
+            "Barrier",
+        ),
+        (caused(errors.StorageError("disk full"), os_error(errno.ENOSPC)), 74, "disk full"),
+        (JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out. Id: ckpt_9"), 75, "Barrier"),
+        (JaxRuntimeError("UNAVAILABLE: Failed to send RPC to coordination service."), 75, "RPC"),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), 1, None),
         (tf.errors.InternalError(None, None, "a mistake"), 1, None),
         (TypeError("a mistake"), 1, None),

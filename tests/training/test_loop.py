@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+from keras_vit.training import checkpoints
+from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.run_directory import read_metrics
@@ -294,6 +296,67 @@ def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, st
     toy.assert_same(second.everything(), whole.everything())
     assert lines(tmp_path) == lines(whole.directory)
     assert os.listdir(tmp_path / "checkpoints" / "best") == os.listdir(f"{whole.directory}/checkpoints/best")
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL does: nothing is cleaned up."""
+
+
+@pytest.fixture(scope="module")
+def improving(tmp_path_factory):
+    """An uninterrupted run whose evaluations after 4 and 8 steps are the best so far; it ends after step 16."""
+    directory = tmp_path_factory.mktemp("improving")
+    world = improving_world(directory)
+    world.run()
+    assert world.state.progress.step == 16
+    return world
+
+
+def improving_world(directory):
+    world = toy.World(directory, toy.recipe(total_steps=40, stop_after=2))
+    world.loop.evaluators = [Improving()]
+    return world
+
+
+class Improving:
+    def intervals(self):
+        return [4]
+
+    def __call__(self, step, last):
+        yield {"eval_loss": 1.0, "eval_accuracy": min(step / 16, 0.5)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "call"),
+    selection.cases([(4, 3), *((8, call) for call in range(6))], [(4, 3), (8, 1)], selection.EXHAUSTIVE),
+)
+def test_a_kill_during_the_save_of_a_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
+    """Killed at each call of the six that write the best and the newest checkpoint: the best was lost for ever."""
+    world, calls = improving_world(tmp_path), []
+
+    def counted(function):
+        def count(*arguments):
+            if world.state.progress.step == step:
+                calls.append(function)
+                if len(calls) > call:
+                    raise Killed
+            return function(*arguments)
+
+        return count
+
+    with monkeypatch.context() as patch:
+        for of, name in ((checkpoints, "write"), (checkpoints, "write_manifest"), (CheckpointStore, "_keep_newest")):
+            patch.setattr(of, name, counted(getattr(of, name)))
+        with pytest.raises(Killed):
+            world.run()
+    resumed = improving_world(tmp_path)
+    assert resumed.restored == (step if call > 1 else {4: 3, 8: 6}[step])
+    resumed.run()
+    toy.assert_same(resumed.everything(), improving.everything())
+    assert lines(tmp_path) == lines(improving.directory)
+    for folder in ("checkpoints", "checkpoints/best"):
+        assert checkpoints.saved_steps(tmp_path / folder) == checkpoints.saved_steps(f"{improving.directory}/{folder}")
 
 
 class Interrupting:

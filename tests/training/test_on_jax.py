@@ -22,10 +22,10 @@ from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import latency, open_predictor
-from keras_vit.training import tasks
+from keras_vit.training import checkpoints, tasks
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.chosen_checkpoint import choose, listed
-from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted
+from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
@@ -443,7 +443,7 @@ def test_parts_of_eight_devices_go_on_on_fewer(sharded, count):
 def test_orbax_reads_the_parts_by_itself(sharded):
     """The values are those of the state, without this package."""
     with orbax.StandardCheckpointer() as checkpointer:
-        found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9/default")
+        found = checkpointer.restore(f"{sharded.directory}/checkpoints/ckpt_9")
     assert_same(found, saved(sharded.state))
 
 
@@ -470,6 +470,122 @@ def test_only_the_newest_parts_are_kept(tmp_path):
     store.wait()
     assert listed(str(tmp_path)) == "best (1), 2, 3"
     assert store.restore({"step": ((), "int64"), "model/x": ((3,), "float32")})["model/x"].tolist() == [3, 3, 3]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def largest(directory):
+    return max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+SPECS = {"step": ((), "int64"), "model/x": ((3000,), "float32")}
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+    """The checkpoints of steps 1 and 2 of two hosts."""
+    directory = tmp_path_factory.mktemp("two_steps")
+    save_steps(directory, (1, 2))
+    return directory
+
+
+def save_steps(directory, steps):
+    store = sharded_checkpoints.ShardedCheckpointStore(str(directory), 2, devices())
+    store.restore(SPECS)
+    values = np.random.default_rng(0).normal(size=3000).astype(np.float32)
+    for step in steps:
+        store.save({"step": np.asarray(step), "model/x": values + step}.items())
+    store.wait()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: flip(largest(path)),
+        lambda path: largest(path).write_bytes(b""),
+        lambda path: largest(path).unlink(),
+        lambda path: (path / "_METADATA").unlink(),
+        lambda path: (path / "_METADATA").write_bytes(b""),
+        lambda path: (path / "manifest.ocdbt").unlink(),
+        lambda path: (path / "manifest.json").unlink(),
+        lambda path: (path / "manifest.json").write_text('{"files": {}}'),
+    ],
+)
+def test_damaged_parts_are_reported_and_the_checkpoint_before_is_used(two_steps, tmp_path, harm, caplog):
+    """Flipped bits were read as weights, other damage ended the run, and the intact checkpoint was not used."""
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
+    harm(tmp_path / "ckpt_2")
+    with pytest.raises(ValueError, match="ckpt_2 is not usable"):
+        choose(str(tmp_path), "2")
+    store = sharded_checkpoints.ShardedCheckpointStore(str(tmp_path), 2, devices())
+    assert store.restore(SPECS)["step"] == 1
+    assert "ckpt_2 is not usable" in caplog.text and store.newest() == str(tmp_path / "ckpt_1")
+    save_steps(tmp_path, [2])  # the run resumes, and writes the damaged step again
+    assert checkpoints.problem_with(str(tmp_path / "ckpt_2")) is None
+
+
+def test_all_parts_damaged(two_steps, tmp_path):
+    """The last checkpoint is not deleted, even if it has no manifest."""
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
+    flip(largest(tmp_path / "ckpt_1"))
+    (tmp_path / "ckpt_2/manifest.json").unlink()
+    with pytest.raises(StorageError, match="None of the checkpoints .* is complete"):
+        sharded_checkpoints.ShardedCheckpointStore(str(tmp_path), 2, devices()).restore(SPECS)
+    assert (tmp_path / "ckpt_2/_METADATA").exists()
+
+
+def test_damaged_parts_of_later_steps_are_not_kept(two_steps, tmp_path):
+    shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "ckpt_2").rename(tmp_path / "ckpt_9")
+    flip(largest(tmp_path / "ckpt_9"))
+    save_steps(tmp_path, [2, 3])
+    assert listed(str(tmp_path)) == "2, 3"
+
+
+@pytest.mark.parametrize("write", [2, 3])
+def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write):
+    """The third and the fourth write are those of step 8: its best and its newest checkpoint, or none of them."""
+    run = recipe(optim={"ema": 0.8}, checkpoint_every=0, eval_every=4, stop_after=2, total_steps=40)
+    directories = [tmp_path / name for name in ("whole", "killed")]
+    written, finished = [], checkpoints.write_manifest
+
+    def write_manifest(path):
+        written.append(path)
+        if len(written) > write:
+            raise RuntimeError("killed")
+        finished(path)
+
+    for directory in directories:
+        directory.mkdir()
+        world = World(directory, run, sharded=True)
+        world.loop.evaluators = [Improving()]
+        if directory == directories[1]:
+            monkeypatch.setattr(checkpoints, "write_manifest", write_manifest)
+            with pytest.raises(StorageError):
+                world.run()
+            monkeypatch.undo()
+            world = World(directory, run, sharded=True)
+            world.loop.evaluators = [Improving()]
+            assert world.restored == (4 if write == 2 else 8)
+        world.run()
+    for directory in directories:
+        assert checkpoints.saved_steps(directory / "checkpoints/best") == [8]
+        assert checkpoints.saved_steps(directory / "checkpoints")[-1] == 16
+    assert lines(directories[0]) == lines(directories[1])
+
+
+class Improving:
+    """Evaluations of which the first two are the best so far."""
+
+    def intervals(self):
+        return [4]
+
+    def __call__(self, step, last):
+        yield {"eval_loss": 1.0, "eval_accuracy": min(step / 16, 0.5)}
 
 
 def test_weights_of_a_step_are_read_from_parts(sharded):

@@ -392,3 +392,16 @@ def test_other_versions_are_logged(trained, caplog):
     with caplog.at_level(logging.WARNING, logger="absl"):
         run_directory.write_config(trained, recipe(), DATA, step=5)
     assert f"numpy: 1.0 -> {np.__version__}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "manifest", ["ckpt-2.json", "best/ckpt-2.json", "ckpt_2/manifest.json", "best/ckpt_2/manifest.json"]
+)
+def test_every_checkpoint_protects_the_record_of_a_run(tmp_path, manifest):
+    """The record of several hosts was replaced by that of another recipe."""
+    shutil.copy(STORED / "config.json", tmp_path)
+    assert run_directory.recorded(str(tmp_path)) == {}
+    path = tmp_path / "checkpoints" / manifest
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    assert run_directory.recorded(str(tmp_path))["recipe"]

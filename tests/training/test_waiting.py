@@ -125,6 +125,12 @@ def test_a_worker_that_does_not_come_ends_the_others(monkeypatch):
     assert error.value.exit_code == 75
 
 
+def test_a_port_that_another_process_uses(monkeypatch):
+    _, port = config(monkeypatch, own=0)
+    with socket.create_server(("", port)), pytest.raises(Interrupted, match=rf"TF_CONFIG.*Received: {port}"):
+        joining.joining().__enter__()
+
+
 def test_a_single_worker_waits_for_nobody(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}')
     with joining.joining():

@@ -61,7 +61,7 @@ class JaxBackend(Backend):
             return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
 
     def create_store(self, directory: str, keep: int) -> Any:
-        found, sharded = checkpoints.saved_steps(directory), checkpoints.has_sharded(directory)
+        found, sharded = checkpoints.saved(directory), checkpoints.has_sharded(directory)
         shared = _io.shown(directory) == directory  # processes do not share the copy of a bucket
         if not (sharded or (self.num_workers > 1 and shared and not found)):
             return super().create_store(directory, keep)

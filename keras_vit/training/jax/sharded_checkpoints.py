@@ -1,11 +1,12 @@
 """Checkpoints of several hosts: each host writes its parts of the arrays with Orbax while training continues.
 
-Orbax renames a checkpoint into place after all hosts have written their parts. If a host is killed earlier, the
-previous checkpoint remains the newest. `orbax.checkpoint` reads these checkpoints without this package, on any number
-of devices.
+After all hosts have written their parts, the first host adds a manifest like that of `training.checkpoints`, and Orbax
+renames the checkpoint into place. If a host is killed earlier, the previous checkpoint remains the newest.
+`orbax.checkpoint` reads these checkpoints without this package, on any number of devices.
 
-    checkpoints/ckpt_200/default       the arrays of a `State` by name
-    checkpoints/best/ckpt_100/default  the same for the best evaluation so far
+    checkpoints/ckpt_200/               the arrays of a `State` by name
+    checkpoints/ckpt_200/manifest.json  the manifest
+    checkpoints/best/ckpt_100/          the same for the best evaluation so far
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from keras_vit._progress import Progress
@@ -20,11 +22,9 @@ from keras_vit.training import checkpoints
 from keras_vit.training.errors import StorageError
 from keras_vit.training.jax.devices import Devices
 
-_ITEM = "default"  # Orbax's name for the folder of the arrays
 
-
-class ShardedCheckpointStore:
-    """The newest checkpoints of a run, and the best checkpoint, like `checkpoints.CheckpointStore`.
+class ShardedCheckpointStore(checkpoints.CheckpointStore):
+    """The newest checkpoints of a run, and the best checkpoint.
 
     Every process must create a store and call the same methods.
     """
@@ -32,41 +32,47 @@ class ShardedCheckpointStore:
     whole_arrays = False
 
     def __init__(self, directory: str, keep: int, devices: Devices):
-        self.directory, self.devices = os.path.abspath(directory), devices
-        self.best = os.path.join(self.directory, checkpoints.BEST)
-        self._newest, self._best = _manager(self.directory, keep), _manager(self.best, keep=1)
+        super().__init__(os.path.abspath(directory), keep, writes=jax.process_index() == 0)
+        self.devices, self._writer = devices, _writer()
+        self._intact = set[str]()  # paths of checkpoints that this run has read or written
+        self._step = 0  # step of the last write
 
     def save(self, values: Iterable[tuple[str, Any]], best: bool = False) -> None:
-        """Copy the parts of this process and start writing them. `save` and `wait` raise errors of earlier writes."""
-        import orbax.checkpoint as ocp
+        """Copy the parts of this process and start writing them. `save` and `wait` raise errors of earlier writes.
 
+        The write of the newest checkpoint starts after the best checkpoint is complete.
+        """
         arrays = dict(values)
-        step = int(arrays["step"])
+        self._step = int(arrays["step"])
         with self._errors():
-            for manager in (self._newest, self._best) if best else (self._newest,):
-                if step not in manager.all_steps():
-                    manager.save(step, args=ocp.args.StandardSave(arrays), force=True)
+            for folder in (self.best, self.directory) if best else (self.directory,):
+                path = checkpoints.sharded_path(folder, self._step)
+                if path not in self._intact:
+                    self._writer.save(path, arrays)
+                    self._intact.add(path)
+            self._keep_newest(self._step)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written."""
         with Progress("Writing the last checkpoint"), self._errors():
-            self._newest.wait_until_finished()
-            self._best.wait_until_finished()
+            self._writer.wait_until_finished()
+            self._keep_newest(self._step)
 
-    def newest(self) -> str | None:
-        """Return the path of the newest checkpoint, or None."""
-        steps = checkpoints.saved_steps(self.directory)
-        return checkpoints.sharded_path(self.directory, steps[-1]) if steps else None
+    def _keep_newest(self, step: int) -> None:
+        if self.writes and step:
+            super()._keep_newest(step)
 
-    def restore(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
-        """Read the newest checkpoint onto the devices, or return None if none exists; see `CheckpointStore.restore`."""
-        path = self.newest()
-        if path is None:
-            return None
-        with Progress("Reading the last checkpoint"):
-            checkpoints.check_specs(path, described(path), specs)
-            on_devices = {name: self.devices.description(*spec) for name, spec in specs.items() if "/" in name}
-            return read(path, {name: np.empty(*spec) for name, spec in specs.items()} | on_devices)
+    def _problem_with(self, path: str) -> str | None:
+        problem = super()._problem_with(path) if self.writes else None
+        if self.devices.mean(problem is not None) > 0:  # all processes follow the first one
+            return problem or "the first process found it damaged"
+        return None
+
+    def _read(self, path: str, specs: Mapping[str, tuple]) -> dict[str, Any]:
+        checkpoints.check_specs(path, described(path), specs)
+        on_devices = {name: self.devices.description(*spec) for name, spec in specs.items() if "/" in name}
+        self._intact.add(path)
+        return read(path, {name: np.empty(*spec) for name, spec in specs.items()} | on_devices)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -74,8 +80,8 @@ class ShardedCheckpointStore:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             raise StorageError(
-                f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The newest intact checkpoint "
-                f"is {self.newest()}. Free some space or pass another --workdir, then start again."
+                f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The older checkpoints stay. "
+                "Free some space or pass another --workdir, then start again."
             ) from error
 
 
@@ -84,7 +90,8 @@ def described(path: str) -> dict[str, tuple[tuple[int, ...], str]]:
     import orbax.checkpoint as ocp
     from etils import epath
 
-    metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path) / _ITEM)
+    with _reading(path):
+        metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
     return {name: (tuple(array.shape), np.dtype(array.dtype).name) for name, array in metadata.items()}
 
 
@@ -97,24 +104,36 @@ def read(path: str, targets: Mapping[str, Any]) -> dict[str, Any]:
 
     arguments = ocp.checkpoint_utils.construct_restore_args(dict(targets))
     request = ocp.args.PyTreeRestore(dict(targets), restore_args=arguments, partial_restore=True)
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        try:
-            return checkpointer.restore(os.path.join(path, _ITEM), request)
-        except (OSError, ValueError) as error:
-            raise StorageError(
-                f"The checkpoint {path} cannot be read: {str(error).strip()}. Repair the disk, or delete that "
-                "directory to resume from the checkpoint before it."
-            ) from error
+    with ocp.PyTreeCheckpointer() as checkpointer, _reading(path):
+        return checkpointer.restore(path, request)
 
 
-def _manager(directory: str, keep: int) -> Any:
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"The checkpoint {path} cannot be read: {str(error).strip()}. Repair the disk, or delete that directory to "
+            "resume from the checkpoint before it."
+        ) from error
+
+
+def _writer() -> Any:
+    """Return an asynchronous writer of `ckpt_N` directories with manifests."""
     import orbax.checkpoint as ocp
 
-    options = ocp.CheckpointManagerOptions(
-        max_to_keep=keep,
-        step_prefix=checkpoints.NAME,
-        cleanup_tmp_directories=True,
-        # The prefix keeps the synchronization of the two managers apart.
-        multiprocessing_options=ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=os.path.basename(directory)),
-    )
-    return ocp.CheckpointManager(directory, options=options)
+    class WithManifest(ocp.StandardCheckpointHandler):
+        def finalize(self, directory: Any) -> None:  # called in the first process before the directory is renamed
+            super().finalize(directory)
+            checkpoints.write_manifest(os.fspath(directory))
+
+    @ocp.args.register_with_handler(WithManifest, for_save=True, for_restore=True)
+    class Arrays(ocp.args.StandardSave):
+        pass
+
+    class Writer(ocp.AsyncCheckpointer):
+        def save(self, path: str, arrays: dict[str, Any]) -> None:
+            super().save(path, args=Arrays(arrays), force=True)
+
+    return Writer(WithManifest())

@@ -42,13 +42,14 @@ train() { # runs in each task. keras-vit reads TF_CONFIG for TensorFlow and for 
     exec {{command}}
 }
 
-# Tasks stop by themselves, with code 75, when another task is lost. Killing them could interrupt a checkpoint.
+# Tasks stop by themselves, with code 75 or 134, when another task is lost. Killing them could interrupt a checkpoint.
 code=0
 srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="$run/logs/%j-%t.log" \
     bash -c "$(declare -f train); train" || code=$?
 echo "The tasks ended with code $code. Their logs: $run/logs"
-# 75: stopped with everything saved, or another task was lost. 137, 143: killed. Other errors need to be fixed first.
-if [[ $code =~ ^(75|137|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < {{restarts}})); then
+# 75: stopped with everything saved, or another task was lost. 134: JAX aborted the task, because another task was lost.
+# 137, 143: killed. Other errors need to be fixed first.
+if [[ $code =~ ^(75|134|137|143)$ ]] && ((${SLURM_RESTART_COUNT:-0} < {{restarts}})); then
     echo "The job is queued again, at most {{restarts}} times, and resumes from its last checkpoint."
     scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -52,7 +52,7 @@ run() {
             return
         elif [[ $(state) != ACTIVE ]]; then # preempted
             delete
-        elif ((code != 75)); then # 75: stopped with everything saved
+        elif ((code != 75 && code != 134)); then # 75: stopped with everything saved; 134: another host was lost
             break
         fi
         echo "Code $code: the training resumes, at most {{restarts}} times."
