@@ -153,7 +153,8 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
         return regression.Regression().describe(regression.to_result(labels, outputs, names))
     if predictor.card.output == "mask":
         confusion = np.sum(confusions(outputs, labels, predictor), axis=0)
-        result = segmentation.to_result(confusion, len(labels), predictor.class_names)
+        ignore = segmentation.ignored(predictor.card)
+        result = segmentation.to_result(confusion, len(labels), predictor.class_names, ignore=ignore)
         return segmentation.Segmentation().describe(result)
     metrics = evaluators.ClassificationMetrics(
         len(predictor.class_names), predictor.card.output, scores_are="probabilities"
@@ -166,7 +167,7 @@ def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndar
     """Return the true masks, preprocessed like the images, with -1 for ignored pixels; None without masks."""
     if found.labels is None:
         return None
-    ignore = getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
+    ignore = segmentation.ignored(card)
     count = len(card.class_names)
     pairs = zip(found.contents, found.labels, strict=True)
     seen = np.stack([examples.mask_as_seen(content, mask, card.preprocess, count) for content, mask in pairs])
@@ -181,7 +182,8 @@ def confusions(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) ->
 
 def image_scores(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[float]:
     """Return the mIoU of each image."""
-    return [segmentation_scores(confusion)["miou"] for confusion in confusions(outputs, labels, predictor)]
+    ignore = segmentation.ignored(predictor.card)
+    return [segmentation_scores(confusion, ignore)["miou"] for confusion in confusions(outputs, labels, predictor)]
 
 
 def load_example(
@@ -193,7 +195,8 @@ def load_example(
         example = examples.load(contents, found.names[index], pp, label)
     elif predictor.card.output == "mask":
         example = examples.load(contents, found.names[index], pp)
-        example = dataclasses.replace(example, mask=label, predicted=outputs[index])
+        ignore = segmentation.ignored(predictor.card)
+        example = dataclasses.replace(example, mask=label, predicted=outputs[index], ignore=ignore)
     else:
         example = examples.load(contents, found.names[index], pp)
         example = dataclasses.replace(example, values=values_of(predictor.card, outputs[index], label))
