@@ -25,8 +25,9 @@ class Segmentation(SplitEvaluator):
     """mIoU, mean class accuracy and pixel accuracy, exact over the data set.
 
     The ignored class, and classes that are absent from both the masks and the predictions, are left out of the means.
-    If a score is not finite, all results are NaN. By default, predictions are compared with the preprocessed masks. With `stride`, images may have any size: sliding windows cover the image after `pp`,
-    the logits of overlapping windows are averaged, and the result is resized to the stored mask.
+    If a score is not finite, all results are NaN. By default, predictions are compared with the preprocessed masks.
+    With `stride`, images may have any size: sliding windows cover the image after `pp`, the logits of overlapping
+    windows are averaged, and the result is resized to the stored mask.
 
     Attributes:
         stride: Pixels between two windows. By default, each image is predicted as a whole.
