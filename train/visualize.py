@@ -40,7 +40,6 @@ with program.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
-    from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inference.outputs import as_number, is_correct
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
@@ -58,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     _image_files.check_local(argv[1:])
     plots.require_matplotlib()
-    predictor = open_model(options.model)
+    predictor = open_predictor(options.model, **common_flags.model_options())
     pp = predictor.card.preprocess
 
     # Images in the format of the model's input; only images of a run have labels
@@ -105,15 +104,6 @@ def main(argv: Sequence[str]) -> int:
         )
     sys.stdout.write(f"{path}\n")
     return 0
-
-
-def open_model(path: str) -> Predictor:
-    """Open a model with its model card. Pixels are scaled to [-1, 1] if the normalization is unknown."""
-    options = common_flags.model_options()
-    try:
-        return open_predictor(path, **options)
-    except UnknownPreprocessError:
-        return open_predictor(path, **{**options, "preprocess": "value_range(-1, 1)"})
 
 
 def find_images(

@@ -79,11 +79,8 @@ def require(result: tuple[verify.Comparison, list[str]], what: str, precision: s
     if problems:
         message = f"{what} does not match its model: {'; '.join(problems)}. ({comparison.summary()})"
         if precision != "float32":
-            others = "float16 (TFLite) or float32" if "int8" in precision else "float32"
-            message += (
-                f" Export in {others} or, if your application accepts the differences, set other limits "
-                "(--min_agreement, --max_difference; `tolerance` in Python)."
-            )
+            message += " Export in float32, or in float16 (TFLite), or set other limits if your application accepts "
+            message += "the differences (--min_agreement, --max_difference; `tolerance` in Python)."
         raise verify.VerificationError(message, comparison)
     return comparison
 

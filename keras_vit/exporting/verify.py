@@ -194,13 +194,9 @@ def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
 
 
 def images_for(tolerance: Tolerance) -> int:
-    """Return the number of images that can show the top-1 agreement.
-
-    0 stands for any number: if all probabilities must be close, few classes can change, or the agreement must be 100%.
-    """
-    if tolerance.max_difference <= NOTICEABLE or tolerance.top1_agreement == 1:
-        return 0
-    return examples_for(tolerance.top1_agreement)
+    """Return the number of images that can show the top-1 agreement, or 0 if all probabilities must be close."""
+    is_close = tolerance.max_difference <= NOTICEABLE or tolerance.top1_agreement >= 1
+    return 0 if is_close else examples_for(tolerance.top1_agreement)
 
 
 def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
@@ -213,9 +209,8 @@ def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         )
     if needed and low is not None and low < tolerance.top1_agreement:
         found.append(
-            f"{comparison.examples} images do not show a top-1 agreement of {percent(tolerance.top1_agreement, 2)}: "
-            f"the 95% confidence interval starts at {percent(low, 2)}. At least {needed} images are needed (--images, "
-            "--num_images)."
+            f"{comparison.examples} images do not show a top-1 agreement of {percent(tolerance.top1_agreement, 2)}, but "
+            f"of {percent(low, 2)} (95% interval). At least {needed} images are needed (--images, --num_images)."
         )
     return found
 

@@ -160,10 +160,6 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
 _FIELDS_OF_CARD = ("class_names", "values", "resizing")  # arguments that are separate fields of the card
 
 
-class UnknownPreprocessError(ValueError):
-    """The preprocessing of a model is unknown."""
-
-
 def card_of_model(
     model: keras.Model,
     name: str,
@@ -184,7 +180,7 @@ def card_of_model(
     """
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
-        raise UnknownPreprocessError(
+        raise ValueError(
             f"The preprocessing of images for {name!r} is unknown. Pass preprocess (--preprocess), such as "
             "'value_range(-1, 1)', or set model.input_normalization before saving. Received: preprocess=None."
         )

@@ -78,11 +78,10 @@ PILLOW = {"pillow_lanczos": 1, "pillow_bilinear": 2, "pillow_bicubic": 3}
 def _kernel(method: str, antialias: bool) -> Kernel:
     if method in PILLOW:
         return lambda image, height, width: _with_pillow(image, height, width, PILLOW[method])
-    if method == "area":  # averages pixels with and without `antialias`
-        return _area
-    if method != "bilinear":
+    if method not in ("bilinear", "area"):
         raise NotCovered
-    return _triangle if antialias else _bilinear
+    bilinear = _triangle if antialias else _bilinear
+    return _area if method == "area" else bilinear
 
 
 def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bool) -> np.ndarray:

@@ -275,7 +275,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
     assert f"|flip_lr{smoothing} (" in lines["augmentation"]
     assert given == [name for name, line in lines.items() if line.endswith("(given)")]
-    assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+    assert f"resize({recipe.model.image_size}, antialias=True)" in recipe.data.pp_eval
 
 
 @pytest.mark.slow
