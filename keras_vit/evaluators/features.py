@@ -62,13 +62,13 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
 
 
 def check_examples(examples: Labeled, num_classes: int, what: str) -> Labeled:
-    """Return features `[N, D]` and labels, int64 `[N]`. Raise an error for features that are not finite or wrong labels."""
+    """Return features `[N, D]` and labels, int64 `[N]`. Raise an error if they are not finite or out of range."""
     features, labels = map(np.asarray, examples)
     finite = np.isfinite(features).all(axis=1)
     if not finite.all():
         raise ValueError(
-            f"The features of {what} are not finite for {(~finite).sum():,} of {len(finite):,} images. Check the weights "
-            "of the model; in half precision, numbers may overflow."
+            f"The features of {what} are not finite for {(~finite).sum():,} of {len(finite):,} images. "
+            "Check the model's weights; in half precision, numbers may overflow."
         )
     if labels.ndim != 1:
         raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")

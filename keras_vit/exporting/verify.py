@@ -209,8 +209,8 @@ def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         )
     if needed and low is not None and low < tolerance.top1_agreement:
         found.append(
-            f"{comparison.examples} images do not show a top-1 agreement of {percent(tolerance.top1_agreement, 2)}, but "
-            f"of {percent(low, 2)} (95% interval). At least {needed} images are needed (--images, --num_images)."
+            f"{comparison.examples} images show a top-1 agreement of {percent(low, 2)} (95% interval), not of "
+            f"{percent(tolerance.top1_agreement, 2)}. At least {needed} images are needed (--images, --num_images)."
         )
     return found
 
