@@ -1,6 +1,7 @@
 """Loading of the model and the images for programs that compare an artifact with its model."""
 
 import dataclasses
+from typing import Any
 
 from absl import flags
 
@@ -37,7 +38,9 @@ def open_model(other: str = "output") -> KerasPredictor:
 
 def limits(precision: str, output: str) -> verify.Tolerance:
     """Return the tolerance of a precision for an output, with the limits of the flags."""
-    chosen = {field: flags.FLAGS[name].value for name, field in LIMITS.items() if flags.FLAGS[name].present}
+    chosen: dict[str, Any] = {
+        field: flags.FLAGS[name].value for name, field in LIMITS.items() if flags.FLAGS[name].present
+    }
     return dataclasses.replace(verify.tolerance_of(precision, output), **chosen)
 
 
