@@ -1,7 +1,7 @@
 """Export a trained model to SavedModel, TFLite, ONNX or OpenVINO, and verify it on real images.
 
     keras-vit export --model=runs/digits --output=served/digits
-    keras-vit export --model=runs/digits --output=digits.tflite --precision=dynamic_int8 --input=uint8
+    keras-vit export --model=runs/digits --output=digits.tflite --precision=float16 --input=uint8
     keras-vit export --model=ViT-B_16.npz --preprocess='value_range(-1, 1)' --images='*.jpg' --output=vit.onnx
 
 The extension of --output chooses the format: .tflite, .onnx or .xml (OpenVINO). Without an extension, --output is the
@@ -19,14 +19,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from absl import flags, logging
 
 from keras_vit import program
 from keras_vit.program import common_flags
 
-common_flags.define_export_flags(num_images=None)
+NUM_IMAGES = 64
+
+common_flags.define_export_flags(NUM_IMAGES)
 common_flags.define_output_flag()
 flags.DEFINE_enum(
     "format",
@@ -70,14 +71,13 @@ flags.DEFINE_multi_string(
 )
 flags.DEFINE_integer("calibration_images", 256, "TFLite int8, int16x8: number of images for calibration.", 1)
 flags.DEFINE_float(
-    "max_accuracy_drop", 0.01, "TFLite int8, int16x8: largest allowed loss of accuracy, for models with classes."
+    "max_accuracy_drop", 0.01, "TFLite: largest allowed loss of accuracy with classes; the default: int8 and int16x8."
 )
 
 with program.imports(__name__, backend="tensorflow"):
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
     from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
-    from keras_vit.inference.outputs import CLASSIFICATION
     from keras_vit.models.representation import head_input
     from keras_vit.program import trained_model
 
@@ -98,10 +98,11 @@ def main(argv: Sequence[str]) -> int:
         writer_of(path, format, chosen)  # raises its errors before the model is opened
     predictor = trained_model.open_model()
     is_calibrated = format == "tflite" and options.precision in quantization.CALIBRATED
-    images = trained_model.load_images(predictor.card, options.num_images or (512 if is_calibrated else 64))
+    tolerance = trained_model.limits(options.precision, predictor.card.output)
+    images = trained_model.load_images(predictor.card, tolerance, 512 if is_calibrated else NUM_IMAGES)
     trained_model.check_accuracy_drop(predictor.card, images)
     if is_calibrated:
-        chosen |= calibration(predictor)
+        chosen["calibration"] = calibration(predictor)
         if images.labels is None and predictor.class_names:
             logging.warning("The images have no labels: the agreement with the model is measured, not the accuracy.")
     if format == "saved_model":
@@ -110,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
         chosen["extra_signatures"] = tuple(dict.fromkeys(signatures))
         chosen["warm_up"] = [int(size) for size in options.batch_sizes if size]
     try:
-        path, comparison = write(predictor, path, format, images, **chosen)
+        path, comparison = write(predictor, path, format, images, tolerance=tolerance, **chosen)
     except (VerificationError, ConversionError, FileExistsError) as error:
         logging.error("%s", error)
         return 1
@@ -136,20 +137,16 @@ def check_flags(format: str) -> None:  # noqa: A002
                 raise ValueError(f"--{name} is a flag of --format={owner}. Received: --{name} with --format={format}.")
 
 
-def calibration(predictor: KerasPredictor) -> dict[str, Any]:
-    """Return the options of a calibrated precision: training images and the tolerance."""
+def calibration(predictor: KerasPredictor) -> sample_images.SampleImages:
+    """Return the training images for a calibrated precision."""
     options, card = flags.FLAGS, predictor.card
-    images = sample_images.for_model(
+    return sample_images.for_model(
         card,
         options.calibration_images,
         patterns=options.calibration,
         split=card.recipe_data.get("train_split", "train"),
         on_bad_image=options.on_bad_image,
     )
-    tolerance = verify.tolerance_of(options.precision, card.output)
-    if card.output in CLASSIFICATION:
-        tolerance = dataclasses.replace(tolerance, accuracy_drop=options.max_accuracy_drop)
-    return {"calibration": images, "tolerance": tolerance}
 
 
 def report(path: str, comparison: verify.Comparison) -> None:

@@ -18,16 +18,11 @@ from absl import flags, logging
 from keras_vit import program
 from keras_vit.program import common_flags
 
-common_flags.define_export_flags(num_images=256)
+NUM_IMAGES = 256
+
+common_flags.define_export_flags(NUM_IMAGES)
 flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file to verify.")
 flags.DEFINE_string("split", None, "Split of the data; by default the run's evaluation split.")
-flags.DEFINE_float(
-    "max_difference",
-    None,
-    "Largest allowed difference of probabilities, of values in standard deviations, or of masks as a fraction of the "
-    "pixels of an image. The default depends on the precision.",
-)
-flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, for models with classes.")
 
 with program.imports(__name__):
@@ -51,11 +46,11 @@ def main(argv: Sequence[str]) -> int:
             f"The artifact must have the model's classes or values: {model.card.values or model.card.names[:5]}. "
             f"Received: {artifact.card.values or artifact.card.names[:5]}."
         )
-    images = trained_model.load_images(model.card, options.num_images, options.split)
+    tolerance = choose_tolerance(artifact)
+    images = trained_model.load_images(model.card, tolerance, NUM_IMAGES, options.split)
     if keras.backend.backend() == "tensorflow" and is_half(model.model):  # artifacts have float32 weights
         model = KerasPredictor(inference_model(model.model), model.card, model.path)
     trained_model.check_accuracy_drop(model.card, images)
-    tolerance = choose_tolerance(artifact)
     comparison, problems = artifact_check.check(artifact, model, images, tolerance)
     report(artifact, comparison, tolerance, problems)
     for problem in problems:
@@ -65,23 +60,15 @@ def main(argv: Sequence[str]) -> int:
 
 def choose_tolerance(artifact: Predictor) -> verify.Tolerance:
     """Return the tolerance of the file's precision, with the limits of the flags."""
-    options = flags.FLAGS
-    chosen = {
-        "max_difference": options.max_difference,
-        "top1_agreement": options.min_agreement,
-        "accuracy_drop": options.max_accuracy_drop,
-    }
-    chosen = {name: value for name, value in chosen.items() if value is not None}
     precision, of_the_card = artifact.stored_precision, artifact.card.precision
     if precision != of_the_card.removeprefix("mixed_"):
         logging.warning("The file is %s, although its model card has precision=%r.", precision, of_the_card)
-    return dataclasses.replace(verify.tolerance_of(precision, artifact.card.output), **chosen)
+    return trained_model.limits(precision, artifact.card.output)
 
 
 def origin(artifact: Predictor) -> str:
     """Describe the origin of the tolerance."""
-    limits = ("max_difference", "min_agreement", "max_accuracy_drop")
-    given = [f"--{name}" for name in limits if flags.FLAGS[name].value is not None]
+    given = [f"--{name}" for name in trained_model.LIMITS if flags.FLAGS[name].present]
     return ", ".join([f"{artifact.stored_precision}, by the types in the file", *given])
 
 
@@ -90,7 +77,11 @@ def report(
 ) -> None:
     if flags.FLAGS.json:
         content = {"artifact": artifact.path, "kind": artifact.kind, **dataclasses.asdict(comparison)}
-        content |= {"tolerance": dataclasses.asdict(tolerance), "tolerance_from": origin(artifact)}
+        content |= {
+            "agreement_low": comparison.agreement_low,
+            "tolerance": dataclasses.asdict(tolerance),
+            "tolerance_from": origin(artifact),
+        }
         content |= {"problems": list(problems), "passed": not problems}
         sys.stdout.write(json.dumps(content) + "\n")
         return
@@ -102,6 +93,8 @@ def report(
     if comparison.top1_agreement is not None:
         agreement = percent(comparison.top1_agreement, 2)
         rows.append(("top-1 agreement", agreement, f"at least {percent(tolerance.top1_agreement, 2)}"))
+    if comparison.agreement_low is not None:
+        rows.append(("its 95% interval, from", percent(comparison.agreement_low, 2), ""))
     if comparison.accuracy is not None and comparison.reference_accuracy is not None:
         drop = "" if tolerance.accuracy_drop is None else f"at most {percent(tolerance.accuracy_drop, 2)} less"
         rows.append(("accuracy of the model", percent(comparison.reference_accuracy, 2), ""))

@@ -9,6 +9,7 @@ from scipy import special
 from keras_vit._numbers import percent
 
 SIGNIFICANCE = 0.05
+_Z2 = float(special.ndtri(1 - SIGNIFICANCE / 2) ** 2)
 
 
 def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
@@ -17,10 +18,14 @@ def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
     References:
         Wilson 1927, "Probable inference, the law of succession, and statistical inference"
     """
-    z2 = special.ndtri(1 - SIGNIFICANCE / 2) ** 2
-    middle = (correct + z2 / 2) / (examples + z2)
-    half = math.sqrt(z2 * (correct * (examples - correct) / examples + z2 / 4)) / (examples + z2)
+    middle = (correct + _Z2 / 2) / (examples + _Z2)
+    half = math.sqrt(_Z2 * (correct * (examples - correct) / examples + _Z2 / 4)) / (examples + _Z2)
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def examples_for(accuracy: float) -> int:
+    """Return the number of examples that, if all are correct, have an interval that starts at `accuracy` < 1."""
+    return math.ceil(_Z2 * accuracy / (1 - accuracy))
 
 
 def in_context(correct: int, examples: int, class_examples: np.ndarray, confusion: np.ndarray | None) -> dict[str, Any]:

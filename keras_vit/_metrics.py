@@ -38,17 +38,20 @@ class Metric:
         return value if self.larger_is_better else -value
 
 
-def segmentation_scores(confusion: Any) -> dict[str, Any]:
+def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
     """Return the scores of a segmentation, computed as in mmsegmentation.
+
+    mmsegmentation gives an ignored class that is predicted an intersection over union of 0. Here the class is left out.
 
     Args:
         confusion: Number of pixels, `[true classes, predicted classes]`.
+        ignore: Number of a class that is ignored; 255 for no class.
 
     Returns:
         A dictionary with the keys:
 
-        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. A class with no true
-          and no predicted pixels has the value NaN, which the mean ignores.
+        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. An ignored
+          class, and a class with no true and no predicted pixels, have the value NaN, which the mean ignores.
         - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
         - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
 
@@ -60,9 +63,10 @@ def segmentation_scores(confusion: Any) -> dict[str, Any]:
     counts = np.asarray(confusion, np.float64)
     right, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     nan = np.full_like(right, np.nan)
-    iou = np.divide(right, true + predicted - right, out=nan.copy(), where=true + predicted > 0)
+    kept = (true + predicted > 0) & (np.arange(len(right)) != (-1 if ignore == 255 else ignore))
+    iou = np.divide(right, true + predicted - right, out=nan.copy(), where=kept)
     accuracy = np.divide(right, true, out=nan, where=true > 0)
-    means = {"miou": iou[true + predicted > 0], "mean_accuracy": accuracy[true > 0]}
+    means = {"miou": iou[kept], "mean_accuracy": accuracy[true > 0]}
     found = {name: float(values.mean()) if values.size else float("nan") for name, values in means.items()}
     share = float(right.sum() / true.sum()) if true.sum() else float("nan")
     return {**found, "pixel_accuracy": share, "iou": iou, "accuracy": accuracy}

@@ -40,7 +40,6 @@ with program.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
-    from keras_vit.inference.keras_model import UnknownPreprocessError
     from keras_vit.inference.outputs import as_number, is_correct
     from keras_vit.inspection import examples, plots, report
     from keras_vit.inspection.headings import run_title
@@ -58,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     _image_files.check_local(argv[1:])
     plots.require_matplotlib()
-    predictor = open_model(options.model)
+    predictor = open_predictor(options.model, **common_flags.model_options())
     pp = predictor.card.preprocess
 
     # Images in the format of the model's input; only images of a run have labels
@@ -107,15 +106,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def open_model(path: str) -> Predictor:
-    """Open a model with its model card. Pixels are scaled to [-1, 1] if the normalization is unknown."""
-    options = common_flags.model_options()
-    try:
-        return open_predictor(path, **options)
-    except UnknownPreprocessError:
-        return open_predictor(path, **{**options, "preprocess": "value_range(-1, 1)"})
-
-
 def find_images(
     patterns: Sequence[str], description: ModelCard, prepare_one: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[sample_images.SampleImages, str]:
@@ -153,7 +143,8 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
         return regression.Regression().describe(regression.to_result(labels, outputs, names))
     if predictor.card.output == "mask":
         confusion = np.sum(confusions(outputs, labels, predictor), axis=0)
-        result = segmentation.to_result(confusion, len(labels), predictor.class_names)
+        ignore = segmentation.ignored(predictor.card)
+        result = segmentation.to_result(confusion, len(labels), predictor.class_names, ignore=ignore)
         return segmentation.Segmentation().describe(result)
     metrics = evaluators.ClassificationMetrics(
         len(predictor.class_names), predictor.card.output, scores_are="probabilities"
@@ -166,7 +157,7 @@ def masks_as_seen(found: sample_images.SampleImages, card: ModelCard) -> np.ndar
     """Return the true masks, preprocessed like the images, with -1 for ignored pixels; None without masks."""
     if found.labels is None:
         return None
-    ignore = getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
+    ignore = segmentation.ignored(card)
     count = len(card.class_names)
     pairs = zip(found.contents, found.labels, strict=True)
     seen = np.stack([examples.mask_as_seen(content, mask, card.preprocess, count) for content, mask in pairs])
@@ -181,7 +172,8 @@ def confusions(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) ->
 
 def image_scores(outputs: np.ndarray, labels: np.ndarray, predictor: Predictor) -> list[float]:
     """Return the mIoU of each image."""
-    return [segmentation_scores(confusion)["miou"] for confusion in confusions(outputs, labels, predictor)]
+    ignore = segmentation.ignored(predictor.card)
+    return [segmentation_scores(confusion, ignore)["miou"] for confusion in confusions(outputs, labels, predictor)]
 
 
 def load_example(
@@ -193,7 +185,8 @@ def load_example(
         example = examples.load(contents, found.names[index], pp, label)
     elif predictor.card.output == "mask":
         example = examples.load(contents, found.names[index], pp)
-        example = dataclasses.replace(example, mask=label, predicted=outputs[index])
+        ignore = segmentation.ignored(predictor.card)
+        example = dataclasses.replace(example, mask=label, predicted=outputs[index], ignore=ignore)
     else:
         example = examples.load(contents, found.names[index], pp)
         example = dataclasses.replace(example, values=values_of(predictor.card, outputs[index], label))

@@ -71,7 +71,8 @@ class Subset(SplitEvaluator):
         kinds = {"output": context.output, "scores_are": predictor.scores_are}
         scores = restrict(predictor.scores, self._classes)
         result = classification.evaluate(scores, batches, len(self._classes), **kinds)
-        return Result({name: result[name] for name in ("accuracy", "top5", "examples")})
+        names = ["accuracy", "top5", "examples"] + (["non_finite"] if result["non_finite"] else [])
+        return Result({name: result[name] for name in names})
 
     def _relabeled(self, batch: dict) -> dict:
         kept = batch["valid"] > 0

@@ -61,15 +61,21 @@ def check_splits(context: Context, splits: Sequence[tuple[str, str, str]]) -> No
             )
 
 
-def check_labels(labels: np.ndarray, num_classes: int, what: str) -> np.ndarray:
-    """Return labels as int64 `[N]`. Raise an error for several classes per example or class numbers out of range."""
-    labels = np.asarray(labels)
+def check_examples(examples: Labeled, num_classes: int, what: str) -> Labeled:
+    """Return features `[N, D]` and labels, int64 `[N]`. Raise an error if they are not finite or out of range."""
+    features, labels = map(np.asarray, examples)
+    finite = np.isfinite(features).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"The features of {what} are not finite for {(~finite).sum():,} of {len(finite):,} images. "
+            "Check the model's weights; in half precision, numbers may overflow."
+        )
     if labels.ndim != 1:
         raise ValueError(f"{what} needs one class per example, labels [N]. Received: shape {labels.shape}.")
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise ValueError(f"The labels of {what} must lie in [0, {num_classes}). Received: {wrong[0]}.")
-    return labels.astype(np.int64)
+    return features, labels.astype(np.int64)
 
 
 def standardization(features: np.ndarray, epsilon: float = 1e-5) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from keras_vit._metrics import Metric
 from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
-from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
+from keras_vit.evaluators.features import FeatureEvaluator, check_examples, standardization
 
 BIAS = 100.0  # constant feature, so large that its weight (the bias) is hardly regularized
 
@@ -27,7 +27,7 @@ class RidgeClassifier:
     """
 
     def __init__(self, features: np.ndarray, labels: np.ndarray, num_classes: int):
-        labels = check_labels(labels, num_classes, "the training set")
+        features, labels = check_examples((features, labels), num_classes, "the training set")
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D + 1]
         y = 2.0 * np.eye(num_classes)[labels] - 1.0  # [N, C]
@@ -84,8 +84,8 @@ class FewShot(FeatureEvaluator):
         return Metric(key, larger_is_better=not key.endswith("_std"), unit="%")
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        train_features, train_labels = np.asarray(train[0]), check_labels(train[1], num_classes, "the training set")
-        test_features, test_labels = np.asarray(test[0]), check_labels(test[1], num_classes, "the test set")
+        train_features, train_labels = check_examples(train, num_classes, "the training set")
+        test_features, test_labels = check_examples(test, num_classes, "the test set")
         metrics: dict[str, float] = {}
         for count in cast(tuple[int, ...], self.shots):
             accuracies = []

@@ -10,7 +10,7 @@ from keras_vit import _checks
 from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
-from keras_vit.evaluators.features import FeatureEvaluator, check_labels
+from keras_vit.evaluators.features import FeatureEvaluator, check_examples
 
 _ROWS = 1_024  # test examples that are compared at a time, to limit memory
 
@@ -44,13 +44,13 @@ class Knn(FeatureEvaluator):
         self.temperature = _checks.finite_number("temperature", self.temperature)
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
-        train_labels = check_labels(train[1], num_classes, "the training set")
-        test_labels = check_labels(test[1], num_classes, "the test set")
+        train_features, train_labels = check_examples(train, num_classes, "the training set")
+        test_features, test_labels = check_examples(test, num_classes, "the test set")
         neighbors = cast(tuple[int, ...], self.neighbors)
         counts = sorted({k for k in neighbors if k <= len(train_labels)})
         if not counts:
             raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: {neighbors=}.")
-        keys, queries = _normalized(train[0]), _normalized(test[0])
+        keys, queries = _normalized(train_features), _normalized(test_features)
         correct = np.zeros(len(counts), np.int64)
         for start in track(range(0, len(queries), _ROWS), "Nearest neighbors", unit="parts"):
             cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]

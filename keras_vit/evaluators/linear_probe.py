@@ -13,7 +13,7 @@ from keras_vit._metrics import Metric
 from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
-from keras_vit.evaluators.features import FeatureEvaluator, check_labels, standardization
+from keras_vit.evaluators.features import FeatureEvaluator, check_examples, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
 
 SOLVERS = ("lbfgs", "ridge")
@@ -38,7 +38,7 @@ class LogisticRegression:
         l2: float,
         start: "LogisticRegression | None" = None,
     ):
-        labels = check_labels(labels, num_classes, "the training set")
+        features, labels = check_examples((features, labels), num_classes, "the training set")
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D]
         y = np.eye(num_classes)[labels]  # [N, C]
@@ -104,16 +104,14 @@ class LinearProbe(FeatureEvaluator):
 
         The validation examples determine the strength. By default, a tenth of the training set is used for validation.
         """
-        train_labels = check_labels(train[1], num_classes, "the training set")
-        test_labels = check_labels(test[1], num_classes, "the test set")
-        features = np.asarray(train[0])
+        features, train_labels = check_examples(train, num_classes, "the training set")
+        test_features, test_labels = check_examples(test, num_classes, "the test set")
         if validation is None:
             order = np.random.default_rng(0).permutation(len(features))
             held_out, fitted = np.split(order, [max(1, round(HELD_OUT * len(features)))])
             validation = features[held_out], train_labels[held_out]
             features, train_labels = features[fitted], train_labels[fitted]
-        validation_features = np.asarray(validation[0])
-        validation_labels = check_labels(validation[1], num_classes, "the validation set")
+        validation_features, validation_labels = check_examples(validation, num_classes, "the validation set")
 
         metrics, strengths = {}, cast(tuple[float, ...], self.l2)
         best = strengths[0]
@@ -124,7 +122,7 @@ class LinearProbe(FeatureEvaluator):
             metrics["validation_accuracy"] = accuracies[best]
         everything = np.concatenate([features, validation_features]), np.concatenate([train_labels, validation_labels])
         ((_, predict),) = _fits(self.solver, *everything, num_classes, [best])
-        return {"accuracy": float((predict(np.asarray(test[0])) == test_labels).mean()), "l2": float(best), **metrics}
+        return {"accuracy": float((predict(test_features) == test_labels).mean()), "l2": float(best), **metrics}
 
 
 def _fits(

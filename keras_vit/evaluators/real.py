@@ -76,7 +76,8 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 
     Returns:
         `"accuracy"`, the fraction of images whose predicted class is correct, and `"examples"`, the number of images.
-        As in the paper, images without a correct class are ignored.
+        As in the paper, images without a correct class are ignored. `"non_finite"`, the number of images with NaN or
+        infinity, which count as wrong, is missing if it is 0.
 
     References:
         Beyer et al. 2020, "Are we done with ImageNet?", https://arxiv.org/abs/2006.07159
@@ -92,7 +93,8 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
     answers = [int(best) in right for best, right in zip(predicted, sets, strict=True) if right]
     if not answers:
         raise ValueError("There is nothing to evaluate: no image has a label.")
-    return {"accuracy": float(np.mean(answers)), "examples": len(answers)}
+    non_finite = {} if finite.all() else {"non_finite": int((~finite).sum())}
+    return {"accuracy": float(np.mean(answers)), "examples": len(answers), **non_finite}
 
 
 def read_labels(path: str) -> list[list[int]]:

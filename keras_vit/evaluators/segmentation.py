@@ -12,6 +12,7 @@ from keras_vit import recipe as recipes
 from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
+from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import in_batches
 from keras_vit.models.dense_heads import resized
 
@@ -23,9 +24,10 @@ _AT_A_TIME = 8  # windows
 class Segmentation(SplitEvaluator):
     """mIoU, mean class accuracy and pixel accuracy, exact over the data set.
 
-    Classes that are absent from both the masks and the predictions are ignored. By default, predictions are compared
-    with the preprocessed masks. With `stride`, images may have any size: sliding windows cover the image after `pp`,
-    the logits of overlapping windows are averaged, and the result is resized to the stored mask.
+    The ignored class, and classes that are absent from both the masks and the predictions, are left out of the means.
+    If a score is not finite, all results are NaN. By default, predictions are compared with the preprocessed masks.
+    With `stride`, images may have any size: sliding windows cover the image after `pp`, the logits of overlapping
+    windows are averaged, and the result is resized to the stored mask.
 
     Attributes:
         stride: Pixels between two windows. By default, each image is predicted as a whole.
@@ -67,25 +69,19 @@ class Segmentation(SplitEvaluator):
     def measure(self, context: Context) -> Result:
         self.check(context)
         opened = self._open(context)
-        classes, ignore = opened.num_classes, self._ignored(context)
+        classes, ignore = opened.num_classes, ignored(context.predictor.card) if self.ignore is None else self.ignore
         confusion, examples, non_finite = np.zeros((classes, classes), np.int64), 0, 0
         for predicted, true, finite in self._predictions(context, opened):
             confusion += count(true if ignore == 255 else np.where(true == ignore, -1, true), predicted, classes)
             examples, non_finite = examples + 1, non_finite + (not finite)
         if not confusion.sum():
             raise ValueError("There is nothing to evaluate: no pixel of the masks counts.")
-        return to_result(confusion, examples, opened.class_names, non_finite)
+        return to_result(confusion, examples, opened.class_names, non_finite, ignore)
 
     def _open(self, context: Context) -> Split:
         source, split, pp = self.place(context)
         pp = pp if self.stride is None else context.preprocess
         return context.in_model_classes(context.open_fitting(source, split, pp, self.label_kinds, self.outputs))
-
-    def _ignored(self, context: Context) -> int:
-        if self.ignore is None:
-            task = recipes.parse_task(context.predictor.card.recipe.get("task", "segmentation"))
-            return getattr(task, "ignore", 255)
-        return self.ignore
 
     def _window(self, context: Context) -> tuple[int, int]:
         height, width = (side or self.crop for side in context.image_shape[:2])
@@ -109,6 +105,11 @@ class Segmentation(SplitEvaluator):
             yield to_classes(logits[None], example["mask"].shape)[0], example["mask"], bool(np.isfinite(logits).all())
 
 
+def ignored(card: ModelCard) -> int:
+    """Return the number of the class that the training recipe ignores, or 255."""
+    return getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
+
+
 def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """Return the confusion matrix of pixels, int64 `[true classes, predicted classes]`.
 
@@ -126,9 +127,11 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
-def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
+def to_result(
+    confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0, ignore: int = 255
+) -> Result:
     """Return the scores of a confusion matrix of pixels as a `Result`, with details of each class."""
-    scores = segmentation_scores(confusion)
+    scores = segmentation_scores(confusion * (np.nan if non_finite else 1), ignore)
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
     details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
     details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import inspection
 from keras_vit._progress import track
@@ -67,14 +68,19 @@ def check(
         batch = images.contents[:BATCH_SIZE]
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
+    for warning in [] if problems else verify.warnings(comparisons[0], tolerance):
+        logging.warning("%s", warning)
     return dataclasses.replace(comparisons[0], precision=artifact.runtime_precision), problems
 
 
-def require(result: tuple[verify.Comparison, list[str]], what: str) -> verify.Comparison:
+def require(result: tuple[verify.Comparison, list[str]], what: str, precision: str) -> verify.Comparison:
     """Return the comparison of `check`, or raise a `VerificationError` if there are problems."""
     comparison, problems = result
     if problems:
         message = f"{what} does not match its model: {'; '.join(problems)}. ({comparison.summary()})"
+        if precision != "float32":
+            message += " Export in float32, or in float16 (TFLite), or set other limits if your application accepts "
+            message += "the differences (--min_agreement, --max_difference; `tolerance` in Python)."
         raise verify.VerificationError(message, comparison)
     return comparison
 

@@ -79,7 +79,7 @@ def write(
         result = artifact_check.check(
             artifact, reference(model, copy, card), images, tolerance or verify.tolerance_of(precision, card.output)
         )
-        comparison = artifact_check.require(result, f"The {format} file")
+        comparison = artifact_check.require(result, f"The {format} file", precision)
         describe(verification=dataclasses.asdict(comparison))
         del artifact  # on some systems an open file cannot be moved
     return path, comparison

@@ -31,6 +31,7 @@ def write(
     max_pixels: int = safe_decode.MAX_PIXELS,
     extra_signatures: Sequence[str] = (),
     warm_up: Sequence[int] = (),
+    tolerance: verify.Tolerance | None = None,
 ) -> tuple[str, verify.Comparison]:
     """Export a predictor as a new version in the directory `path`. See `export`.
 
@@ -46,6 +47,7 @@ def write(
         extra_signatures: `"features"` adds the signatures `features` and `features_tensor`, which return the input of
             the head; `"attention"` adds a signature that returns the attention map of each block.
         warm_up: Batch sizes of the requests that a server runs before it receives traffic.
+        tolerance: Limits of the verification; None for the limits of the precision.
     """
     _checks.choice("precision", precision, PRECISIONS)
     copy = inference_model(model, precision)
@@ -60,10 +62,9 @@ def write(
             card = model_card.write(draft, card)
             artifact = SavedModelPredictor(draft)
         try:
-            result = artifact_check.check(
-                artifact, reference(model, copy, card), images, verify.tolerance_of(precision, card.output)
-            )
-            comparison = artifact_check.require(result, "The SavedModel")
+            limits = tolerance or verify.tolerance_of(precision, card.output)
+            result = artifact_check.check(artifact, reference(model, copy, card), images, limits)
+            comparison = artifact_check.require(result, "The SavedModel", precision)
             if warm_up:
                 warmup.write(artifact, os.path.basename(os.path.abspath(path)), images.contents, warm_up)
             # The final card also has the hash of the warm-up requests.

@@ -87,7 +87,7 @@ def write(
             result = artifact_check.check(artifact, reference(model, copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter
             raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
-        comparison = artifact_check.require(result, f"The {precision} TFLite file")
+        comparison = artifact_check.require(result, f"The {precision} TFLite file", precision)
         describe(verification=dataclasses.asdict(comparison))
     return path, comparison
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit._confidence import examples_for, wilson_interval
 from keras_vit._numbers import percent
 from keras_vit._values import Values
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION, is_correct
+
+NOTICEABLE = 0.05  # a probability that changes by more may be on the other side of a threshold
 
 
 class VerificationError(RuntimeError):
@@ -43,7 +46,7 @@ class Comparison:
 
     Example:
     >>> Comparison(examples=100, max_difference=1e-6, mean_difference=1e-7, top1_agreement=1.0).summary()
-    '100 images, largest difference 1.0e-06, top-1 agreement 100.00%'
+    '100 images, largest difference 1.0e-06, top-1 agreement 100.00% (95% interval from 96.30%)'
     """
 
     examples: int
@@ -60,11 +63,20 @@ class Comparison:
         """Unit of the differences with a leading space; empty if they have no unit."""
         return {"values": " standard deviations", "mask": " of the pixels"}.get(self.output, "")
 
+    @property
+    def agreement_low(self) -> float | None:
+        """Lower end of the 95% confidence interval of the top-1 agreement; None for other outputs than classes."""
+        if self.top1_agreement is None or self.output != "probabilities":
+            return None
+        return wilson_interval(round(self.top1_agreement * self.examples), self.examples)[0]
+
     def summary(self) -> str:
         """Describe the comparison in one line."""
         text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {percent(self.top1_agreement, 2)}"
+        if self.agreement_low is not None:
+            text += f" (95% interval from {percent(self.agreement_low, 2)})"
         if self.accuracy is not None and self.reference_accuracy is not None:
             text += f", accuracy {percent(self.accuracy, 2)} (model: {percent(self.reference_accuracy, 2)})"
         return f"{text}, computed in {self.precision}" if self.precision else text
@@ -181,6 +193,28 @@ def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
     return TOLERANCES[name] if output in CLASSIFICATION else Tolerance(RELATIVE[name])
 
 
+def images_for(tolerance: Tolerance) -> int:
+    """Return the number of images that can show the top-1 agreement, or 0 if all probabilities must be close."""
+    is_close = tolerance.max_difference <= NOTICEABLE or tolerance.top1_agreement >= 1
+    return 0 if is_close else examples_for(tolerance.top1_agreement)
+
+
+def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
+    """Return what a comparison within its limits does not show, if it compares probabilities."""
+    found, low, needed = [], comparison.agreement_low, images_for(tolerance)
+    if comparison.output == "probabilities" and comparison.max_difference > NOTICEABLE:
+        found.append(
+            f"A probability differs by {comparison.max_difference:.2f}. Check thresholds on the artifact's own "
+            "probabilities, set a limit (--max_difference), or export in float16 or float32."
+        )
+    if needed and low is not None and low < tolerance.top1_agreement:
+        found.append(
+            f"{comparison.examples} images show a top-1 agreement of {percent(low, 2)} (95% interval), not of "
+            f"{percent(tolerance.top1_agreement, 2)}. At least {needed} images are needed (--images, --num_images)."
+        )
+    return found
+
+
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return a description of each limit that a comparison exceeds."""
     problems = []
@@ -202,6 +236,6 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
         if drop > tolerance.accuracy_drop:
             problems.append(
                 f"the accuracy falls by {percent(drop, 2)}, expected at most {percent(tolerance.accuracy_drop, 2)}: "
-                "calibrate with more training images, or export with precision='dynamic_int8'"
+                "calibrate with more training images, or export with precision='float16'"
             )
     return problems

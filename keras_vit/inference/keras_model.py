@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import _io, _storage, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
@@ -25,7 +26,7 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.models.base import ConfiguredModel, class_names_of, values_of
-from keras_vit.models.normalization import of_images, operation
+from keras_vit.models.normalization import SYMMETRIC, of_images, operation
 from keras_vit.models.representation import activation_of, endings
 from keras_vit.training import run_directory
 
@@ -159,10 +160,6 @@ def _resized(model: keras.Model, image_size: int) -> keras.Model:
 _FIELDS_OF_CARD = ("class_names", "values", "resizing")  # arguments that are separate fields of the card
 
 
-class UnknownPreprocessError(ValueError):
-    """The preprocessing of a model is unknown."""
-
-
 def card_of_model(
     model: keras.Model,
     name: str,
@@ -183,9 +180,9 @@ def card_of_model(
     """
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
-        raise UnknownPreprocessError(
-            f"The preprocessing of images for {name!r} is unknown. Give preprocess, such as 'value_range(-1, 1)' for "
-            "checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+        raise ValueError(
+            f"The preprocessing of images for {name!r} is unknown. Pass preprocess (--preprocess), such as "
+            "'value_range(-1, 1)', or set model.input_normalization before saving. Received: preprocess=None."
         )
     check_input(model)
     height, width, channels = model.input_shape[1:]
@@ -266,12 +263,18 @@ def check_input(model: keras.Model) -> None:
 
 
 def _normalization(model: keras.Model) -> str | None:
-    """Return the operation that normalized pixels when the weights were trained, or None if it is unknown."""
+    """Return the operation that normalizes pixels for a model that is or contains a model of keras_vit, else None."""
     known = of_images(model)
     if known is None and not isinstance(model, ConfiguredModel):  # it may contain a model of keras_vit
         inner = (layer for layer in model.layers if isinstance(layer, keras.Model))
         return next(filter(None, map(_normalization, inner)), None)
-    return operation(known, getattr(getattr(model, "config", None), "input_range", None))
+    if known is None:
+        logging.warning(
+            "The normalization of the images of %r is unknown. Pixels are mapped to [-1, 1], as by "
+            "keras_vit.preprocess_input. Pass preprocess (--preprocess) if the model was trained with other values.",
+            model.name,
+        )
+    return operation(known or SYMMETRIC, getattr(getattr(model, "config", None), "input_range", None))
 
 
 def output_activation(model: keras.Model) -> str | None:

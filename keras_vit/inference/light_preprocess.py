@@ -78,9 +78,10 @@ PILLOW = {"pillow_lanczos": 1, "pillow_bilinear": 2, "pillow_bicubic": 3}
 def _kernel(method: str, antialias: bool) -> Kernel:
     if method in PILLOW:
         return lambda image, height, width: _with_pillow(image, height, width, PILLOW[method])
-    if antialias or method not in ("bilinear", "area"):
+    if method not in ("bilinear", "area"):
         raise NotCovered
-    return _bilinear if method == "bilinear" else _area
+    bilinear = _triangle if antialias else _bilinear
+    return _area if method == "area" else bilinear
 
 
 def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bool) -> np.ndarray:
@@ -122,6 +123,33 @@ def _neighbors(size: int, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     before = np.maximum(floor, 0).astype(int)
     after = np.minimum(np.ceil(place), size - 1).astype(int)
     return before, after, place - floor
+
+
+def _triangle(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Average the pixels around each sampling position, with weights that decrease linearly with the distance."""
+    for size in (height, width):
+        places, weights = _weights(image.shape[0], size)
+        total = np.zeros((size, *image.shape[1:]), np.float32)
+        for place, weight in zip(places, weights, strict=True):
+            total += image[place] * weight[:, None, None]
+        image = total.swapaxes(0, 1)
+    return image
+
+
+def _weights(size: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the input pixels of each sampling position, `[most, target]`, and their weights, in TensorFlow's steps."""
+    half, one = np.float32(0.5), np.float32(1)
+    scale = one / (np.float32(target) / np.float32(size))
+    radius = max(scale, one)
+    center = (np.arange(target, dtype=np.float32) + half) * scale
+    first = np.maximum(np.ceil(center - radius - half), 0)
+    last = np.minimum(np.floor(center + radius - half), size - 1)
+    places = first + np.arange(int((last - first).max()) + 1, dtype=np.float32)[:, None]  # [most, target]
+    weights = np.maximum(one - np.abs((places + half - center) * (one / radius)), 0) * (places <= last)
+    total = np.zeros(target, np.float32)
+    for weight in weights:  # in order: float32 sums depend on it
+        total += weight
+    return np.minimum(places, size - 1).astype(int), weights * (one / total)
 
 
 def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -28,8 +28,9 @@ def open_predictor(
             `"ViT_B16:augreg"`);
             an artifact: a `.tflite`, `.onnx` or OpenVINO `.xml` file, a directory with a single such file, a version of
                 a SavedModel, or a directory of versions. The largest version is opened.
-        preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. Required
-            for models whose normalization of images is unknown. Missing decoding and resizing are added.
+        preprocess: Preprocessing string. By default, the string is read from the run, artifact or checkpoint. For a
+            model of this package whose normalization is unknown, pixels are mapped to [-1, 1], with a warning. Other
+            models require the string. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
         checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.

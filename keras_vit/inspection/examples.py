@@ -20,6 +20,7 @@ class Example:
     attention: np.ndarray | None = None  # [layers, h, w] if an exported model returns it
     mask: np.ndarray | None = None  # true class of each pixel, integers [h, w]
     predicted: np.ndarray | None = None  # predicted class of each pixel, integers [h, w]
+    ignore: int = 255  # class of the mask that is ignored; 255 for no class
     values: Sequence[tuple[str, str]] = ()  # predicted values: name and formatted number
 
 

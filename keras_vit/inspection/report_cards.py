@@ -69,7 +69,8 @@ def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]
         zip(("predicted", "true"), (overlay(example.pixels, mask) for mask in found), strict=False)
     )
     if example.mask is not None:
-        scores = segmentation_scores(segmentation.count(example.mask, example.predicted, len(class_names)))
+        confusion = segmentation.count(example.mask, example.predicted, len(class_names))
+        scores = segmentation_scores(confusion, example.ignore)
         fields["note"] = f"mIoU {percent(scores['miou'])}"
     return fields
 

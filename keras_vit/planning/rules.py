@@ -107,8 +107,10 @@ def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
     few = facts.few and facts.labels != "mask"
     if few and recipe.adapt == "head":
-        return {"data.pp_train": f"decode|resize({size})|flip_lr|{values}"}, "few images for the head, so whole ones"
-    crop = f"decode|inception_crop({size}{', 50' if few else ''})|flip_lr"  # percent of the area of an image
+        pp_train = f"decode|resize({size}, antialias=True)|flip_lr|{values}"
+        return {"data.pp_train": pp_train}, "few images for the head, so whole ones"
+    area = ", 50" if few else ""  # percent of the area of an image
+    crop = f"decode|inception_crop({size}{area}, antialias=True)|flip_lr"
     if few or recipe.model.checkpoint is not None or facts.labels == "mask":
         reason = "few images, so crops of half of the area or more" if few else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason

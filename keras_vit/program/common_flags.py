@@ -114,11 +114,15 @@ def define_written_flag(name: str, text: str, schemes: Iterable[str] = _storage.
     _check_flag(name, lambda path: _io.check_writable(path or "", schemes))
 
 
-def define_export_flags(num_images: int | None) -> None:
+def define_export_flags(num_images: int) -> None:
     """Define the flags of the programs that compare an artifact with its model."""
     define_model_flags("Run directory, .keras file or checkpoint.")
     define_images_flag("to verify with")
-    flags.DEFINE_integer("num_images", num_images, "Number of images to verify with.", 1)
+    by_default = f"by default {num_images}, or more if the limits need more"
+    flags.DEFINE_integer("num_images", None, f"Number of images to verify with; {by_default}.", 1)
+    difference = "Largest difference of probabilities, of values in deviations, or of masks as a fraction of the pixels"
+    flags.DEFINE_float("max_difference", None, f"{difference}. The default depends on the precision.")
+    flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
     define_on_bad_image_flag()
     define_json_flag("text")
 

@@ -1,15 +1,21 @@
 """Loading of the model and the images for programs that compare an artifact with its model."""
 
+import dataclasses
+from typing import Any
+
 from absl import flags
 
 from keras_vit import _storage
 from keras_vit._progress import Progress
+from keras_vit.exporting import verify
 from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.program import common_flags
+
+LIMITS = {"max_difference": "max_difference", "min_agreement": "top1_agreement", "max_accuracy_drop": "accuracy_drop"}
 
 
 def open_model(other: str = "output") -> KerasPredictor:
@@ -30,10 +36,19 @@ def open_model(other: str = "output") -> KerasPredictor:
     return predictor
 
 
-def load_images(card: ModelCard, count: int, split: str | None = None) -> SampleImages:
-    """Return up to `count` images to verify with."""
+def limits(precision: str, output: str) -> verify.Tolerance:
+    """Return the tolerance of a precision for an output, with the limits of the flags."""
+    chosen: dict[str, Any] = {
+        field: flags.FLAGS[name].value for name, field in LIMITS.items() if flags.FLAGS[name].present
+    }
+    return dataclasses.replace(verify.tolerance_of(precision, output), **chosen)
+
+
+def load_images(card: ModelCard, tolerance: verify.Tolerance, count: int, split: str | None = None) -> SampleImages:
+    """Return up to `--num_images` images to verify with; by default `count`, or as many as the tolerance needs."""
     options = flags.FLAGS
-    return sample_images.for_model(card, count, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
+    limit = options.num_images or max(count, verify.images_for(tolerance) if card.output in CLASSIFICATION else 0)
+    return sample_images.for_model(card, limit, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
 
 
 def check_accuracy_drop(card: ModelCard, images: SampleImages) -> None:

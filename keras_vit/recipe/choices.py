@@ -115,7 +115,7 @@ def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
 
     Example:
     >>> with_image_size(Recipe(), 448).data.pp_train
-    'decode|resize(448)|flip_lr|value_range(-1, 1)'
+    'decode|resize(448, antialias=True)|flip_lr|value_range(-1, 1)'
     """
 
     def scaled(text: str) -> str:
@@ -125,7 +125,8 @@ def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
         if _SIZE.search(pp):
             return scaled(pp)
         before, bar, values = pp.rpartition("|")
-        return f"{before}{bar}resize({image_size})|{values}" if pp else f"resize({image_size})"
+        resized = f"resize({image_size}, antialias=True)"
+        return f"{before}{bar}{resized}|{values}" if pp else resized
 
     data = dataclasses.replace(recipe.data, pp_train=sized(recipe.data.pp_train), pp_eval=sized(recipe.data.pp_eval))
     model = dataclasses.replace(recipe.model, image_size=image_size)

@@ -65,7 +65,7 @@ class Data:
         source: Name for `keras_vit.data.open_source`, such as `"digits"` or `"folder:/images"`.
         train_split: Training split, written as in TensorFlow Datasets (`"train[:98%]"`).
         eval_split: Evaluation split.
-        pp_train: Preprocessing of training images, such as `"decode|resize(224)|flip_lr|value_range(-1, 1)"`.
+        pp_train: Preprocessing of training images, such as `"decode|resize(224, antialias=True)|flip_lr"`.
         pp_eval: Preprocessing of images in evaluation, which is stored with the model.
         batch_size: Number of examples per step, over all devices.
         eval_batch_size: Number of examples per evaluation batch, over all devices. None stands for `batch_size`.
@@ -82,8 +82,8 @@ class Data:
     source: str = "digits"
     train_split: str = "train"
     eval_split: str = "test"
-    pp_train: str = "decode|resize(224)|flip_lr|value_range(-1, 1)"
-    pp_eval: str = "decode|resize(224)|value_range(-1, 1)"
+    pp_train: str = "decode|resize(224, antialias=True)|flip_lr|value_range(-1, 1)"
+    pp_eval: str = "decode|resize(224, antialias=True)|value_range(-1, 1)"
     batch_size: int = 128
     eval_batch_size: int | None = None
     mixup: float = 0.0

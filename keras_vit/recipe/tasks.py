@@ -104,7 +104,7 @@ class Segmentation(Task):
     """Prediction of a class for each pixel.
 
     The score is the intersection over union, computed over all pixels of the data set and averaged over the classes.
-    Classes that are absent from both the masks and the predictions are ignored.
+    The ignored class, and classes that are absent from both the masks and the predictions, are left out.
 
     Attributes:
         classes: Number of classes. None takes the number from the data; any other number must match the data.

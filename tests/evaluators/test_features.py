@@ -68,6 +68,15 @@ def test_fewshot_reports_mean_and_spread_and_grows_with_the_shots():
     assert single["1shot_std"] == 0
 
 
+@pytest.mark.parametrize("evaluator", [knn.Knn(neighbors=1), fewshot.FewShot(shots=1), linear_probe.LinearProbe()])
+@pytest.mark.parametrize("broken", ["training set", "test set"])
+def test_features_that_are_not_finite(evaluator, broken):
+    train, test = blobs(20), blobs(20)
+    (train if broken == "training set" else test)[0][[3, 7], 0] = np.nan, np.inf
+    with pytest.raises(ValueError, match=f"{broken} are not finite for 2 of 20"):
+        evaluator.evaluate(train, test, 4)
+
+
 def test_ridge_refuses_no_regularization():
     with pytest.raises(ValueError, match="l2 must be positive. Received: l2=0"):
         fewshot.RidgeClassifier(*blobs(10), 4).predict(blobs(3)[0], 0)

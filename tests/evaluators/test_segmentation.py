@@ -101,7 +101,12 @@ def test_classes_are_found_by_their_names():
 )
 def test_ignored_class(text, ignored, card):
     expected = confusion(np.where(ignored == MASKS, 255, MASKS), PREDICTED)
-    np.testing.assert_array_equal(measure(text, **card).details["confusion"], expected)
+    result = measure(text, **card)
+    np.testing.assert_array_equal(result.details["confusion"], expected)
+    union = expected.sum(0) + expected.sum(1) - np.diag(expected)
+    # Other than in mmsegmentation, the ignored class is not in the mean: no prediction of the class could be right.
+    assert result.metrics["miou"] == pytest.approx(np.delete(np.diag(expected) / union, ignored).mean(), rel=1e-12)
+    assert np.isnan(result.details["per_class"]["iou"][ignored])
 
 
 def test_masks_of_artifacts():
@@ -125,7 +130,8 @@ def test_values_that_are_not_finite_are_reported():
     def broken(images):
         return None, np.full_like(logits(images)[1], np.nan)
 
-    assert measure(function=broken).metrics["non_finite"] == 5
+    found = measure(function=broken).metrics
+    assert found["non_finite"] == 5 and np.isnan([found["miou"], found["pixel_accuracy"]]).all()
 
 
 def test_numbers_beyond_the_classes_do_not_count():

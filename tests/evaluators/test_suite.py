@@ -64,7 +64,7 @@ def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path)
     sets = [[0, 2], [0], [2], [], [0]]
     batches = list(batches_of(scores, np.zeros(5, int), size=4))
     result = evaluators.real.evaluate(lambda images: images, batches, sets)
-    assert result == {"accuracy": 0.5, "examples": 4}  # right, wrong, right, left out, NaN is wrong
+    assert result == {"accuracy": 0.5, "examples": 4, "non_finite": 1}  # right, wrong, right, left out, NaN is wrong
 
     multi_hot = np.zeros((5, 3))
     for row, right in enumerate(sets):

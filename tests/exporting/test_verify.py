@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -61,11 +63,13 @@ def test_everything_that_is_wrong_is_said():
     comparison = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7)
     with pytest.raises(verify.VerificationError) as caught:
         problems = verify.failures(comparison, verify.Tolerance(0.1, 0.9, 0.05))
-        artifact_check.require((comparison, problems), "The file")
+        artifact_check.require((comparison, problems), "The file", "dynamic_int8")
     message = str(caught.value)
     assert "The file does not match its model" in message
     for part in ("5.00e-01, expected at most 1.00e-01", "80.00%, expected at least 90.00%", "falls by 20.00%"):
         assert part in message
+    for remedy in ("float16", "float32", "--min_agreement", "--max_difference", "`tolerance`"):
+        assert remedy in message
 
 
 def test_every_precision_has_a_tolerance():
@@ -99,8 +103,8 @@ def test_limits_of_every_precision():
 
 def test_a_comparison_in_one_line():
     probabilities = verify.Comparison(10, 0.5, 0.1, 0.8, 0.9, 0.7, precision="int8")
-    expected = "10 images, largest difference 5.0e-01, top-1 agreement 80.00%, accuracy 70.00% (model: 90.00%)"
-    assert probabilities.summary() == f"{expected}, computed in int8"
+    expected = "10 images, largest difference 5.0e-01, top-1 agreement 80.00% (95% interval from 49.02%), accuracy"
+    assert probabilities.summary() == f"{expected} 70.00% (model: 90.00%), computed in int8"
     for output, unit in (("values", " standard deviations"), ("mask", " of the pixels"), ("scores", "")):
         comparison = verify.Comparison(1, 0.25, 0.1, output=output)
         assert comparison.summary() == f"1 images, largest difference 2.5e-01{unit}"
@@ -109,6 +113,23 @@ def test_a_comparison_in_one_line():
     for equal in (verify.Tolerance(0.25), verify.Tolerance(1.0, top1_agreement=1.0)):
         assert verify.failures(comparison, equal) == []
     assert verify.failures(probabilities, verify.Tolerance(0.5, 0.8)) == []
+
+
+def test_what_a_sample_does_not_show():
+    int8, agrees = verify.TOLERANCES["dynamic_int8"], verify.Comparison(48, 0.22, 0.01, 1.0)
+    assert agrees.agreement_low == pytest.approx(48 / (48 + 1.959964**2), rel=1e-6)  # Wilson's interval of 48 of 48
+    moved, small = verify.warnings(agrees, int8)
+    assert "0.22" in moved and "--max_difference" in moved
+    assert "48 images" in small and "92.59%" in small and "381 images" in small
+    enough = dataclasses.replace(agrees, examples=381, max_difference=0.05)
+    assert verify.warnings(enough, int8) == [] and enough.agreement_low >= 0.99
+    assert len(verify.warnings(dataclasses.replace(enough, examples=380), int8)) == 1
+    needed = {name: verify.images_for(tolerance) for name, tolerance in verify.TOLERANCES.items()}
+    assert needed == {
+        **{"float32": 0, "float16": 0, "bfloat16": 189},  # close probabilities keep their class
+        **{"weight_only_int8": 765, "dynamic_int8": 381, "int8": 35, "int16x8": 73},
+    }
+    assert verify.warnings(dataclasses.replace(agrees, output="mask"), int8) == []
 
 
 def test_shapes_must_agree():
@@ -141,7 +162,7 @@ def test_an_integer_file_may_lose_one_point_of_accuracy(precision, drop, passes)
     assert comparison.accuracy == pytest.approx(1 - drop)
     problems = verify.failures(comparison, verify.tolerance_of(precision))
     assert [("accuracy" in problem) for problem in problems] == ([] if passes else [True])
-    assert all("'dynamic_int8'" in problem for problem in problems)  # what to do
+    assert all("'float16'" in problem for problem in problems)  # what to do
 
 
 def test_a_tie_is_a_difference_below_rounding():

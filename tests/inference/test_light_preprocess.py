@@ -16,6 +16,8 @@ from tests.data import pictures
 
 STRINGS = [
     "decode|resize(48)|value_range(-1, 1)",
+    "decode|resize((37, 91), antialias=True)|value_range(-1, 1)",
+    "decode|resize_small(19, method='bilinear', antialias=True, cast=False)",
     "decode|resize((33, 57), method='area')|value_range(0, 1, clip_values=True)",
     "decode|resize_small(40)|central_crop(32)|value_norm()",
     "decode|resize_small(36, cast=False)|central_crop|vgg_value_range()",
@@ -149,7 +151,7 @@ def test_images_of_more_than_20_million_pixels_are_left_to_tensorflow(kind, monk
     [
         "resize(8)|value_range(-1, 1)",
         "decode|resize(8, method='bicubic')",
-        "decode|resize(8, antialias=True)",
+        "decode|resize(8, method='bicubic', antialias=True)",
         "decode|flip_lr",
         "decode|resize(size=0)",
         "decode|decode",

@@ -58,6 +58,22 @@ def test_a_run_knows_its_preprocessing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.keras", "model.npz"])
+def test_files_of_a_new_model_predict_without_further_arguments(name, tmp_path, caplog):
+    """A file of another project without metadata has the same range."""
+    model = tiny.model()
+    model.class_names = tiny.CLASS_NAMES
+    model.save(tmp_path / name) if name.endswith(".keras") else keras_vit.save_checkpoint(model, tmp_path / name)
+    predictor = inference.open_predictor(tmp_path / name)
+    assert predictor.card.preprocess.endswith("|value_range(-1, 1)")
+    assert any("--preprocess" in message and "[-1, 1]" in message for message in caplog.messages)
+    if name.endswith(".keras"):
+        assert predictor.class_names == tiny.CLASS_NAMES
+    pixels = predictor.preprocess(tiny.images(1).contents)
+    np.testing.assert_allclose(predictor.scores(pixels), model(pixels), atol=1e-5)
+
+
+@pytest.mark.slow
 def test_an_artifact_knows_its_preprocessing(served):
     predictor = inference.open_predictor(served[1])
     assert predictor.kind == "saved_model"
@@ -139,8 +155,8 @@ def test_images_that_are_not_square(tmp_path):
 
 
 @pytest.mark.slow
-def test_preprocess_must_be_known(expected, tmp_path):
-    expected[0].save(tmp_path / "model.keras")
+def test_preprocess_of_other_models_must_be_known(tmp_path):
+    keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=r"model\.keras.*preprocess"):
         inference.open_predictor(tmp_path / "model.keras")
 

@@ -78,11 +78,15 @@ def test_a_batch_divides_among_the_devices():
 
 def test_only_many_images_learned_from_scratch_are_mixed():
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
-    assert chosen("augmentation") == {"data.pp_train": "decode|inception_crop(224, 50)|flip_lr|value_range(-1, 1)"}
+    assert chosen("augmentation") == {
+        "data.pp_train": "decode|inception_crop(224, 50, antialias=True)|flip_lr|value_range(-1, 1)"
+    }
     head = recipes.replace(PRETRAINED, {"adapt": "head"})
-    assert chosen("augmentation", recipe=head) == {"data.pp_train": "decode|resize(224)|flip_lr|value_range(-1, 1)"}
-    assert "inception_crop(224)" in chosen("augmentation", recipe=head, images=20_000)["data.pp_train"]
-    assert "inception_crop(224)" in chosen("augmentation", images=20_000)["data.pp_train"]
+    assert chosen("augmentation", recipe=head) == {
+        "data.pp_train": "decode|resize(224, antialias=True)|flip_lr|value_range(-1, 1)"
+    }
+    assert "inception_crop(224, antialias=True)" in chosen("augmentation", recipe=head, images=20_000)["data.pp_train"]
+    assert "inception_crop(224, antialias=True)" in chosen("augmentation", images=20_000)["data.pp_train"]
     assert chosen("augmentation", recipe=scratch, images=19_999) == chosen("augmentation")
     many = chosen("augmentation", recipe=scratch, images=20_000)
     assert (many["data.mixup"], many["label_smoothing"]) == (0.2, 0.1) and "|randaug(2, 10)|" in many["data.pp_train"]
@@ -190,8 +194,8 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos, caplog):
         machine(memory=1e12, cores=cores)
         recipe = fitted(photos, variant)
         sizes.append(recipe.model.image_size)
-        assert f"inception_crop({sizes[-1]}, 50)" in recipe.data.pp_train
-        assert f"resize({sizes[-1]})" in recipe.data.pp_eval
+        assert f"inception_crop({sizes[-1]}, 50, antialias=True)" in recipe.data.pp_train
+        assert f"resize({sizes[-1]}, antialias=True)" in recipe.data.pp_eval
     assert sizes == [224, 160, 112]
     machine(gpus=1, memory=80e9)
     assert fitted(photos).model.image_size == 384
@@ -271,7 +275,7 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
     assert f"|flip_lr{smoothing} (" in lines["augmentation"]
     assert given == [name for name, line in lines.items() if line.endswith("(given)")]
-    assert f"resize({recipe.model.image_size})" in recipe.data.pp_eval
+    assert f"resize({recipe.model.image_size}, antialias=True)" in recipe.data.pp_eval
 
 
 @pytest.mark.slow
@@ -310,7 +314,7 @@ def test_rules_follow_the_settings_of_the_user(machine, photos):
     """The trained weights determine the rate, the batch its parts, and the images the steps."""
     of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
     assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
-    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50)")
+    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)")
     assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
     small, large = of(), of(settings={"model.variant": "ViT-L/16"})
     assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
@@ -376,7 +380,7 @@ def offline(monkeypatch):
 def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
     recipe = recipe_of(Choices(photos))
     assert recipe.model.checkpoint is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
-    assert recipe.model.image_size == 96 and "inception_crop(96, 50)" in recipe.data.pp_train
+    assert recipe.model.image_size == 96 and "inception_crop(96, 50, antialias=True)" in recipe.data.pp_train
     assert recipes.describe_model(recipe, 3).count_params() < 2e6
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning.startswith("No weights: Could not fetch hf:facebook/dinov2-small.")

@@ -137,7 +137,7 @@ def test_limits_of_flags(program):
 def test_defaults_of_flags():
     expected = {
         "export.main": {"num_images": None, "batch_sizes": ["1", "4", "8"], "calibration_images": 256},
-        "export.verify": {"num_images": 256, "min_agreement": None, "max_accuracy_drop": None},
+        "export.verify": {"num_images": None, "min_agreement": None, "max_accuracy_drop": None},
         "export.benchmark": {"batch_sizes": ["1", "4", "8"], "calls": 50},
         "export.client": {"url": "http://localhost:8501", "timeout": 60.0, "batch_size": 8},
         "export.serve": {"host": "localhost", "port": 8501, "grace_seconds": 30.0},

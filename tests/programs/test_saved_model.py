@@ -89,14 +89,23 @@ def exported(monkeypatch, caplog):
 
 def test_options_of_a_saved_model(exported, caplog, capsys):
     options, images = exported("--output=served", "--top_k=3")
+    assert options.pop("tolerance") == verify.tolerance_of("float32")
     assert options == {"top_k": 3, "extra_signatures": ("features",), "warm_up": [1, 4, 8]}
     assert [count for count, _ in images] == [64]
     assert "1.3 MB" in caplog.messages and capsys.readouterr().out == "served\n"
     assert exported("--output=served", features=False)[0]["extra_signatures"] == ()
     given = ("--signature=attention", "--signature=features", "--signature=attention", "--batch_sizes=")
     options, images = exported("--output=served", *given, "--num_images=7", features=False)
-    assert options == {"extra_signatures": ("attention", "features"), "warm_up": []}
+    assert options.keys() == {"extra_signatures", "warm_up", "tolerance"}
+    assert (options["extra_signatures"], options["warm_up"]) == (("attention", "features"), [])
     assert [count for count, _ in images] == [7]
+
+
+def test_as_many_images_as_the_limits_need(exported):
+    options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--max_difference=0.1")
+    assert images[0][0] == 381 and options["tolerance"] == verify.Tolerance(0.1, 0.99)
+    options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--min_agreement=0.9")
+    assert images[0][0] == 64 and options["tolerance"] == verify.Tolerance(0.5, 0.9)
 
 
 def test_options_of_a_calibrated_file(exported):

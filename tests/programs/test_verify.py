@@ -74,6 +74,7 @@ def test_the_text_of_a_report(capsys, caplog):
         "  largest difference            1.23e-02  at most 2.00e-02",
         "  mean difference               4.50e-04",
         "  top-1 agreement                 75.00%  at least 50.00%",
+        "  its 95% interval, from          72.22%",
         "  accuracy of the model           90.00%",
         "  accuracy of the artifact        85.00%  at most 10.00% less",
         "  limits: float16, by the types in the file, --min_agreement, --max_accuracy_drop",

@@ -54,8 +54,8 @@ def test_a_run_of_one_flag(world):
     config = json.loads((world / "run" / "config.json").read_text())
     data, model = config["recipe"]["data"], config["recipe"]["model"]
     values = PP.rpartition("|")[2]
-    assert data["pp_train"] == f"decode|inception_crop(32, 50)|flip_lr|{values}"
-    assert data["pp_eval"] == config["preprocess"] == f"decode|resize(32)|{values}"
+    assert data["pp_train"] == f"decode|inception_crop(32, 50, antialias=True)|flip_lr|{values}"
+    assert data["pp_eval"] == config["preprocess"] == f"decode|resize(32, antialias=True)|{values}"
     assert (model["checkpoint"], model["image_size"]) == ("hf:a/b", 32)
     assert config["architecture"]["arguments"]["hidden_size"] == 16
     assert config["weights"] == PINNED
@@ -67,10 +67,11 @@ def test_a_run_of_one_flag(world):
 
 def test_training_pixels_are_normalized_like_those_of_the_user(world, caplog):
     caplog.set_level(logging.INFO, logger="absl")
-    pp = "decode|resize(32)|value_range(-1, 1)"
+    pp = "decode|resize(32, antialias=True)|value_range(-1, 1)"
     choices = Choices("folder:photos", model="hf:a/b", settings={"data.pp_eval": pp})
     data = recipe_of(choices, workdir="run").data
-    assert (data.pp_train, data.pp_eval) == ("decode|inception_crop(32, 50)|flip_lr|value_range(-1, 1)", pp)
+    assert data.pp_train == "decode|inception_crop(32, 50, antialias=True)|flip_lr|value_range(-1, 1)"
+    assert data.pp_eval == pp
     (line,) = [text for text in caplog.messages if text.startswith("augmentation:")]
     assert not line.endswith("(given)")
 

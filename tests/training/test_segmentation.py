@@ -86,6 +86,13 @@ def test_tally_and_scores_are_those_of_mmsegmentation():
     np.testing.assert_allclose(scores["accuracy"], [*(right[:4] / true[:4]), np.nan, np.nan], rtol=1e-12)
 
 
+def test_the_ignored_class_is_not_in_the_mean():
+    tally = np.array([[0, 0, 0, 0], [4, 6, 0, 0], [5, 0, 5, 0], [0, 0, 0, 3]])
+    found = task("segmentation(ignore=0)")
+    assert found.of_tally(tally)["miou"] == pytest.approx((0.6 + 0.5 + 1) / 3)
+    assert not any(line.startswith("  0 ") for line in found.lines(tally))
+
+
 def test_examples_that_are_padding_do_not_count():
     created = task()
     _, values, predictions = run(created)

@@ -14,7 +14,7 @@ from keras_vit import recipe
 
 def get_config(*, data: str | None = None) -> recipe.Recipe:
     """Return the recipe. `data` is another source, which must contain image files."""
-    read = "decode(channels=1)|resize(8)|" if data else ""
+    read = "decode(channels=1)|resize(8, antialias=True)|" if data else ""
     return recipe.Recipe(
         total_steps=1_800,
         log_every=50,

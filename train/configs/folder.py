@@ -52,8 +52,8 @@ def get_config(arguments: str = "", *, data: str | None = None, model: str | Non
         model=recipe.Model(variant, 224, checkpoint, head="reset", arguments=padding),
         data=recipe.Data(
             source=folder if ":" in folder else f"folder:{folder}",
-            pp_train="decode|resize(224)|value_range(-1, 1)",
-            pp_eval="decode|resize(224)|value_range(-1, 1)",
+            pp_train="decode|resize(224, antialias=True)|value_range(-1, 1)",
+            pp_eval="decode|resize(224, antialias=True)|value_range(-1, 1)",
         ),
         optim=recipe.Optim(schedule=recipe.Schedule("cosine"), momentum=0.9, clip_norm=1.0),
     )

@@ -78,11 +78,12 @@ class Segmentation(Task):
 
     def of_tally(self, tally: np.ndarray) -> dict[str, float]:
         """Return the scores over all pixels of the evaluation."""
-        return {name: value for name, value in segmentation_scores(tally).items() if isinstance(value, float)}
+        scores = segmentation_scores(tally, self.arguments.ignore)
+        return {name: value for name, value in scores.items() if isinstance(value, float)}
 
     def lines(self, tally: np.ndarray) -> list[str]:
         """Return the intersection over union of each class, lowest first."""
-        iou = segmentation_scores(tally)["iou"]
+        iou = segmentation_scores(tally, self.arguments.ignore)["iou"]
         order = [index for index in np.argsort(iou, kind="stable") if np.isfinite(iou[index])]
         shown, percent = order[:_MOST_LINES], Metric("iou", unit="%")
         width = max((len(self.class_names[index]) for index in shown), default=0)
