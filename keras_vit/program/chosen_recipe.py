@@ -49,7 +49,7 @@ class Choices:
     def workdir(self) -> str:
         """Return the default run directory: `runs/NAME`, named after the data set or recipe."""
         named = self.data or self.config or ""
-        place = os.path.basename(os.path.normpath(named.partition("#")[0].rpartition(":")[2]))
+        place = os.path.basename(os.path.abspath(named.partition("#")[0].rpartition(":")[2]))
         return os.path.join("runs", place.removesuffix(".py") or "run")
 
 
