@@ -50,10 +50,6 @@ with program.imports(__name__):
 @program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError(
-            "--model is missing: the directory of a run, a .keras file, a checkpoint, or an exported model"
-        )
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     _image_files.check_local(argv[1:])

@@ -5,15 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from keras import ops
 
 from keras_vit import _checks
-from keras_vit import recipe as recipes
 from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.predictor import in_batches
-from keras_vit.models.dense_heads import resized
 
 _AT_A_TIME = 8  # windows
 
@@ -83,6 +80,8 @@ class Segmentation(SplitEvaluator):
 
     def _ignored(self, context: Context) -> int:
         if self.ignore is None:
+            from keras_vit import recipe as recipes  # needs Keras
+
             task = recipes.parse_task(context.predictor.card.recipe.get("task", "segmentation"))
             return getattr(task, "ignore", 255)
         return self.ignore
@@ -138,6 +137,10 @@ def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] |
 
 def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Convert logits `[b, height, width, classes]` or masks to classes of the given size, integers `[b, h, w]`."""
+    from keras import ops
+
+    from keras_vit.models.dense_heads import resized
+
     if scores.ndim == 3:
         nearest = ops.image.resize(scores[..., None], size, interpolation="nearest", data_format="channels_last")
         return ops.convert_to_numpy(nearest)[..., 0].astype(np.int64)
@@ -174,6 +177,10 @@ def slide(
     >>> logits.shape, float(logits.min())
     ((10, 7, 3), 1.0)
     """
+    from keras import ops
+
+    from keras_vit.models.dense_heads import resized
+
     height, width, _ = image.shape
     missing = [(0, max(size - given, 0)) for size, given in zip(window, image.shape, strict=False)]
     padded = np.pad(image, [*missing, (0, 0)])

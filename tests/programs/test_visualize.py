@@ -230,7 +230,7 @@ def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [
         ([], "--model is missing"),
-        (["--model=x"], "--output is missing"),
+        ([f"--model={tmp_path}"], "--output is missing"),
         (["--model=x", f"--output={tmp_path}"], "at 'x'"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
