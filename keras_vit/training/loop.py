@@ -78,6 +78,8 @@ class Loop:
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
+            if self.backend.num_workers > 1:
+                stop.defer()  # all processes stop after the same step
             return self._run(stop, writer, bar, watch, pending)
 
     def _run(

@@ -340,10 +340,8 @@ def terminated(call):
     return terminate
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_before_the_end_of_the_first_step_there_is_nothing_to_save(workers, tmp_path, monkeypatch):
+def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
     world = toy.World(tmp_path, toy.recipe())
-    monkeypatch.setattr(world.backend, "num_workers", workers)
     monkeypatch.setattr(world.loop, "run_steps", terminated(world.loop.run_steps))
     with pytest.raises(Interrupted, match="SIGTERM. Nothing is lost") as caught:
         world.run()
