@@ -49,8 +49,6 @@ with program.imports(__name__):
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError("--model is missing: the directory of an exported SavedModel, or another model.")
     predictor = open_predictor(options.model, **common_flags.model_options())
     predictor.prepare_for_many()
     model = ServedModel(options.name or name_of(options.model), predictor, examples_of(predictor.card))

@@ -26,7 +26,7 @@ common_flags.define_json_flag("text")
 
 with program.imports(__name__):
     from keras_vit import _storage, zoo
-    from keras_vit.models import constructor_name, list_models
+    from keras_vit._variants import constructor_name, list_models
 
 MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
 STATES = {True: "undamaged", False: "damaged", None: "not known: no hash is stated"}

@@ -12,6 +12,12 @@ def number(value: object, digits: int = 4) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def short(count: int) -> str:
+    """Format a count with three significant digits if it has at least seven digits, such as 21.5 M."""
+    unit, size = ("B", 1e9) if count >= 1e9 else ("M", 1e6)
+    return f"{count / size:.3g} {unit}" if count >= 1e6 else f"{count:,}"
+
+
 def percent(fraction: float, digits: int = 1) -> str:
     """Format a fraction in percent, such as 82.5%. Use two digits for measured fractions, such as accuracies."""
     return f"{fraction:.{digits}%}"

@@ -45,6 +45,7 @@ class Progress:
         self._details: Sequence[str] | None = None
         self._started = time.monotonic()
         self._first: tuple[float, int] | None = None  # time and number of the first completed units
+        self._last = self._started  # time of the last completed unit
         self._due = self._started + (0.0 if self._draws else _LOG_FIRST)
         self._closed = threading.Event()
 
@@ -69,9 +70,10 @@ class Progress:
 
     def update(self, done: int, details: Sequence[str] | None = None) -> None:
         """Record that `done` units are completed in total. `details` replace the remaining time and the speed."""
+        self._last = time.monotonic() if done > self.done else self._last
         self.done, self._details = done, details
         if self._first is None and done:
-            self._first = time.monotonic(), done
+            self._first = self._last, done
         self._show()
 
     def postpone(self) -> None:
@@ -90,8 +92,9 @@ class Progress:
             since, before = self._first  # exclude the first units, which include compilation
             if self.done <= before:
                 since, before = self._started, 0
-            rate = (self.done - before) / max(now - since, 1e-9)
-            left = [f"{duration(max(self.total - self.done, 0) / max(rate, 1e-9))} left"] if self.total else []
+            rate = max((self.done - before) / max(self._last - since, 1e-9), 1e-9)
+            begun = min((now - self._last) * rate, 1)  # the unit in progress
+            left = [f"{duration(max(self.total - self.done - begun, 0) / rate)} left"] if self.total else []
             details = [*left, f"{rate:,.1f} {self.unit}/s"]
         line = f"{self.what} {self.done}/{self.total}" if self.total else f"{self.what} {self.done:,} {self.unit}"
         return ", ".join([line, *details])

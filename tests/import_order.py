@@ -22,6 +22,7 @@ ORDER = (
     "_storage",
     "_signals",
     "_spec",
+    "_variants",
     "layers",
     "models",
     "zoo",

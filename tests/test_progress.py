@@ -54,6 +54,18 @@ def test_a_line_is_drawn_a_few_times_a_second(clock):
     assert 5 <= len(drawn(terminal)) <= 7
 
 
+def test_the_remaining_time_does_not_grow_between_two_units(clock):
+    with _progress.Progress("Work", 4, stream=Terminal()) as bar:
+        for _ in range(2):
+            clock.now += 10
+            bar.add(1)
+        lines = []
+        for _ in range(4):
+            lines.append(bar.line())
+            clock.now += 5
+    assert [line.split(", ")[1] for line in lines] == ["0:20 left", "0:15 left", "0:10 left", "0:10 left"]
+
+
 def test_without_a_total(clock):
     terminal = Terminal()
     with _progress.Progress("Download", unit="MiB", stream=terminal) as bar:

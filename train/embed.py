@@ -51,8 +51,6 @@ Rows = tuple[np.ndarray, np.ndarray]  # names [N] and features [N, D] or [N, h, 
 @program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or an artifact.")
     output = options.output or ""
     if not output.endswith((".npz", ".parquet")):
         raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")

@@ -44,8 +44,6 @@ with program.imports(__name__):
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     suite = evaluators.Suite(options.evaluators)
     predictor = open_predictor(options.model, **common_flags.model_options())
     if not options.evaluators:

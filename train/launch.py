@@ -17,6 +17,7 @@ gs://my-bucket/runs/s16. Both TensorFlow and JAX train on several hosts; TPUs ne
 
 import itertools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def main(argv: Sequence[str]) -> int | None:
         raise ValueError(f"--submit needs the program {submit[0]!r}, which is not on this machine.")
     write(output, job.render())
     advice = "" if options.submit else "Read it, change the lines marked CHANGE, then: "
-    sys.stdout.write(f"{output} is written. {advice}{' '.join(submit)}\n")
+    sys.stdout.write(f"{output} is written. {advice}{shlex.join(submit)}\n")
     sys.stdout.flush()
     return subprocess.run(submit, check=False).returncode if options.submit else 0
 
@@ -189,7 +190,7 @@ def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
     if options.config:
         name, colon, argument = options.config.partition(":")
         file = os.path.abspath(name) if os.path.isfile(name) else None
-        path = file and (files.RECIPES[place] + os.path.basename(file) if place in files.RECIPES else file)
+        path = file and (files.RECIPES[place] + files.recipe_name(file) if place in files.RECIPES else file)
         arguments.append(f"--config={path or name}{colon}{argument}")
     arguments.append(f"--workdir={workdir}")
     changed = [name for name in PASSED_ON if options[name].value != options[name].default]

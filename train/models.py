@@ -23,7 +23,7 @@ common_flags.define_json_flag("a table")
 
 with program.imports(__name__):
     from keras_vit import _io, list_models, list_weights
-    from keras_vit.models.registry import constructor_name, full_name
+    from keras_vit._variants import constructor_name, full_name
     from keras_vit.planning import cost
     from keras_vit.zoo.published import PublishedWeights
 

@@ -8,7 +8,8 @@ Parameters, operations and memory are counted from the architecture. The time is
 TPUv3 core and an assumed utilization (--utilization). The sizes of public data sets are known. For other data that are
 not on this machine, pass --examples and --classes.
 
-In a clone of the repository, `python -m tools.compile_plan` compiles the training step for a TPU slice or NVIDIA GPUs.
+For other hardware, such as TPU v5e, the count does not show whether a step fits: in a clone of the repository,
+`python -m tools.compile_plan --config=NAME --target=v5e-8` compiles the step for a TPU slice or for NVIDIA GPUs.
 """
 
 import json

@@ -76,8 +76,6 @@ Write = Callable[[Prediction], None]
 @program.published("output", small=False)
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError("--model is missing: the directory of a run, a .keras file, or an exported artifact.")
     paths = find_images(argv[1:])
     check_flags(paths)
     model = _storage.fetched(options.model, options.checkpoint)

@@ -24,7 +24,6 @@ common_flags.define_json_flag("a table")
 
 with program.imports(__name__):
     from keras_vit import _io, experiments
-    from keras_vit.experiments.runs import metric_of
     from keras_vit.training import run_directory
 
 
@@ -43,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
     """Return the table's entries for a run, and the command that resumes it; None if it is finished or running."""
-    score = metric_of(record.recipe)
+    score = record.metric()
     scores = [line[score.name] for line in record.lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)
     metrics, config = (os.path.join(record.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))

@@ -13,6 +13,7 @@ than other runs is stopped. A failed run does not stop the other runs, but chang
 
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +37,7 @@ flags.DEFINE_bool("list", False, "List the runs of --grid and exit.")
 with program.imports(__name__):
     from keras_vit import experiments
     from keras_vit.experiments import search
-    from keras_vit.experiments.sweep import RECIPE, RUNS, TRAIN
+    from keras_vit.experiments.sweeps import RECIPE, RUNS, TRAIN
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     sys.stdout.write(table.markdown())
     if table.rows and table.rows[0].results:
         best = os.path.join(options.workdir, RUNS, next(iter(table.rows[0].runs)), RECIPE)
-        sys.stdout.write(f"\nThe first row is the best: keras-vit train --config={best} --workdir=...\n")
+        sys.stdout.write(f"\nThe first row is the best: keras-vit train --config={shlex.quote(best)} --workdir=...\n")
     return 1 if any(state.startswith("failed") for row in table.rows for state in row.runs.values()) else 0
 
 

@@ -36,7 +36,7 @@ with program.imports(__name__):
     from keras_vit import _image_files, evaluators
     from keras_vit import recipe as recipes
     from keras_vit._metrics import segmentation_scores
-    from keras_vit._progress import Progress, track
+    from keras_vit._progress import track
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
@@ -49,10 +49,6 @@ with program.imports(__name__):
 @program.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    if not options.model:
-        raise ValueError(
-            "--model is missing: the directory of a run, a .keras file, a checkpoint, or an exported model"
-        )
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
     _image_files.check_local(argv[1:])
@@ -85,23 +81,23 @@ def main(argv: Sequence[str]) -> int:
             : options.num_images
         ].tolist()
     distance_images = [prepared[index] for index in examples.spread(range(len(prepared)), options.distance_images)]
-    with Progress("Writing the report"):
-        path = report.write_report(
-            options.output,
-            options.title or title_of(options.model, predictor.card),
-            [load_example(predictor, found, index, pp, None if predict else outputs) for index in chosen],
-            predict,
-            predictor.class_names,
-            model=getattr(predictor, "model", None),
-            results=results,
-            data=origin,
-            card=card_of(predictor),
-            metrics=run_directory.read_metrics(directory),
-            quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
-            distance_images=distance_images,
-            reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
-            progress=True,
-        )
+    path = report.write_report(
+        options.output,
+        options.title or title_of(options.model, predictor.card),
+        [load_example(predictor, found, index, pp, None if predict else outputs) for index in chosen],
+        predict,
+        predictor.class_names,
+        model=getattr(predictor, "model", None),
+        results=results,
+        data=origin,
+        card=card_of(predictor),
+        metrics=run_directory.read_metrics(directory),
+        quantities=recipes.parse_task(predictor.card.recipe.get("task", "classification")).metrics[:2],
+        distance_images=distance_images,
+        reconstructions=reconstruct(predictor, [prepared[index] for index in chosen], pp),
+        progress=True,
+        note=note_of(directory, predictor.card),
+    )
     sys.stdout.write(f"{path}\n")
     return 0
 
@@ -216,6 +212,16 @@ def card_of(predictor: Predictor) -> dict[str, Any]:
     """Return the entries of the model card for the page."""
     hidden = ("image_shape", "files")
     return {name.replace("_", " "): value for name, value in predictor.card.to_dict().items() if name not in hidden}
+
+
+def note_of(directory: str, description: ModelCard) -> str:
+    """Return a sentence about the checkpoint of a run that the page shows, or an empty text for the final model."""
+    checkpoint, total = flags.FLAGS.checkpoint, description.recipe.get("total_steps")
+    if checkpoint == "last" or not total:
+        return ""
+    step = int(checkpoint) if checkpoint.isdecimal() else description.metrics["step"]
+    finished = os.path.exists(os.path.join(directory, run_directory.MODEL))
+    return f"The page shows step {step:,} of {total:,}." + ("" if finished else " The run is not finished.")
 
 
 def title_of(path: str, description: ModelCard) -> str:

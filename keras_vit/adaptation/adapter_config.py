@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from keras_vit.adaptation.patterns import Pattern
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, parse_json
 
 FILE = "adapter_config.json"
-_MAX_PATTERN = 2000  # characters of a regular expression
+_MAX_PATTERNS = 1000
+_NAME = re.compile(r"[\w.-]+")
 
 
 def _is_count(value: Any) -> bool:
@@ -27,9 +29,18 @@ def _is_number(value: Any) -> bool:
 
 def _is_pattern(value: Any) -> bool:
     try:
-        return isinstance(value, str) and len(value) <= _MAX_PATTERN and bool(re.compile(f"({value})"))
-    except re.error:
+        return isinstance(value, str) and bool(_end(value))
+    except (ValueError, re.error):
         return False
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _end(key: str) -> Pattern:
+    """Return the expression that peft derives from a key of `rank_pattern`. It matches the end of a module's name."""
+    return Pattern(rf"(.*\.)?({key})$")
 
 
 def _all(valid: Any, kind: Any) -> Any:
@@ -37,11 +48,13 @@ def _all(valid: Any, kind: Any) -> Any:
 
 
 def _patterns(valid: Any) -> Any:
-    return lambda values: _all(_is_pattern, dict)(values) and all(map(valid, values.values()))
+    return lambda values: (
+        _all(_is_pattern, dict)(values) and len(values) <= _MAX_PATTERNS and all(map(valid, values.values()))
+    )
 
 
-def _one_or_several(valid: Any) -> Any:
-    return lambda value: valid(value) or _all(valid, list)(value)
+def _one_or_several(valid: Any, other: Any = None) -> Any:
+    return lambda value: valid(value) or _all(other or valid, list)(value)
 
 
 # Supported fields: peft's default, a check of the value, and a description of valid values.
@@ -56,11 +69,11 @@ _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
     "use_rslora": (False, lambda value: isinstance(value, bool), "a bool"),
     "rank_pattern": ({}, _patterns(_is_count), "ranks by regular expressions"),
     "alpha_pattern": ({}, _patterns(_is_number), "numbers by regular expressions"),
-    "target_modules": ([], _one_or_several(_is_pattern), "a regular expression or a list of names"),
-    "exclude_modules": ([], _one_or_several(_is_pattern), "a regular expression or a list of names"),
-    "modules_to_save": ([], _all(_is_pattern, list), "a list of names"),
+    "target_modules": ([], _one_or_several(_is_pattern, _is_name), "a regular expression or a list of names"),
+    "exclude_modules": ([], _one_or_several(_is_pattern, _is_name), "a regular expression or a list of names"),
+    "modules_to_save": ([], _all(_is_name, list), "a list of names"),
     "layers_to_transform": ([], _one_or_several(lambda value: type(value) is int), "indices of blocks"),
-    "layers_pattern": ([], _one_or_several(_is_pattern), "names before the indices of blocks"),
+    "layers_pattern": ([], _one_or_several(_is_name), "names before the indices of blocks"),
 }
 # Fields that do not change the outputs, and the values that disable any other field.
 _FREE: tuple[str, ...] = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type")
@@ -86,6 +99,7 @@ class AdapterConfig:
                 is_valid, expected = (name in _FREE or value in _OFF), "disabled: keras_vit does not support it"
             if not (is_valid if isinstance(is_valid, bool) else is_valid(value)):
                 raise CheckpointError(f"{self.path}: {name} must be {expected}. Received: {name}={str(value)[:100]!r}.")
+        self._ends = {key: _end(key) for name in ("rank_pattern", "alpha_pattern") for key in self._fields[name]}
 
     def is_target(self, module: str) -> bool:
         """Return whether the adapter has factors for a module."""
@@ -94,13 +108,13 @@ class AdapterConfig:
         blocks = _several(self._fields["layers_to_transform"])
         if not blocks or isinstance(self._fields["target_modules"], str) or not self._matches("target_modules", module):
             return self._matches("target_modules", module)
-        names = _several(self._fields["layers_pattern"]) or [r"[^.]*"]
+        names = list(map(re.escape, _several(self._fields["layers_pattern"]))) or [r"[^.]*"]
         found = [match for name in names if (match := re.match(rf"(?:^|.*?\.){name}\.(?P<index>\d+)\.", module))]
         return bool(found) and int(found[0]["index"]) in blocks
 
     def is_saved(self, module: str) -> bool:
         """Return whether the adapter contains all weights of a module or of a parent module."""
-        return any(re.match(rf"(^|.*\.){name}($|\..*)", module) for name in self._fields["modules_to_save"])
+        return any(f".{name}." in f".{module}." for name in self._fields["modules_to_save"])
 
     def rank_and_alpha(self, module: str) -> tuple[int, float]:
         """Return the rank and alpha of a module. The scale of the module's update is `alpha / rank`."""
@@ -108,13 +122,13 @@ class AdapterConfig:
         return rank, alpha * rank**0.5 if self._fields["use_rslora"] else alpha
 
     def _of(self, module: str, pattern: str, default: str) -> Any:
-        own = (value for key, value in self._fields[pattern].items() if re.match(rf"(.*\.)?({key})$", module))
+        own = (value for key, value in self._fields[pattern].items() if self._ends[key].fullmatch(module))
         return next(own, self._fields[default])
 
     def _matches(self, field: str, name: str) -> bool:
         modules = self._fields[field]
         if isinstance(modules, str):
-            return re.fullmatch(modules, name) is not None
+            return Pattern(modules).fullmatch(name)
         return any(f".{name}".endswith(f".{module}") for module in modules)
 
 

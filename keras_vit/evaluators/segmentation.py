@@ -5,16 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from keras import ops
 
 from keras_vit import _checks
-from keras_vit import recipe as recipes
 from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import in_batches
-from keras_vit.models.dense_heads import resized
 
 _AT_A_TIME = 8  # windows
 
@@ -107,6 +104,8 @@ class Segmentation(SplitEvaluator):
 
 def ignored(card: ModelCard) -> int:
     """Return the number of the class that the training recipe ignores, or 255."""
+    from keras_vit import recipe as recipes  # needs Keras
+
     return getattr(recipes.parse_task(card.recipe.get("task", "segmentation")), "ignore", 255)
 
 
@@ -141,6 +140,10 @@ def to_result(
 
 def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Convert logits `[b, height, width, classes]` or masks to classes of the given size, integers `[b, h, w]`."""
+    from keras import ops
+
+    from keras_vit.models.dense_heads import resized
+
     if scores.ndim == 3:
         nearest = ops.image.resize(scores[..., None], size, interpolation="nearest", data_format="channels_last")
         return ops.convert_to_numpy(nearest)[..., 0].astype(np.int64)
@@ -177,6 +180,10 @@ def slide(
     >>> logits.shape, float(logits.min())
     ((10, 7, 3), 1.0)
     """
+    from keras import ops
+
+    from keras_vit.models.dense_heads import resized
+
     height, width, _ = image.shape
     missing = [(0, max(size - given, 0)) for size, given in zip(window, image.shape, strict=False)]
     padded = np.pad(image, [*missing, (0, 0)])

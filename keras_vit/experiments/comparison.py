@@ -3,9 +3,10 @@
 import os
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from keras_vit._metrics import Metric
-from keras_vit.experiments.runs import RunRecord, final_metrics, metric_of, read_runs
+from keras_vit.experiments.runs import RunRecord, final_metrics, read_runs
 from keras_vit.experiments.table import Row, Table
 from keras_vit.training import run_fields
 
@@ -23,7 +24,10 @@ def compare(paths: Sequence[str]) -> Table:
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
     """
-    runs = {record.path: _row(record) for record in read_runs(paths)}
+    records = read_runs(paths)
+    # Runs of several versions have recipes with different fields.
+    versions = {frozenset(field for field in _fields(record) if ".arguments." not in field) for record in records}
+    runs = {record.path: _row(record, len(versions) > 1) for record in records}
     if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
     common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in runs])
@@ -39,16 +43,20 @@ def compare(paths: Sequence[str]) -> Table:
     return Table(rows, list(metrics.values()))
 
 
-def _row(record: RunRecord) -> tuple[Row, dict[str, Metric]]:
+def _fields(record: RunRecord) -> dict[str, Any]:
+    return run_fields.flatten(record.config["recipe"])
+
+
+def _row(record: RunRecord, converted: bool) -> tuple[Row, dict[str, Metric]]:
     """Return a run as a row with all fields, and the metrics of its results."""
     versions = {f"version of {name}": text for name, text in record.config.get("versions", {}).items()}
-    results, score = final_metrics(record.path), metric_of(record.recipe)
-    metrics = {name: metric_of(record.recipe, name) for name in results}
+    results, score = final_metrics(record.path), record.metric()
+    metrics = {name: record.metric(name) for name in results}
     for metric, name, choose in (
         (Metric(f"best {score.name}", unit=score.unit), score.name, lambda values: max(values, key=score.goodness)),
         (Metric("training loss"), "loss", lambda values: values[-1]),
-        (Metric("images per second"), "images_per_second", lambda values: round(statistics.median(values))),
+        (Metric("images per second"), "images_per_second", lambda values: float(f"{statistics.median(values):.3g}")),
     ):
         if values := [line[name] for line in record.lines if name in line]:
             results[metric.name], metrics[metric.name] = choose(values), metric
-    return Row(run_fields.fields(record.config) | versions, {record.path: record.state}, [results]), metrics
+    return Row(run_fields.fields(record.config, converted) | versions, {record.path: record.state}, [results]), metrics

@@ -1,22 +1,26 @@
 """Runs and their metrics, read from run directories."""
 
 import dataclasses
+import functools
 import glob
 import itertools
 import os
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from keras_vit import _lock, _storage
-from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric
 from keras_vit.evaluators import Suite
-from keras_vit.recipe import Recipe
 from keras_vit.training import run_directory
 
+if TYPE_CHECKING:
+    from keras_vit.recipe import Recipe
+
 RUNS = "runs"  # the folder of a sweep's runs
+_CHECKPOINT = re.compile(r"ckpt-(\d+)\.json|ckpt_(\d+)")  # manifest of one process, directory of several
 _COUNTS = ("step", "examples")
 _DEPTH = 3  # levels of folders that are searched for runs: a folder of sweeps has runs in SWEEP/runs/NAME
 
@@ -29,7 +33,6 @@ class RunRecord:
         path: Run directory.
         config: Content of `config.json`.
         lines: Lines of `metrics.jsonl`.
-        recipe: The recipe.
 
     Example:
     >>> RunRecord.read("runs/digits").state
@@ -39,22 +42,48 @@ class RunRecord:
     path: str
     config: dict[str, Any]
     lines: list[dict[str, Any]]
-    recipe: Recipe
 
     @classmethod
     def read(cls, path: str) -> "RunRecord":
         """Read a run. Raises OSError or ValueError if `path` is not a run directory, or the run is damaged."""
-        config = run_directory.read_config(path)
-        recipe = recipes.from_dict(run_directory.recipe_of(config))
-        return cls(path, config, run_directory.read_metrics(path), recipe)
+        record = cls(path, run_directory.read_config(path), run_directory.read_metrics(path))
+        if not isinstance(record.config["recipe"].get("total_steps"), int) or not record.metrics:
+            raise ValueError(f"{path}/{run_directory.CONFIG} must contain a recipe with the field 'total_steps'.")
+        return record
+
+    @functools.cached_property
+    def recipe(self) -> "Recipe":
+        """The recipe."""
+        from keras_vit import recipe as recipes
+
+        return recipes.from_dict(run_directory.recipe_of(self.config))
+
+    @functools.cached_property
+    def metrics(self) -> Sequence[Metric]:
+        """Loss, score and other metrics of the task."""
+        stated = self.config.get("metrics")  # absent in runs of earlier versions
+        return [Metric(**metric) for metric in stated] if stated else self.recipe.task.metrics
+
+    def metric(self, name: str = "") -> Metric:
+        """Return a metric by its name in `metrics.jsonl`; see `metric_of`."""
+        return metric_of(self.metrics, self.config["recipe"].get("evaluators", ()), name)
 
     @property
     def state(self) -> str:
         """`"finished"`, `"running, step 40 of 100"` or `"step 40 of 100"`."""
         if is_finished(self.path):
             return "finished"
-        running, step = _lock.is_taken(self.path), max((line["step"] for line in self.lines), default=0)
-        return f"{'running, ' if running else ''}step {step:,} of {self.recipe.total_steps:,}"
+        total, step = self.config["recipe"]["total_steps"], self.step
+        if _lock.is_taken(self.path):
+            return f"running, step {step:,} of {total:,}"
+        return f"step {step:,} of {total:,}" + (", without a model" if step >= total else "")
+
+    @property
+    def step(self) -> int:
+        """Last step that was logged or saved; 0 without any."""
+        saved = os.path.join(glob.escape(self.path), run_directory.CHECKPOINTS, "ckpt[-_]*")
+        found = filter(None, (_CHECKPOINT.fullmatch(os.path.basename(path)) for path in glob.glob(saved)))
+        return max([0, *(line["step"] for line in self.lines), *(int(match[1] or match[2]) for match in found)])
 
 
 def read_runs(paths: Sequence[str]) -> list[RunRecord]:
@@ -100,11 +129,14 @@ def final_metrics(path: str) -> dict[str, float]:
     return {name: value for name, value in found.items() if name not in _COUNTS}
 
 
-def metric_of(recipe: Recipe, name: str = "") -> Metric:
-    """Return a metric by its name in `metrics.jsonl`. The default is the metric that determines the best checkpoint."""
-    name = name or f"eval_{recipe.task.score.name}"
-    suite = Suite(recipe.evaluators)
+def metric_of(metrics: Sequence[Metric], evaluators: Sequence[str], name: str = "") -> Metric:
+    """Return a metric by its name in `metrics.jsonl`, given the metrics of the task and the evaluators of the recipe.
+
+    The default is the metric that determines the best checkpoint.
+    """
+    name = name or f"eval_{metrics[1].name}"
+    suite = Suite(evaluators)
     if name.rpartition("/")[0] in suite.evaluators:
         return dataclasses.replace(suite.metric(name), name=name)
-    known = {metric.name: metric for metric in recipe.task.metrics}
+    known = {metric.name: metric for metric in metrics}
     return dataclasses.replace(known.get(name.removeprefix("eval_"), Metric(name)), name=name)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit import _io
+from keras_vit import _io, _numbers
 from keras_vit._metrics import Metric
 from keras_vit.evaluators import Result
 from keras_vit.inspection import page, plots
@@ -46,6 +46,7 @@ def write_report(
     distance_images: Sequence[np.ndarray] = (),
     reconstructions: Mapping[str, np.ndarray] | None = None,
     progress: bool = False,
+    note: str = "",
 ) -> str:
     """Write `report.html` and its figures, and return the path of the page.
 
@@ -65,6 +66,7 @@ def write_report(
         distance_images: Images to measure the attention distance on.
         reconstructions: Images for `plots.reconstructions`.
         progress: Whether to show progress bars.
+        note: Sentence below the headline values.
     """
     plots.require_matplotlib()
     with_attention = model is not None and layer_walk.has_attention(model)
@@ -91,7 +93,7 @@ def write_report(
         f"{'Exported model' if model is None else type(model).__name__} · {stamp()}",
         _tiles(results, data, model, class_names),
         [
-            *filter(None, [found.get("remark")]),
+            *filter(None, [note, found.get("remark")]),
             *_notes(model, with_attention, bool(predict or results or any(map(_has_answer, examples)))),
         ],
         cards,
@@ -149,7 +151,7 @@ def _tiles(
         tiles.append((f"{len(class_names):,}", "classes"))
     if model is not None:
         height, width = ("any" if side is None else str(side) for side in model.input_shape[1:3])
-        tiles.append((f"{model.count_params():,}", "parameters"))
+        tiles.append((_numbers.short(model.count_params()), "parameters"))
         tiles.append((f"{height} × {width}", "pixels per image"))
     return tiles
 

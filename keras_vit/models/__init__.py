@@ -1,14 +1,14 @@
 """Models: Vision Transformers, hybrids and BiT."""
 
+from keras_vit._variants import BIT, VIT, constructor_name, list_models
 from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.dense_heads import LinearSegmenter, UpsampleSegmenter
 from keras_vit.models.inputs import preprocess_input
 from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
-from keras_vit.models.registry import constructor_name, create_model, list_models
+from keras_vit.models.registry import create_model
 from keras_vit.models.representation import features, representation
-from keras_vit.models.variants import BIT, VIT
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
 

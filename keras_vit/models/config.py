@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, Self
 import keras
 
 from keras_vit import _checks
+from keras_vit._variants import Size as Size
 from keras_vit.layers import get_activation
 
-Size = int | tuple[int, int]
 Auto = Literal["auto"]
 
 

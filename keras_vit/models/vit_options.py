@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 import keras
 
 from keras_vit import _checks
+from keras_vit._variants import ViTVariant
 from keras_vit.layers import get_activation, position
 from keras_vit.layers.attention import one_or_three
 from keras_vit.layers.rope import ratio
 from keras_vit.models.config import Config, Options, Published, Size, plain
-from keras_vit.models.variants import ViTVariant
 
 
 @dataclasses.dataclass(frozen=True)

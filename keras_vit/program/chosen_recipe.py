@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 DEFAULT = "folder"  # recipe for a data set without a recipe
+# A copy from `keras_vit.recipe`, which must not be imported before the flags are checked.
+OF_TIME = ("total_steps", "eval_every", "checkpoint_every", "optim.schedule.warmup_steps")
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
 
@@ -40,16 +42,14 @@ class Choices:
             )
         if self.data and not self.config and self.data in recipe_file.names() and not os.path.exists(self.data):
             raise ValueError(f"{self.data!r} is a recipe, not a data set: --config={self.data}")
-        if self.time is not None or "time" in self.settings:
-            from keras_vit.recipe import OF_TIME
-
-            if both := sorted(self.settings.keys() & OF_TIME):
-                raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Pass either the time or {both[0]}.")
+        both = sorted(self.settings.keys() & OF_TIME)
+        if both and (self.time is not None or "time" in self.settings):
+            raise ValueError(f"The time sets {', '.join(sorted(OF_TIME))}. Pass either the time or {both[0]}.")
 
     def workdir(self) -> str:
         """Return the default run directory: `runs/NAME`, named after the data set or recipe."""
         named = self.data or self.config or ""
-        place = os.path.basename(os.path.normpath(named.partition("#")[0].rpartition(":")[2]))
+        place = os.path.basename(os.path.abspath(named.partition("#")[0].rpartition(":")[2]))
         return os.path.join("runs", place.removesuffix(".py") or "run")
 
 

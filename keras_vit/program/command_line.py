@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from absl import flags, logging
 
 from keras_vit._progress import Progress
-from keras_vit.program import exit_codes, logs, recipe_file
+from keras_vit.program import early_checks, exit_codes, logs, recipe_file
 
 HELP = "--help lists the flags."
 _HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
@@ -35,9 +35,10 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
         yield
         return
     try:
-        parsed_arguments()
+        arguments = parsed_arguments()
         if not logging.vlog_is_on(1):
             logs.begin()
+        early_checks.check(arguments[1:])
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
         with Progress("Starting"):
@@ -69,7 +70,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(_rewrite_overrides(argv))
     except flags.Error as error:
-        sys.stderr.write(f"error: {error} {HELP}\n")
+        sys.stderr.write(f"error: {str(error).rstrip('.')}. {HELP}\n")
         sys.exit(exit_codes.WRONG_USAGE)
 
 

@@ -10,24 +10,26 @@ DIR/adapter/         LoRA factors and head in peft's format, for a run with adap
 DIR/report.png       learning curves, and some test images with their predictions
 """
 
+import dataclasses
 import glob
 import json
 import os
 import platform
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 from absl import logging
 
 from keras_vit import _io, _storage, zoo
-from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
-from keras_vit.adaptation.adapt import lora_layers
-from keras_vit.adaptation.adapter_files import save_adapter
-from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.training.errors import StorageError
 from keras_vit.version import __version__
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit import recipe as recipes
+# Functions that need more than the records import the modules that need Keras or TensorFlow.
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -58,7 +60,7 @@ class Run(NamedTuple):
     ('value_range(-1, 1)', 'softmax', ('0', '1'))
     """
 
-    model: keras.Model
+    model: "keras.Model"
     config: dict[str, Any]
     class_names: tuple[str, ...]
     preprocess: str
@@ -92,6 +94,8 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     >>> run.model.output_shape, run.config["recipe"]["total_steps"]
     ((None, 10), 4)
     """
+    from keras_vit.checkpoints.keras_files import load_keras_file
+
     path = _storage.fetched(path, checkpoint)
     directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
     model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
@@ -126,10 +130,10 @@ def read_config(directory: str) -> dict[str, Any]:
 
 def write_config(
     directory: str,
-    recipe: recipes.Recipe,
+    recipe: "recipes.Recipe",
     data: dict[str, Any],
     step: int | None = None,
-    resolved: recipes.Recipe | None = None,
+    resolved: "recipes.Recipe | None" = None,
     devices: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write `config.json`: everything needed to repeat the run and to use its model.
@@ -140,11 +144,14 @@ def write_config(
     `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
     checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.
     """
+    from keras_vit import recipe as recipes
+
     config: dict[str, Any] = {
         "recipe": recipes.to_dict(recipe),
         "data": data,
         "preprocess": recipe.data.pp_eval,
         "output": recipe.task.output(recipe),
+        "metrics": list(map(dataclasses.asdict, recipe.task.metrics)),
         "versions": _versions(),
     }
     if recipe.model.checkpoint and (origin := _origin(recipe, directory)):
@@ -172,7 +179,7 @@ def write_config(
     return config
 
 
-def _origin(recipe: recipes.Recipe, directory: str) -> str:
+def _origin(recipe: "recipes.Recipe", directory: str) -> str:
     """Return the name of a run's initial weights, pinned to a commit of the hub, or an empty string for a path."""
     if before := recorded(directory):
         return before.get("weights", "")
@@ -203,6 +210,8 @@ def as_json(value: Any) -> Any:
 
 def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
     """Convert the recipe of a `config.json` to the current format. A recipe with unknown fields stays unchanged."""
+    from keras_vit import recipe as recipes
+
     try:
         return recipes.to_dict(recipes.from_dict(config["recipe"]))
     except ValueError:
@@ -223,11 +232,13 @@ def is_run(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
 
 
-def save_model(model: keras.Model, directory: str, base: str | None = None) -> str:
+def save_model(model: "keras.Model", directory: str, base: str | None = None) -> str:
     """Write the final `model.keras` and return its path. For a model with LoRA, also write its adapter for `base`.
 
     Each file is replaced atomically. If writing fails, the older file stays.
     """
+    from keras_vit.adaptation.adapt import lora_layers
+
     path = os.path.join(directory, MODEL)
     try:
         with Progress(f"Writing {MODEL}"), _io.atomic_file(path) as temporary:
@@ -239,19 +250,21 @@ def save_model(model: keras.Model, directory: str, base: str | None = None) -> s
     return path
 
 
-def _save_adapter(model: keras.Model, path: str, base: str | None) -> None:
+def _save_adapter(model: "keras.Model", path: str, base: str | None) -> None:
+    from keras_vit.adaptation.adapter_files import save_adapter
+
     try:
         save_adapter(model, path, base=base)
     except ValueError as error:  # peft's format does not support the model
         logging.warning("No adapter is written to %s: %s", path, error)
 
 
-def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
+def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> "tuple[keras.Model, int, str]":
     """Build the model of a run with the weights of a checkpoint.
 
     Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
     """
-    # Imported here because these modules need TensorFlow, and the records do not.
+    from keras_vit import recipe as recipes
     from keras_vit.training import checkpoints, chosen_checkpoint, pixel_range, state
 
     chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
@@ -286,6 +299,8 @@ def _check_finished(directory: str, model_file: str) -> None:
 
 def _versions() -> dict[str, str]:
     """Return the versions of Python and of the imported packages."""
+    import keras
+
     used = {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     own = {"keras_vit": __version__, "python": platform.python_version(), "keras_backend": keras.backend.backend()}
     return {**own, **used}

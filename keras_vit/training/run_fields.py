@@ -1,13 +1,14 @@
 """Comparison of a recipe with the recipe that a run directory was created with."""
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from keras_vit import recipe as recipes
-from keras_vit.data import fingerprint, readers
-from keras_vit.training import data_record, run_directory
+from keras_vit.training import run_directory
+
+if TYPE_CHECKING:
+    from keras_vit import recipe as recipes
 
 # Fields that may change when a run is resumed: they affect the reports and the division of the work, not the trained
 # weights. `total_steps` may also increase.
@@ -31,13 +32,16 @@ HARMLESS = (
 
 
 def check(
-    directory: str, recipe: recipes.Recipe, data: dict, change_recipe: bool = False, files: dict | None = None
+    directory: str, recipe: "recipes.Recipe", data: dict, change_recipe: bool = False, files: dict | None = None
 ) -> None:
     """Raise a ValueError if a run would be resumed with another recipe or with other data.
 
     A directory without weights fits any recipe. `files` is the result of `data_record.describe`; None skips the
     comparison of the data's fingerprints.
     """
+    from keras_vit.data import fingerprint, readers
+    from keras_vit.training import data_record
+
     config = run_directory.recorded(directory)
     if not config:
         return
@@ -63,16 +67,22 @@ def check(
         logging.warning("Changed since the last start: %s", change)
 
 
-def differences(config: dict, recipe: recipes.Recipe, data: dict) -> dict[str, tuple]:
+def differences(config: dict, recipe: "recipes.Recipe", data: dict) -> dict[str, tuple]:
     """Return the differing fields as `{field: (before, after)}`. `config` is the content of `config.json`."""
+    from keras_vit import recipe as recipes
+
     old, new = fields(config), fields({"recipe": recipes.to_dict(recipe), "data": data})
     both = {field: (old.get(field), new.get(field)) for field in {**new, **old}}
     return {field: (before, after) for field, (before, after) in both.items() if before != after}
 
 
-def fields(config: dict) -> dict:
-    """Return the recipe and the data of a `config.json` as one dictionary with dotted names."""
-    return {**flatten(run_directory.recipe_of(config)), **flatten(config["data"], "data set.")}
+def fields(config: dict, converted: bool = True) -> dict:
+    """Return the recipe and the data of a `config.json` as one dictionary with dotted names.
+
+    `converted` means that the recipe is converted to the current format, which imports Keras.
+    """
+    recipe = run_directory.recipe_of(config) if converted else config["recipe"]
+    return {**flatten(recipe), **flatten(config["data"], "data set.")}
 
 
 def _short(value) -> str:

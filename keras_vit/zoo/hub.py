@@ -37,7 +37,7 @@ def address_of(text: str) -> str | None:
     if not text.startswith((PREFIX, "https://huggingface.co/")):
         return None
     found = _NAME.fullmatch(text)
-    if found is None:
+    if found is None or {".", ".."} & set(re.split("[/:@]", text)):  # a name is also a path in the mirror and the cache
         raise ValueError(
             "A model of the Hugging Face hub is named hf:OWNER/NAME, with @REVISION to pin a tag or commit, and with "
             f"/FILE.safetensors if it has several files of weights. Received: {text!r}."

@@ -6,8 +6,7 @@ import re
 import urllib.parse
 
 from keras_vit import _checks, _storage
-from keras_vit.models import list_models
-from keras_vit.models.registry import constructor_name
+from keras_vit._variants import constructor_name, list_models
 from keras_vit.zoo import cache, hub
 from keras_vit.zoo.published import PublishedWeights, list_weights
 

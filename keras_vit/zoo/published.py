@@ -13,8 +13,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.models import BIT
-from keras_vit.models.registry import full_name
+from keras_vit._variants import BIT, full_name
 from keras_vit.zoo.hub import PREFIX
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"

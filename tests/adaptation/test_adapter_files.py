@@ -1,7 +1,9 @@
 """Adapter files of peft: golden files, every naming scheme against merged base models, and rejected files."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import shutil
 
@@ -12,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
-from keras_vit.adaptation import adapter_config
+from keras_vit.adaptation import adapter_config, patterns
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
 from keras_vit.training import run_directory
 from tests import tiny
@@ -177,7 +179,10 @@ def adapter_fields(folder, **fields):
     [
         ("r", [1, 2**31 - 1], [0, -1, 2**31, True, 1.0]),
         ("lora_alpha", [0, 1.5, -1], [float("inf"), True, "1"]),
-        ("rank_pattern", [{"a": 1}], [{"a": 0}, {"(": 1}, {"a" * 2001: 1}]),
+        ("rank_pattern", [{"a": 1}], [{"a": 0}, {"(": 1}, {"a" * 2001: 1}, {"(" * 60 + ")" * 60: 1}]),
+        ("target_modules", ["a|b", ["a.b"]], ["a)", r"(a)\1", "(?i:a)", "(?P<n>a)", "(?<!a)b", "a*+", "\\", 1, ["a*"]]),
+        ("layers_pattern", ["layer", ["a", "b"]], ["(a+)+", [1]]),
+        ("modules_to_save", [["classifier"]], ["classifier", ["(a+)+"]]),
         ("layers_to_transform", [1, [0, 1]], ["1", [0.5], [True]]),
         ("init_lora_weights", [True, False, "gaussian"], ["pissa"]),
     ],
@@ -207,6 +212,8 @@ QUERIES = (
         ({"target_modules": ["attn.query", "xquery"]}, (*QUERIES[1:4], QUERIES[5])),
         ({"target_modules": "query"}, QUERIES[:1]),  # a pattern of the whole name
         ({"target_modules": r".*\.\d\.attn\.query", "layers_to_transform": [1]}, QUERIES[1:3]),
+        ({"target_modules": r"query|layer\.[01]\.(?:attn|mlp)\..*?"}, QUERIES[:3]),
+        ({"target_modules": r"^(?!.*attn).*\bquery$"}, (QUERIES[0], QUERIES[4])),
         ({"target_modules": ["query"], "layers_to_transform": 1}, (QUERIES[2], QUERIES[4])),
         ({"target_modules": ["query"], "layers_to_transform": [0, 1], "layers_pattern": "layer"}, QUERIES[1:3]),
         (
@@ -228,7 +235,7 @@ def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
     config = adapter_fields(
         tmp_path,
         **{"modules_to_save": ["classifier"], "r": 4, "lora_alpha": 12},
-        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {r"layer\.\d\.key": 5}},
+        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {r"layer\.\d\.key|value": 5}},
     )
     saved = {
         "classifier": True,
@@ -244,11 +251,73 @@ def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
         "a.query.b": (4, 12),
         "a.layer.1.key": (2, 5),
         "layer.3.key": (4, 5),
+        "a.value": (4, 5),  # an alternative, too, is the end of a name
+        "avalue": (4, 12),
     }
     assert {module: config.rank_and_alpha(module) for module in expected} == expected
     config = adapter_fields(tmp_path, use_rslora=True, r=9, lora_alpha=2)  # the scale is alpha / sqrt(rank)
     assert config.rank_and_alpha("query") == (9, 6.0)
     assert adapter_fields(tmp_path).rank_and_alpha("query") == (8, 8)  # the defaults of peft
+
+
+ENDLESS = (
+    "(([a-z.0-9]+)+)+!",
+    "(a|a)*!",
+    "(.*.*)*" * 9 + "!",
+    "a?" * 99 + "a" * 99,
+    "((.?){9999}){9999}!",
+    "(((){99}){99})+!",
+)
+
+
+@pytest.mark.parametrize("pattern", ENDLESS)
+@pytest.mark.parametrize("field", ["target_modules", "exclude_modules", "rank_pattern"])
+def test_a_pattern_of_a_stranger_ends(field, pattern, tmp_path):
+    config = adapter_fields(
+        tmp_path, **{"target_modules": ["b"], field: {pattern: 1} if field == "rank_pattern" else pattern}
+    )
+    with contextlib.suppress(CheckpointError):  # after a limited number of steps
+        assert config.rank_and_alpha("a" * 60) == (8, 8) and not config.is_target("a" * 60)
+
+
+def test_patterns_match_as_in_re():
+    draw, compared = random.Random(0), 0
+    pieces = (
+        "a",
+        "b",
+        ".",
+        r"\.",
+        "[ab]",
+        "[^a]",
+        "(",
+        "(?:",
+        "(?!",
+        "(?=",
+        ")",
+        "|",
+        "*",
+        "+",
+        "?",
+        "*?",
+        "{1,2}",
+        "{2}",
+        "{,1}",
+        "{1,}",
+        "^",
+        "$",
+    )
+    while compared < 800:
+        pattern = "".join(draw.choices(pieces, k=draw.randint(1, 9)))
+        try:
+            expected = re.compile(pattern)
+        except re.error:
+            continue
+        if re.search(r"[*+?}]\+", pattern):  # possessive quantifiers are refused
+            continue
+        matching = patterns.Pattern(pattern)
+        for text in ("", "a", "ab", "aab.", "ba.b", "abab"):
+            assert matching.fullmatch(text) == bool(expected.fullmatch(text)), (pattern, text)
+        compared += 1
 
 
 REFUSED_FIELDS = {

@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from benchmarks import models
-from keras_vit.models.registry import constructor_name
+from keras_vit._variants import constructor_name
 from keras_vit.program import commands
 from tests import programs
 from tests.docs import pages

@@ -43,11 +43,22 @@ def test_runs_are_searched_three_folders_deep(tmp_path):
     assert [record.path for record in experiments.read_runs([str(tmp_path)])] == [f"{tmp_path}/b/c/d"]
 
 
+def record_of(path, lines, **fields):
+    return experiments.RunRecord(str(path), {"recipe": recipes.to_dict(recipes.Recipe(**fields))}, lines)
+
+
 def test_steps_are_counted_in_thousands(tmp_path):
-    record = experiments.RunRecord(
-        str(tmp_path), {}, [{"step": 1_500}, {"step": 1_000}], recipes.Recipe(total_steps=20_000)
-    )
+    record = record_of(tmp_path, [{"step": 1_500}, {"step": 1_000}], total_steps=20_000)
     assert record.state == "step 1,500 of 20,000"
+
+
+@pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/x"])
+def test_a_saved_step_counts_without_a_line_of_metrics(checkpoint, tmp_path):
+    for name in ("ckpt-30.data-00000-of-00001", checkpoint):
+        (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoints" / name).touch()
+    assert record_of(tmp_path, [{"step": 20}], total_steps=30).state == "step 22 of 30"
+    assert record_of(tmp_path, [{"step": 20}], total_steps=22).state == "step 22 of 22, without a model"
 
 
 def test_a_run_whose_lock_is_taken_is_running(folder):
@@ -76,7 +87,7 @@ def test_program(folder, capsys):
 def test_the_best_of_errors_is_the_smallest(tmp_path):
     (tmp_path / "config.json").touch()
     lines = [{"step": step, "eval_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
-    record = experiments.RunRecord(str(tmp_path), {}, lines, recipes.Recipe(task="regression"))
+    record = record_of(tmp_path, lines, task="regression")
     found = programs.load("train.runs").describe(record)
     assert (found["score"], found["last"], found["best"]) == ("eval_mae", "1.75", "1.5")
 
@@ -86,7 +97,7 @@ def test_a_run_is_as_new_as_its_metrics(tmp_path):
     for name, time in times.items():
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time, time))
-    record, shown = experiments.RunRecord(str(tmp_path), {}, [], recipes.Recipe()), []
+    record, shown = record_of(tmp_path, []), []
     for _ in times:
         shown.append(programs.load("train.runs").describe(record)["updated"])
         (tmp_path / "metrics.jsonl").unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import pytest
 
 from keras_vit import _lock, experiments, recipe
 from keras_vit._metrics import Metric
+from keras_vit.experiments import sweeps
 from keras_vit.experiments.runs import metric_of
 from keras_vit.experiments.table import Row, Table, _cell, _short
 from keras_vit.program import recipe_file
@@ -20,7 +21,6 @@ from keras_vit.training.run_directory import read_metrics
 from tests import forked, programs, tiny
 
 optuna = pytest.importorskip("optuna")
-sweeps = sys.modules["keras_vit.experiments.sweep"]  # the package has a function of this name
 
 FAKE = [sys.executable, str(pathlib.Path(__file__).with_name("fake_run.py"))]
 RATE, SEED = "optim.learning_rate", "seed"
@@ -138,7 +138,7 @@ class TestOutcomes:
     ):
         """At least four other runs are needed."""
         study = sweeps._open_study(
-            str(tmp_path), recipe.Recipe(total_steps=10), set(), metric_of(recipe.Recipe()), prune
+            str(tmp_path), recipe.Recipe(total_steps=10), set(), metric_of(recipe.Classification.metrics, ()), prune
         )
         for other in (0.4, 0.5, 0.6, 0.7)[:count]:
             trial = study.ask()
@@ -152,14 +152,16 @@ class TestOutcomes:
     def test_a_failure_of_another_process_is_not_repeated(self, earlier, started, tmp_path, monkeypatch):
         """Only a run that had failed before this call is tried again."""
         base = recipe.Recipe(total_steps=2)
-        study = sweeps._open_study(str(tmp_path), base, {SEED}, metric_of(base), True)
+        study = sweeps._open_study(str(tmp_path), base, {SEED}, metric_of(base.task.metrics, ()), True)
         trial = study.ask()
         for name, value in (("settings", {SEED: 1}), ("run", "a"), ("outcome", "failed: exit code 1")):
             trial.set_user_attr(name, value)
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         calls = []
         monkeypatch.setattr(sweeps._Sweep, "_train", lambda *_: calls.append(1) or "")
-        sweeps._Sweep(str(tmp_path), base, metric_of(base), {}, FAKE, study, earlier, None).train("a", {SEED: 1})
+        sweeps._Sweep(str(tmp_path), base, metric_of(base.task.metrics, ()), {}, FAKE, study, earlier, None).train(
+            "a", {SEED: 1}
+        )
         assert bool(calls) == started
 
     @pytest.mark.slow
@@ -200,7 +202,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("name", ["eval_loss", "eval_accuracy"])
     def test_a_row_that_is_not_a_number_is_never_the_best(self, name):
-        metric = metric_of(recipe.Recipe(), name)
+        metric = metric_of(recipe.Classification.metrics, (), name)
         rows = [Row({}, {"a": "finished"}, [{name: value}]) for value in (math.nan, 0.5, math.inf)]
         assert [row.goodness(metric) > -math.inf for row in rows] == [False, True, False]
         half = Row({}, {"a": "finished", "b": "pruned"}, [{name: 0.9}])
@@ -329,7 +331,7 @@ def test_the_extra_is_named(tmp_path, monkeypatch):
     [("", True, "50.00%"), ("eval_loss", False, "0.5 nats"), ("x/ece", False, "0.5"), ("knn/k20", True, "50.00%")],
 )
 def test_metrics(name, larger, text):
-    metric = metric_of(recipe.Recipe(evaluators=("classification(name='x')", "knn")), name)
+    metric = metric_of(recipe.Classification.metrics, ("classification(name='x')", "knn"), name)
     assert (metric.name, metric.larger_is_better, metric.text(0.5)) == (name or "eval_accuracy", larger, text)
 
 

@@ -11,7 +11,7 @@ import absl.logging
 from absl import flags
 from absl.testing import flagsaver
 
-from keras_vit.program import command_line, exit_codes
+from keras_vit.program import command_line, early_checks, exit_codes
 
 OURS = ("train", "export", "keras_vit", "benchmarks", "tools")
 
@@ -35,6 +35,7 @@ def call(name: str, *arguments: object, **options: object) -> int | None:
         flags.FLAGS.unparse_flags()
         remaining = flags.FLAGS([name, *map(str, arguments)])
         with flagsaver.flagsaver(**options):
+            early_checks.check(remaining[1:])
             return main(remaining)
 
 
@@ -51,7 +52,9 @@ def run(name: str, *arguments: object) -> tuple[int, str]:
             try:
                 main = load(name).main
                 absl.logging.set_verbosity(absl.logging.INFO)
-                return main(command_line.parse([name, *map(str, arguments)])) or 0, output.getvalue()
+                remaining = command_line.parse([name, *map(str, arguments)])
+                early_checks.check(remaining[1:])
+                return main(remaining) or 0, output.getvalue()
             except BaseException as error:  # noqa: BLE001  as `program.run` does
                 return exit_codes.report(error), output.getvalue()
     finally:

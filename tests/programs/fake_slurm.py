@@ -55,7 +55,8 @@ def srun(*arguments):
     for rank in range(len(nodes) * each):
         own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank % each, "SLURM_NODEID": rank // each}
         own = {**step, **{name: str(value) for name, value in own.items()}}
-        with open(options["--output"].replace("%j", JOB).replace("%t", str(rank)), "a") as log:
+        name = options["--output"].replace("%%", "\0").replace("%j", JOB).replace("%t", str(rank))
+        with open(name.replace("\0", "%"), "a") as log:
             tasks.append(subprocess.Popen(command, env=os.environ | own, stdout=log, stderr=log))
     return max(code if code >= 0 else 128 - code for code in [task.wait() for task in tasks])
 

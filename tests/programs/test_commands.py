@@ -1,6 +1,7 @@
 """The command `keras-vit`, its help, and the flags of the programs."""
 
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
@@ -9,13 +10,15 @@ import sys
 import pytest
 from absl import flags
 
-from keras_vit import distribute
+from keras_vit import distribute, recipe
+from keras_vit.data import readers
 from keras_vit.exporting import quantization, safe_decode, signatures
 from keras_vit.inference import formats, outputs
 from keras_vit.planning import plan
-from keras_vit.program import command_line, commands, common_flags
+from keras_vit.program import chosen_recipe, command_line, commands, common_flags, early_checks
 from keras_vit.version import __version__
 from tests import programs
+from tests.experiments.test_comparison import write_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 HEAVY = {"tensorflow", "keras", "numpy", "jax"}
@@ -68,6 +71,79 @@ def test_the_client_does_not_import_tensorflow():
     assert "localhost:1" in done.stderr
 
 
+WITHOUT_KERAS = """
+import json, os, sys
+sys.argv[0] = sys.modules['__main__'].__file__ = 'keras-vit'
+from keras_vit.program import commands, early_checks
+from keras_vit import _variants, experiments, zoo
+assert not {'tensorflow', 'keras', 'jax'} & {*sys.modules}
+class Missing:
+    def find_spec(name, *_):
+        if name in ('tensorflow', 'keras', 'jax'):
+            raise ImportError(name + ' is imported')
+sys.meta_path.insert(0, Missing)
+for arguments in json.loads(sys.argv[1]):
+    print('---', flush=True)
+    if not os.fork():
+        sys.argv[1:] = arguments
+        os.dup2(1, 2)
+        commands.main()
+        sys.stdout.flush()
+        os._exit(0)
+    print('exit code', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+RUN = "tests/training/data/run"
+MISTAKES = [  # the arguments, and a part of the message
+    ("train folder:nonexist --model=ViT_S16", "'nonexist'"),
+    ("train nonexist", "'nonexist'"),
+    ("train", "folder:images"),
+    ("train folder:tests --time=5m --config.total_steps=30", "total_steps"),
+    ("train folder:tests --time=abc", "'abc'"),
+    ("train folder:tests --model=./no/model", "'./no/model'"),
+    ("train folder:tests --weights=no/weights.npz", "'no/weights.npz'"),
+    ("train --config=digitz", "'digits'"),
+    ("train digits", "--config=digits"),
+    ("train folder:a folder:b", "one data set"),
+    ("sweep --config=no.py --workdir=a --grid=seed=1", "'no.py'"),
+    ("plan npz:no.npz", "'no.npz'"),
+    ("plan --target=v5e-8", "target'. --help"),
+    ("check-data manifest:no.csv", "'no.csv'"),
+    ("check-data tfrecord:/no/folder/train-*", "/no/folder"),
+    ("make-tfrecords images:no --output=a", "'no'"),
+    ("evaluate", "--model is missing"),
+    ("evaluate --model=no", "'no'"),
+    ("evaluate folder:no --model=" + RUN, "'no'"),
+    ("predict --model=hf:a/.. setup.py", "hf:OWNER/NAME"),
+    ("predict --model=" + RUN, "keras-vit predict"),
+    ("embed --model=no --output=a.npz setup.py", "'no'"),
+    ("visualize --model=no --output=a", "'no'"),
+    ("export --model=no --output=a", "'no'"),
+    ("export --output=a", "--model is missing"),
+    ("verify --model=no", "'no'"),
+    ("benchmark --model=no", "'no'"),
+    ("serve --model=no.keras", "'no.keras'"),
+    ("weights no.npz", "'no.npz'"),
+    ("runs nowhere", "nowhere"),
+    ("compare nowhere", "nowhere"),
+]
+
+
+@pytest.mark.slow
+def test_mistakes_are_told_without_tensorflow_and_keras(tmp_path):
+    """Each took seven seconds before, to start TensorFlow."""
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", rate=1e-4, finished=False)
+    right = [["runs", str(tmp_path)], ["compare", str(tmp_path)], ["weights"], ["weights", "ViT_S14:dinov2"]]
+    arguments = json.dumps([*(text.split() for text, _ in MISTAKES), *right])
+    done = subprocess.run([sys.executable, "-c", WITHOUT_KERAS, arguments], cwd=ROOT, capture_output=True, text=True)
+    outputs = done.stdout.split("---\n")[1:]
+    assert len(outputs) == len(MISTAKES) + len(right), done.stderr
+    for (text, said), output in zip(MISTAKES, outputs, strict=False):
+        assert said in output and output.endswith("exit code 2\n") and "Traceback" not in output, (text, output)
+    for output, said in zip(outputs[len(MISTAKES) :], ("step 10 of 20", "0.0001", "ViT_B16", "dinov2"), strict=True):
+        assert said in output and output.endswith("exit code 0\n"), output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "said"), [(["trian"], "'train'"), (["plan", "--confg=digits"], "config")])
 def test_mistakes_are_told_before_the_imports(arguments, said):
@@ -100,6 +176,9 @@ def test_flags_have_the_values_and_defaults_of_the_library():
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
     assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
     assert flags.FLAGS["top_k"].default == outputs.TOP_K
+    assert chosen_recipe.OF_TIME == recipe.OF_TIME
+    kinds = {name for name, reader in readers.READERS.items() if ":" in reader.usage}
+    assert {*early_checks.FILES, *early_checks.SHARDS} == kinds - {"tfds", "vtab"}
     programs.load("train.plan")
     assert flags.FLAGS["utilization"].default == plan.UTILIZATION
 

@@ -24,6 +24,7 @@ from train.launching import files, tpus
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NODES = ("127.0.0.1", "127.0.0.2")
 NEEDS_A_PERSON = [2, 66, 70, 74]
+ODD = """it's "a" $(touch PWN) `touch PWN` $$(HOME) {x} [b], #c: d %t \\ \U0001f600"""  # in a name, for a shell or YAML
 
 
 def job(place, workdir="/shared/runs/S_16", backend="tensorflow", arguments=(), **machines):
@@ -74,6 +75,8 @@ def launch(*arguments):
         (["digits", "--on=kubernetes", "--workdir=/a"], ["--workdir", "/shared/runs/s16", "--workdir=/a"]),
         (["digits", "--on=slurm", "--gpus=0", "--tasks_per_node=7"], ["data.batch_size", "7 replicas"]),
         (["digits", "--on=slurm", "--gpus=4", "--tasks_per_node=2"], ["--tasks_per_node", "1", "4", "2"]),
+        (["digits", "--on=kubernetes", "--workdir=/a: b/c"], ["--workdir", "colon", "/a: b/c"]),
+        (["digits", "--on=tpu-vm", "--accelerator=v6e-8", "--workdir=/a/b\nc/d"], ["--workdir", "control characters"]),
         (["digits", "--config=digits", "--on=slurm"], ["one recipe or data set", "'digits', 'digits'"]),
         (["digits", "--on=slurm", "--submit"], ["--submit", "'sbatch'"]),
     ],
@@ -149,7 +152,7 @@ def test_shellcheck(place, tmp_path):
 # --- Slurm ---
 
 
-def slurm_script(directory, program, tasks, monkeypatch, **options):
+def slurm_script(directory, program, tasks, monkeypatch, run="run", **options):
     """A job script for two nodes whose `keras-vit` is another program."""
     (directory / "bin").mkdir()
     fake_slurm.install(directory / "bin")
@@ -157,7 +160,7 @@ def slurm_script(directory, program, tasks, monkeypatch, **options):
     (directory / "bin/keras-vit").chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
     script = directory / "job.sbatch"
-    script.write_text(job("slurm", directory / "run", nodes=len(NODES), tasks_per_node=tasks, **options).render())
+    script.write_text(job("slurm", directory / run, nodes=len(NODES), tasks_per_node=tasks, **options).render())
     return script
 
 
@@ -183,7 +186,16 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
         addresses.append(config["cluster"]["worker"])
         assert addresses[0][rank].startswith(f"{NODES[int(node)]}:")
     assert all(cluster == addresses[0] for cluster in addresses) and len(set(addresses[0])) == len(addresses)
-    assert len({address.rpartition(":")[2] for address in addresses[0]}) == len(addresses)
+    assert len({address.rpartition(":")[2] for address in addresses[0]}) == tasks  # no port of the next job
+
+
+@pytest.mark.slow
+def test_a_run_directory_of_slurm_has_any_name(tmp_path, monkeypatch):
+    script = slurm_script(tmp_path, 'for text; do echo "$text"; done', 1, monkeypatch, ODD)
+    assert fake_slurm.sbatch(script, NODES)[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "job.sbatch", ODD}
+    log = tmp_path / ODD / f"logs/{fake_slurm.JOB}-1.log"
+    assert log.read_text().splitlines() == ["train", *job("slurm", tmp_path / ODD).arguments]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from keras_vit import distribute
-from tests.programs.test_launch import NEEDS_A_PERSON, job, rendered
+from tests.programs.test_launch import NEEDS_A_PERSON, ODD, job, rendered
 from train.launching import files, tpus
 
 SCHEMA = pathlib.Path(__file__).parent / "jobset_schema.json"
@@ -95,7 +95,7 @@ def test_pods_of_a_job_find_each_other(monkeypatch):
         distribute.check_tf_config()
         config = json.loads(os.environ["TF_CONFIG"])
         assert config["cluster"]["worker"][config["task"]["index"]] == f"{name}-{index}.{name}:2222"
-    assert container["args"] == ["train", *(text.replace("$(", "$$(") for text in one.arguments)]
+    assert container["args"] == ["train", *(text.replace("$", "$$") for text in one.arguments)]
     rules = {
         rule["action"]: rule.get("onExitCodes", {}).get("values") for rule in batch["spec"]["podFailurePolicy"]["rules"]
     }
@@ -124,6 +124,25 @@ def test_a_recipe_file_is_in_the_pod(tmp_path):
     assert volume["configMap"]["name"] == recipe["metadata"]["name"]
     assert {"name": "recipe", "mountPath": files.RECIPES["kubernetes"]} in pod["containers"][0]["volumeMounts"]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 0
+
+
+@pytest.mark.parametrize("place", ["kubernetes", "jobset"])
+def test_odd_names_stay_as_they_are_in_yaml(place, tmp_path):
+    mount, file = "/" + ODD.replace(": ", " "), tmp_path / ODD.replace("/", "_")
+    file.write_text("text = '{{name}}: $(x)'")
+    one = job(place, f"{mount}/{ODD}\n", tpu=tpus.parse("v6e-8"), image=ODD, recipe_file=str(file))
+    with pytest.raises(ValueError, match="--workdir"):
+        one.render()
+    one = job(place, f"{mount}/{ODD}", tpu=tpus.parse("v6e-8"), image=ODD, recipe_file=str(file), arguments=["a\n\x7f"])
+    *_, batch, recipe = documents(one.render())
+    batch = batch["spec"]["replicatedJobs"][0]["template"] if place == "jobset" else batch
+    (container,) = batch["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["train", *(text.replace("$", "$$") for text in one.arguments)]
+    assert container["image"] == ODD and mount in [volume["mountPath"] for volume in container["volumeMounts"]]
+    assert recipe["data"] == {files.recipe_name(str(file)): f"{file.read_text()}\n"}
+    file.write_text("a\0")
+    with pytest.raises(ValueError, match="--config"):
+        one.render()
 
 
 @pytest.mark.parametrize(
@@ -236,3 +255,14 @@ def test_a_run_in_a_bucket_mounts_nothing(tmp_path):
     assert result.returncode == 0 and calls == ["create", "ssh", "ssh", "delete"], result.stderr
     setup, trained = ((tmp_path / name).read_text() for name in ("setup", "trained"))
     assert "buckets]" in setup and "gcsfuse" not in setup and "--workdir=gs://bucket/runs/S_16" in trained
+
+
+def test_a_bucket_is_mounted_at_a_directory_with_any_name(tmp_path):
+    result, calls = run_tpu_vm(tmp_path, [0], workdir=f"/{ODD}/a b/run")
+    assert result.returncode == 0 and calls == ["create", "ssh", "ssh", "delete"], result.stderr
+    stubs = 'sudo() { printf \'%s\\n\' "$@"; }; mountpoint() { return 1; }; gcsfuse() { sudo "$@"; }\n'
+    mount = (tmp_path / "setup").read_text().partition("'jax[tpu]' && ")[2]
+    mounted = subprocess.run(["bash", "-c", stubs + mount], cwd=tmp_path, capture_output=True, text=True)
+    assert mounted.stdout.splitlines()[-3:] == ["--implicit-dirs", "my-bucket", f"/{ODD}/a b"], mounted.stderr
+    assert mounted.stdout.splitlines()[:3] == ["mkdir", "-p", f"/{ODD}/a b"]
+    assert not (tmp_path / "PWN").exists()

@@ -225,12 +225,24 @@ def test_labels_and_preprocessing_in_place_of_those_of_a_run(digits, tmp_path):
     assert "digit 3" in html and "value_range(0, 1)" in html and "value_range(-1, 1)|" not in html
 
 
+def test_the_page_of_a_checkpoint_names_its_step(tmp_path):
+    note_of = programs.load("train.visualize").note_of
+    card = types.SimpleNamespace(recipe={"total_steps": 30}, metrics={"step": 20})
+    for checkpoint, words in (("best", "step 20 of 30"), ("22", "step 22 of 30"), ("last", "")):
+        with flagsaver.flagsaver(checkpoint=checkpoint):
+            note = note_of(str(tmp_path), card)
+        assert words in note and ("not finished" in note) == bool(words)
+    (tmp_path / "model.keras").touch()
+    with flagsaver.flagsaver(checkpoint="best"):
+        assert "not finished" not in note_of(str(tmp_path), card)
+
+
 @pytest.mark.slow
 def test_errors(tmp_path):
     picture = golden_data.path("images/small.png")
     for arguments, message in [
         ([], "--model is missing"),
-        (["--model=x"], "--output is missing"),
+        ([f"--model={tmp_path}"], "--output is missing"),
         (["--model=x", f"--output={tmp_path}"], "at 'x'"),
     ]:
         with pytest.raises((ValueError, FileNotFoundError), match=message):

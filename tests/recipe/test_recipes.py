@@ -12,8 +12,8 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
+from keras_vit._variants import constructor_name
 from keras_vit.data import readers
-from keras_vit.models.registry import constructor_name
 from keras_vit.optim import create_schedule
 from keras_vit.planning import datasets, plan
 from keras_vit.training import run_fields

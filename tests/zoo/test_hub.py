@@ -45,8 +45,19 @@ def test_spellings(text, address):
     assert hub.address_of(text) == zoo.parse(text).address == address
 
 
+OUTSIDE = [
+    "hf:../..",
+    "hf:a/..",
+    "hf:./b",
+    "hf://../a",
+    "hf:a/..@x/../../secret",
+    "hf:a/b@x/..",
+    "hf:a/b@main/../c.safetensors",
+]
+
+
 @pytest.mark.parametrize(
-    "text", ["hf:a", "hf:a/b/c", "https://huggingface.co/a/b/tree/main", "hf:a/b@", "hf:a/b/c.bin"]
+    "text", ["hf:a", "hf:a/b/c", "https://huggingface.co/a/b/tree/main", "hf:a/b@", "hf:a/b/c.bin", *OUTSIDE]
 )
 def test_other_spellings_are_refused(text):
     with pytest.raises(ValueError, match="hf:OWNER/NAME"):

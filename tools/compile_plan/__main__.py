@@ -30,6 +30,7 @@ flags.DEFINE_integer("classes", None, "Number of classes, if the data set is not
 common_flags.define_json_flag()
 
 with program.imports(__name__):
+    from keras_vit._progress import Progress
     from keras_vit.planning import datasets
     from keras_vit.recipe import Recipe
     from tools.compile_plan import compiler, step_plan, targets
@@ -43,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     target = targets.parse(options.target, options.slices)
     recipe = program.recipe_from_flags(argv[1:])
     _, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
-    report = compile_for(target, recipe, classes, batch)
+    with Progress(f"Compiling for {options.target}"):
+        report = compile_for(target, recipe, classes, batch)
     if options.json:
         sys.stdout.write(json.dumps(report.as_dict()) + "\n")
     else:

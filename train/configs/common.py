@@ -6,9 +6,9 @@ from typing import Any
 
 from keras_vit import _checks, models
 from keras_vit import recipe as recipes
+from keras_vit._variants import constructor_name
 from keras_vit.data import preprocess
 from keras_vit.data.sources import Source
-from keras_vit.models.registry import constructor_name
 
 # Augmentation levels of "How to train your ViT?", figure 4: RandAugment, and the alpha of mixup.
 AUGREG = {

@@ -30,7 +30,7 @@ Smaller machines: `--time=5m`.
 import re
 
 from keras_vit import models, recipe
-from keras_vit.models.registry import full_name
+from keras_vit._variants import full_name
 from keras_vit.planning import fitting, rules
 
 DEFAULT_FOLDER = "images"

@@ -16,9 +16,10 @@ from .tpus import Slice
 
 TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.yaml", "tpu-vm": "tpu_vm.sh"}
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
+CLUSTERS = ("kubernetes", "jobset")  # places whose file contains the user's recipe
 COPIES = "/root/.keras"  # directory of the local copies of buckets in a container
-DROPPED = "\0"  # marks a line of a template to be omitted
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
+_CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on its own line, or within a line
 
 
@@ -43,32 +44,41 @@ class Job:
 
     def render(self) -> str:
         """Return the content of the file."""
-        name, recipe, recipe_name = resource_name(self.workdir), "", os.path.basename(self.recipe_file or "")
-        if self.recipe_file:
-            with open(self.recipe_file, encoding="utf-8") as source:
+        name, in_bucket = resource_name(self.workdir), _storage.is_address(self.workdir)
+        recipe, recipe_file = "", recipe_name(self.recipe_file or "")
+        if self.recipe_file and self.place in CLUSTERS:
+            with open(self.recipe_file, encoding="utf-8-sig") as source:
                 recipe = source.read()
-        in_bucket = _storage.is_address(self.workdir)
+        lines = "".join(recipe.split("\n")).replace("\t", "")
+        for flag, text in (("workdir", self.workdir), ("output", self.output), ("config", lines)):
+            if found := _CONTROL.search(text):
+                raise ValueError(f"--{flag} must not contain control characters. Received: {found[0]!r}.")
+        mount = COPIES if in_bucket else "/" + self.workdir.split("/")[1]
+        if self.place in CLUSTERS and ":" in mount:
+            raise ValueError(f"--workdir must be in a mounted directory without a colon. Received: {self.workdir}.")
+        copy = f'tpu tpu-vm scp {shlex.quote(self.recipe_file or "")} "$name":{recipe_file} --worker=all'
         values = {
             "name": name,
-            "image": json.dumps(self.image),
+            "image": _yaml(self.image),
+            "file": shlex.quote(self.output),
             "run": shlex.quote(self.workdir),
             "parent": shlex.quote(os.path.dirname(self.workdir)),
-            "mount": COPIES if in_bucket else "/" + self.workdir.split("/")[1],
-            "if_volume": DROPPED if in_bucket else "",
-            "if_bucket": "" if in_bucket else DROPPED,
+            "mount": _yaml(mount),
+            "if_volume": "",
+            "if_bucket": "",
             "extras": "cpu,jax,data" + ",buckets" * in_bucket,
             "bin": shlex.quote(os.path.dirname(shutil.which("keras-vit") or sys.executable)),
             "no_gpus": "" if self.gpus else "#",
             "no_spot": "" if self.spot else "# ",
             "spot": "--spot" if self.spot else "",
             "command": " \\\n    ".join(["keras-vit train", *map(shlex.quote, self.arguments)]),
-            "arguments": "\n".join(f"- {json.dumps(text)}" for text in self.arguments).replace("$(", "$$("),
+            "arguments": "\n".join(f"- {_yaml(text)}" for text in self.arguments).replace("$", "$$"),
             "workers": json.dumps([f"{name}-{index}.{name}:2222" for index in range(self.nodes)]),
             "recipe": recipe,
-            "recipe_name": recipe_name,
+            "recipe_name": _yaml(recipe_file),
             "recipe_mount": f"- {{name: recipe, mountPath: {RECIPES.get(self.place)}}}" if recipe else "",
             "recipe_volume": f"- {{name: recipe, configMap: {{name: {name}-recipe}}}}" if recipe else "",
-            "copy": f'tpu tpu-vm scp {shlex.quote(self.recipe_file)} "$name": --worker=all' if self.recipe_file else "",
+            "copy": copy if self.recipe_file else "",
         }
 
         def field(found: re.Match) -> str:
@@ -79,12 +89,23 @@ class Job:
                 return value
             return "".join(f"{found[1]}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
 
-        templates = ["recipe.yaml"] if recipe and self.place in ("kubernetes", "jobset") else []
+        omitted = re.compile(r".*\{\{%s\}\}.*\n" % ("if_volume" if in_bucket else "if_bucket"))
         text = ""
-        for template in (TEMPLATES[self.place], *templates):
+        for template in (TEMPLATES[self.place], *(["recipe.yaml"] if recipe else [])):
             with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:
-                text += re.sub(f".*{DROPPED}.*\n", "", _FIELD.sub(field, file.read()))
+                text += _FIELD.sub(field, omitted.sub("", file.read()))
         return text
+
+
+def _yaml(text: str) -> str:
+    """Return a text as a quoted scalar of YAML."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
+
+
+def recipe_name(path: str) -> str:
+    """Return the name of a recipe file on the hosts. Keys of a ConfigMap have only these characters."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(path))
 
 
 def resource_name(workdir: str) -> str:

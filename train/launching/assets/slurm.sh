@@ -1,5 +1,5 @@
 #!/bin/bash
-# Written by `keras-vit launch --on=slurm`. Read it, change the lines marked CHANGE, then: sbatch {{output}}
+# Written by `keras-vit launch --on=slurm`. Read it, change the lines marked CHANGE, then: sbatch {{file}}
 # After a preemption, at its time limit or after losing a task, the job is requeued and resumes from its run directory.
 #SBATCH --job-name={{name}}
 #SBATCH --nodes={{nodes}}
@@ -24,12 +24,12 @@ export KERAS_BACKEND={{backend}}
 run={{run}} # the run directory, on storage that all nodes share
 mkdir -p "$run/logs"
 
-# Addresses of all workers, one per task. CHANGE the first port if a firewall blocks these ports.
+# Addresses of all workers, with a port for each task of a node. CHANGE the first port if a firewall blocks these ports.
 export tasks={{tasks_per_node}} workers=
 port=$((20000 + SLURM_JOB_ID % 500 * 20))
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     for ((task = 0; task < tasks; task++)); do
-        workers+="${workers:+,}$node:$((port++))"
+        workers+="${workers:+,}$node:$((port + task))"
     done
 done
 
@@ -44,7 +44,7 @@ train() { # runs in each task. keras-vit reads TF_CONFIG for TensorFlow and for 
 
 # Tasks stop by themselves, with code 75 or 134, when another task is lost. Killing them could interrupt a checkpoint.
 code=0
-srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="$run/logs/%j-%t.log" \
+srun --kill-on-bad-exit=0 --distribution=block --open-mode=append --output="${run//%/%%}/logs/%j-%t.log" \
     bash -c "$(declare -f train); train" || code=$?
 echo "The tasks ended with code $code. Their logs: $run/logs"
 # 75: stopped with everything saved, or another task was lost. 134: JAX aborted the task, because another task was lost.

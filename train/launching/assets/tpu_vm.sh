@@ -1,12 +1,13 @@
 #!/bin/bash
 # Written by `keras-vit launch --on=tpu-vm`. Read it, change the lines marked CHANGE, then:
-#     bash {{output}} run       # create, setup and train, repeated after each preemption; delete at the end
-#     bash {{output}} create    # a single step: create, setup, train, state or delete
+#     bash {{file}} run       # create, setup and train, repeated after each preemption; delete at the end
+#     bash {{file}} create    # a single step: create, setup, train, state or delete
 # The slice costs money from `create` to `delete`.
 set -uo pipefail
 
 zone=us-west4-a   # CHANGE: a zone with {{tpu.name}}; gcloud compute tpus accelerator-types list --zone=ZONE
-{{if_volume}}bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as {{parent}} on the hosts
+{{if_volume}}bucket=my-bucket  # CHANGE: the bucket with the run directory, mounted as $parent on the hosts
+{{if_volume}}parent={{parent}}
 name={{name}}
 
 tpu() { gcloud compute tpus "$@" --zone="$zone" --quiet; }
@@ -26,8 +27,9 @@ create() {
 
 setup() { # JAX trains; TensorFlow for the CPU reads the data
     local mount=true
-    {{if_volume}}mount="sudo mkdir -p {{parent}} && sudo chown \$USER {{parent}} && "
-    {{if_volume}}mount+="{ mountpoint -q {{parent}} || gcsfuse --implicit-dirs $bucket {{parent}}; }"
+    {{if_volume}}printf -v mount '%q' "$parent"
+    {{if_volume}}mount="sudo mkdir -p $mount && sudo chown \$USER $mount && { mountpoint -q $mount ||
+    {{if_volume}}    gcsfuse --implicit-dirs $bucket $mount; }"
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
         ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"

@@ -1,4 +1,4 @@
-"""Published variants, one line each.
+"""Published variants, one line each, and their names. Needs neither Keras nor NumPy.
 
 Sources of the sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3 of
 [How to train your ViT?](https://arxiv.org/abs/2106.10270), table 2 of
@@ -8,10 +8,13 @@ Sources of the sizes: table 1 of [An Image is Worth 16x16 Words](https://arxiv.o
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Literal
 
-from keras_vit.models.config import Size
+from keras_vit import _checks
+
+Size = int | tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,3 +99,33 @@ BIT = {
     "BiT-R152x2": BiTVariant(_R152, 2),
     "BiT-R152x4": BiTVariant(_R152, 4),
 }
+
+
+def list_models() -> list[str]:
+    """Return the names of all models that `create_model` can build.
+
+    Example:
+    >>> list_models()[:3]
+    ['ViT-Ti/16', 'ViT-S/32', 'ViT-S/16']
+    """
+    return [*VIT, *BIT]
+
+
+def constructor_name(variant: str) -> str:
+    """Return the name of a variant's constructor, such as `ViT_B16` for `"ViT-B/16"`.
+
+    Example:
+    >>> constructor_name("R50+ViT-B/16"), constructor_name("ViT-giant2/14"), constructor_name("ViT-S+/16")
+    ('R50_B16', 'ViT_giant2_14', 'ViT_Splus16')
+    """
+    name = variant.replace("+ViT-", "_").replace("-", "_").replace("+", "plus")
+    return re.sub(r"(\d?)/", lambda match: f"{match[1]}_" if match[1] else "", name)
+
+
+def full_name(model: str) -> str:
+    """Return the variant name for a variant name or the name of its constructor."""
+    model = {constructor_name(name): name for name in list_models()}.get(model, model)
+    if model not in list_models():
+        hint = _checks.nearest(model, list_models())
+        raise ValueError(f"There is no model named {model!r}.{hint} Known names: {', '.join(list_models())}.")
+    return model

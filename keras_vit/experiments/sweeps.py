@@ -82,7 +82,7 @@ def sweep(
         runs = {f"{number:03}": {} for number in range(trials)}
     else:
         raise ValueError("With trials, space must be a single mapping. Received: several grids.")
-    decides = metric_of(recipe, metric)
+    decides = metric_of(recipe.task.metrics, recipe.evaluators, metric)
     swept = set.intersection(*({*chosen, *settings} for settings in runs.values()))
     study = _open_study(workdir, recipe, swept, decides, prune)
     with StopRequest() as stop, futures.ThreadPoolExecutor(parallel) as pool:
@@ -182,7 +182,8 @@ class _Sweep:
             row.runs[name] = run.get("outcome") or "not finished"
             if row.runs[name] == "finished":
                 row.results.append(final_metrics(os.path.join(self.directory, RUNS, name)))
-                metrics |= {key: metric_of(self.recipe, key) for key in row.results[-1]}
+                known = self.recipe.task.metrics, self.recipe.evaluators
+                metrics |= {key: metric_of(*known, key) for key in row.results[-1]}
         best_first = sorted(rows.values(), key=lambda row: row.goodness(self.metric), reverse=True)
         return Table(best_first, list(metrics.values()))
 
