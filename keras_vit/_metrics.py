@@ -48,7 +48,8 @@ def segmentation_scores(confusion: Any) -> dict[str, Any]:
         A dictionary with the keys:
 
         - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. A class with no true
-          and no predicted pixels has the value NaN, which the mean ignores.
+          and no predicted pixels has the value NaN, which the mean ignores. The mean is therefore 1.0 if there are only
+          pixels of the background, and all are predicted as background.
         - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
         - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from absl import logging
 from keras import ops
 
 from keras_vit import _checks
@@ -129,6 +130,13 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
 def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
     """Return the scores of a confusion matrix of pixels as a `Result`, with details of each class."""
     scores = segmentation_scores(confusion)
+    absent = [str(class_names[i] if class_names else i) for i in np.flatnonzero(confusion.sum(axis=1) == 0)]
+    if absent:
+        logging.warning(
+            "The masks have no pixels of %s. As in mmsegmentation, a class that is not predicted either does not count "
+            "in the means.",
+            _checks.listed(absent),
+        )
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
     details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
     details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}

@@ -67,11 +67,13 @@ class Splits:
     def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
         draw = self.task.draw
         return self.backend.distribute(
-            lambda shard, shards: batches(
-                shard_index=shard,
-                num_shards=shards,
-                on_bad_image=self.recipe.data.on_bad_image,
-                draw=None if draw is None else functools.partial(draw, seed),
+            lambda shard, shards: self.task.on_host(
+                batches(
+                    shard_index=shard,
+                    num_shards=shards,
+                    on_bad_image=self.recipe.data.on_bad_image,
+                    draw=None if draw is None else functools.partial(draw, seed),
+                )
             )
         )
 

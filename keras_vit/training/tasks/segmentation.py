@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric, segmentation_scores
 from keras_vit._palette import overlay
@@ -32,6 +33,10 @@ class Segmentation(Task):
         given, weights = self.arguments.classes, self.arguments.class_weights
         self.outputs = self.outputs or given or 0
         self.class_names = source.class_names if source is not None else tuple(map(str, range(self.outputs)))
+        if source is not None:
+            from keras_vit.data.labels import check_masks  # needs TensorFlow, which the step does not import
+
+            check_masks(source)
         if given not in (None, self.outputs) or self.outputs > MAX_CLASSES:
             raise ValueError(
                 f"task={str(self.arguments)!r} needs masks of {given or f'at most {MAX_CLASSES:,}'} classes. Received: "
@@ -88,6 +93,8 @@ class Segmentation(Task):
         width = max((len(self.class_names[index]) for index in shown), default=0)
         rows = [f"  {self.class_names[index]:<{width}} {percent.text(float(iou[index])):>8}" for index in shown]
         more = [f"  (the {_MOST_LINES} lowest of {len(order)})"] if len(order) > len(shown) else []
+        absent = [name for name, count in zip(self.class_names, tally.sum(axis=1), strict=True) if not count]
+        more += [f"  (without pixels in the masks: {_checks.listed(absent)})"] if absent else []
         return ["Intersection over union per class", *rows, *more]
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
