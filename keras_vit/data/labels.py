@@ -50,7 +50,8 @@ def numbered(
         raise ValueError(f"No example of {name} has a label.")
     known = {label: number for number, label in enumerate(class_names)}
     if len(numbers) == len(found):
-        known = {**{label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}, **known}
+        given = {label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}
+        known = {**known, **given} if offset else {**given, **known}
     unknown = [place for place, label in enumerate(labels) if label not in known]
     if unknown:
         raise ValueError(
