@@ -33,10 +33,6 @@ class Segmentation(Task):
         given, weights = self.arguments.classes, self.arguments.class_weights
         self.outputs = self.outputs or given or 0
         self.class_names = source.class_names if source is not None else tuple(map(str, range(self.outputs)))
-        if source is not None:
-            from keras_vit.data.labels import check_masks  # needs TensorFlow, which the step does not import
-
-            check_masks(source)
         if given not in (None, self.outputs) or self.outputs > MAX_CLASSES:
             raise ValueError(
                 f"task={str(self.arguments)!r} needs masks of {given or f'at most {MAX_CLASSES:,}'} classes. Received: "
