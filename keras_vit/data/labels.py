@@ -140,20 +140,16 @@ def values_of(source: Source) -> Values:
             )
     mean = [math.fsum(column) / len(column) for column in columns]
     variance = [math.fsum((column - center) ** 2) / len(column) for column, center in zip(columns, mean, strict=True)]
-    values = Values(source.value_names, tuple(mean), tuple(map(math.sqrt, variance)))
-    warn_of_rounding(values, "the labels and predictions" if labels.dtype == np.float32 else "predictions")
-    return values
-
-
-def warn_of_rounding(values: Values, rounded: str) -> None:
-    """Log a warning if the values are so far from zero that float32 rounds them by a thousandth of their deviation."""
-    for name, mean, deviation in zip(values.names, values.mean, values.deviation, strict=True):
-        if 2**-24 * abs(mean) > deviation / 1000:
+    deviation = list(map(math.sqrt, variance))
+    rounded = "labels and predictions" if labels.dtype == np.float32 else "predictions"
+    for name, center, width in zip(source.value_names, mean, deviation, strict=True):
+        if 2**-24 * abs(center) > width / 1000:
             logging.warning(
-                "%s has the mean %g and the deviation %g. float32 rounds %s to multiples of %g. Subtract a constant "
-                "such as the mean from the numbers.",
-                *(name, mean, deviation, rounded, np.spacing(np.float32(abs(mean)))),
+                "%s has the mean %g and the deviation %g, but float32 rounds its %s to multiples of %g. Subtract a "
+                "constant, such as the mean, from the numbers.",
+                *(name, center, width, rounded, np.spacing(np.float32(abs(center)))),
             )
+    return Values(source.value_names, tuple(mean), tuple(deviation))
 
 
 def check_masks(source: Source, limit: int = 500) -> None:

@@ -119,11 +119,15 @@ class RecordSource(Source):
     keys = ("file", "number")
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace an unreadable item: the later items of its file, then the earlier items."""
+        """Return the items that may replace an unreadable item.
+
+        These are the later items of its file, then the earlier items, then the items of the next file.
+        """
         file, number = item["file"], item["number"]
         behind = self.read(file).filter(lambda record: record["number"] > number)
         before = self.read(file).take_while(lambda record: record["number"] < number)
-        return behind.concatenate(before).map(lambda record: {**item, **record})
+        others = self.read((file + 1) % len(self.slices))
+        return behind.concatenate(before).concatenate(others).map(lambda record: {**item, **record})
 
     def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
         records = self.read(tf.constant(identity["file"], tf.int64))

@@ -142,12 +142,13 @@ def test_damaged_files_are_named(tmp_path):
         data.open_source(f"parquet:{path}", "all", class_names=list("abc"))
 
 
-def test_notes_about_classes_and_empty_files(tmp_path):
+def test_classes_without_rows_and_empty_files(tmp_path, caplog):
     write(tmp_path / "train-0-of-2.parquet", range(4), labels=[1, 2, 1, 2], names=["a", "b", "c"])
     write(tmp_path / "train-1-of-2.parquet", [])
     write(tmp_path / "test.parquet", range(3), names=["a", "b", "c"])
-    empty, missing = data.open_source(f"parquet:{tmp_path}", "test").notes
-    assert "train-1-of-2" in empty and "'train': a" in missing
+    assert data.split_sizes(f"parquet:{tmp_path}") == {"test": 3, "train": 4}
+    (note,) = data.open_source(f"parquet:{tmp_path}", "test").notes
+    assert "'train': a" in note and "train-1-of-2.parquet has no rows" in caplog.text
 
 
 def test_a_row_group_with_fewer_rows_than_stated(tmp_path):

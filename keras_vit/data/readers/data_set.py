@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -11,8 +11,6 @@ from absl import logging
 from keras_vit import _checks
 from keras_vit.data import splits
 from keras_vit.data.sources import ArraySource, FileSource, Source
-
-Named = TypeVar("Named", bound=Source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +37,11 @@ def of_files(
     `notes` is logged once. `source` creates the source of a split from the chosen `paths`.
     """
 
-    def open_split(split: str) -> FileSource:
+    def open_split(split: str) -> Source:
         chosen = _select(name, split, indices)
         opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
-        return noted(opened, (*notes, *about_classes(labels, {**indices, split: chosen}, opened.class_names)))
+        by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
+        return noted(opened, (*notes, *about_classes(by_split, opened.class_names)))
 
     return DataSet(lambda: _sizes(indices), open_split)
 
@@ -61,7 +60,7 @@ def of_arrays(
     of all arrays.
     """
 
-    def open_split(split: str) -> ArraySource:
+    def open_split(split: str) -> Source:
         chosen = _select(name, split, indices)
         images, first = np.empty(0, np.uint8), 0
         for length, read in arrays:
@@ -73,7 +72,8 @@ def of_arrays(
                 images[inside] = array[rows[inside]]
             first += length
         opened = ArraySource(name, split, images, labels[chosen], names, label_kind)
-        return noted(opened, about_classes(labels, {**indices, split: chosen}, opened.class_names))
+        by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
+        return noted(opened, about_classes(by_split, opened.class_names))
 
     return DataSet(lambda: _sizes(indices), open_split)
 
@@ -94,7 +94,7 @@ def _select(name: str, split: str, indices: Mapping[str, np.ndarray]) -> np.ndar
     return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
 
 
-def noted(source: Named, notes: tuple[str, ...]) -> Named:
+def noted(source: Source, notes: tuple[str, ...]) -> Source:
     """Log each note about a source once, and return the source with the notes."""
     source.notes = notes
     for note in notes:
@@ -102,13 +102,12 @@ def noted(source: Named, notes: tuple[str, ...]) -> Named:
     return source
 
 
-def about_classes(labels: np.ndarray, indices: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, ...]:
-    """Return notes about the splits in which classes have no images. `indices` is as in `of_files`."""
-    if labels.dtype == object or not len(names):  # masks in files, or values
-        return ()
+def about_classes(labels: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, ...]:
+    """Return notes about the splits in which classes have no images. `labels` has the labels of each split."""
     notes = []
-    for split, chosen in indices.items():
-        own = labels[chosen]
+    for split, own in labels.items():
+        if own.dtype == object or not len(names):  # masks in files, or values
+            continue
         present = own.any(axis=0) if own.ndim == 2 else np.isin(np.arange(len(names)), own)
         missing = [name for name, is_present in zip(names, present, strict=True) if not is_present]
         if missing and split != "all":

@@ -13,10 +13,10 @@ from keras_vit import _checks, _io
 from keras_vit.data.labels import classes_up_to
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards
-from keras_vit.data.readers.data_set import DataSet, about_classes, in_turn, noted
+from keras_vit.data.readers.data_set import DataSet, about_classes, noted
 from keras_vit.data.readers.tfrecord import class_parser
 from keras_vit.data.record_files import RecordSource, Slice, select
-from keras_vit.data.sources import check_expansion
+from keras_vit.data.sources import Source, check_expansion
 
 _MAX_GROUP = 2**30  # bytes of a row group
 
@@ -44,7 +44,7 @@ def read(
     def sizes() -> dict[str, int]:
         return {split: sum(group.take for group in groups(split)) for split in files}
 
-    def open_split(split: str) -> RecordSource:
+    def open_split(split: str) -> Source:
         slices = select(name, split, files, groups)
         names = class_names or _class_names(name, [path for paths in files.values() for path in paths], label)
         numbers = {name: number for number, name in enumerate(names)}
@@ -57,12 +57,10 @@ def read(
 
         parse = class_parser("image", "label", 0, len(names), several=False)
         source = RecordSource(name, split, slices, count, parse, names, "class", shard_by, records)
-        of_files = {path: _labels(path, label, numbers) for paths in files.values() for path in paths}
-        lengths = {key: sum(len(of_files[path]) for path in paths) for key, paths in files.items()}
-        empty = [path for path, labels in of_files.items() if not len(labels)]
-        notes = (f"Files without rows: {_checks.listed(empty)}.",) if empty else ()
-        classes = about_classes(np.concatenate(list(of_files.values())), in_turn(lengths), names)
-        return noted(source, (*notes, *classes))
+        labels = {
+            key: np.concatenate([_labels(path, label, numbers) for path in paths]) for key, paths in files.items()
+        }
+        return noted(source, about_classes(labels, names))
 
     return DataSet(sizes, open_split)
 
@@ -107,6 +105,8 @@ def _groups(path: str, image: str, label: str) -> list[Slice]:
         if group.num_rows:
             slices.append(Slice(path, first, group.num_rows))
             first += group.num_rows
+    if not slices:
+        logging.warning("%s has no rows.", path)
     return slices
 
 
