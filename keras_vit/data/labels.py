@@ -95,7 +95,7 @@ def check_values(values: np.ndarray, names: Sequence[str], origin: Callable[[int
     if values.shape[1] != len(names):
         raise ValueError(f"There must be a name for each value, {values.shape[1]}. Received: {', '.join(names)}.")
     values = values.astype(np.float64)
-    right = (abs(values) <= np.finfo(np.float32).max).all(axis=1)
+    right = np.all(abs(values) <= np.finfo(np.float32).max, axis=1)
     return _checked(values, right, "finite numbers", origin)
 
 

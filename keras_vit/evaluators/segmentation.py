@@ -130,7 +130,8 @@ def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
 def to_result(confusion: np.ndarray, examples: int, class_names: Sequence[str] | None, non_finite: int = 0) -> Result:
     """Return the scores of a confusion matrix of pixels as a `Result`, with details of each class."""
     scores = segmentation_scores(confusion)
-    absent = [str(class_names[i] if class_names else i) for i in np.flatnonzero(confusion.sum(axis=1) == 0)]
+    shown = class_names or list(map(str, range(len(confusion))))
+    absent = [name for name, pixels in zip(shown, confusion.sum(axis=1), strict=True) if not pixels]
     if absent:
         logging.warning(
             "The masks have no pixels of %s. As in mmsegmentation, a class that is not predicted either does not count "

@@ -108,7 +108,7 @@ def about_classes(labels: Mapping[str, np.ndarray], names: Sequence[str]) -> tup
     for split, own in labels.items():
         if own.dtype == object or not len(names):  # masks in files, or values
             continue
-        present = own.any(axis=0) if own.ndim == 2 else np.isin(np.arange(len(names)), own)
+        present: np.ndarray = np.any(own, axis=0) if own.ndim == 2 else np.isin(np.arange(len(names)), own)
         missing = [name for name, is_present in zip(names, present, strict=True) if not is_present]
         if missing and split != "all":
             hint = " Are the examples sorted by class? A slice takes them in order." if "[" in split else ""
