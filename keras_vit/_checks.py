@@ -199,3 +199,9 @@ def _several(name: str, value: object) -> tuple:
     if not values:
         raise ValueError(f"`{name}` must be a number or several. Received: {name}={value!r}.")
     return values
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Join the first names, and append the number of the remaining names."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -51,7 +51,8 @@ def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
         A dictionary with the keys:
 
         - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. An ignored
-          class, and a class with no true and no predicted pixels, have the value NaN, which the mean ignores.
+          class, and a class with no true and no predicted pixels, have the value NaN, which the mean ignores. The mean
+          is therefore 1.0 if there are only pixels of the background, and all are predicted as background.
         - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
         - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
 

@@ -37,8 +37,9 @@ class Values:
             raise ValueError(f"The deviation of each number must be positive. Received: {self.deviation}.")
 
     def standardize(self, values: Any) -> Any:
-        """Standardize values in the unit of the data: a float32 array or tensor `[..., k]`."""
-        return (values - np.asarray(self.mean, np.float32)) / np.asarray(self.deviation, np.float32)
+        """Standardize values in the unit of the data: an array or tensor `[..., k]`, float32 or float64."""
+        dtype = np.float64 if "float64" in str(values.dtype) else np.float32
+        return (values - np.asarray(self.mean, dtype)) / np.asarray(self.deviation, dtype)
 
     def restore(self, outputs: Any) -> Any:
         """Convert outputs of the model to the unit of the data: a float32 array or tensor `[..., k]`."""

@@ -35,8 +35,9 @@ DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 with program.imports(__name__):
     import numpy as np
 
-    from keras_vit import _io, data
+    from keras_vit import _checks, _io, data
     from keras_vit._numbers import percent
+    from keras_vit._palette import palette
     from keras_vit._progress import Progress
     from keras_vit.data import audit
 
@@ -76,7 +77,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
         "source": first.name,
         "class_names": list(first.class_names),
         "value_names": list(first.value_names),
-        "notes": list(first.notes),
+        "notes": [*first.notes, *about_masks(reports)],
         "splits": {
             name: {
                 "examples": len(found),
@@ -93,6 +94,12 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
         "twice_in_a_split": [names for names, crosses in zip(as_lists, crossing, strict=True) if not crosses],
         "same_image_other_label": [names for names, differ in zip(as_lists, conflicting, strict=True) if differ],
     }
+
+
+def about_masks(reports: dict[str, list[audit.ImageReport]]) -> list[str]:
+    """Return notes about masks whose pixels are all ignored."""
+    ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
+    return [f"Images whose mask has only ignored pixels: {_checks.listed(ignored)}."] if ignored else []
 
 
 def spread(values: Sequence[int]) -> list[int]:
@@ -133,6 +140,10 @@ def as_text(results: dict[str, Any]) -> str:
     if "sheet" in results:
         lines.append("labels on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]
+    if "sheet" in results and any(split["pixels"] for split in splits.values()):
+        colors = [bytes(color).hex() for color in palette(len(results["class_names"])).tolist()]
+        pairs = [f"{name} #{color}" for name, color in zip(results["class_names"], colors, strict=True)]
+        lines.append(f"colors of the classes on the sheet: {', '.join(pairs)}")
     return "\n".join(lines) + "\n"
 
 

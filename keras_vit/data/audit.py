@@ -107,10 +107,11 @@ def duplicates(by_split: dict[str, list[ImageReport]]) -> list[list[tuple[str, I
 
 
 def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tuple[bytes, list[list[str]]]:
-    """Return a PNG of the first `count` augmented training images, and their labels row by row.
+    """Return a PNG of at most `count` different augmented training images, and their labels row by row.
 
     Masks are drawn over the images in the colors of their classes.
     """
+    count = min(count, source.num_examples)
     batch = next(iter(train_batches(source, pp, batch_size=count, seed=seed, on_bad_image="skip")))
     tiles = batch["image"].numpy()
     if tiles.dtype != np.uint8:  # the host returns floats if a value operation is not at the end of the string

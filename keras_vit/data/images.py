@@ -80,8 +80,8 @@ def decode_example(example: dict[str, tf.Tensor]) -> tf.Tensor:
 def check_size(image: tf.Tensor, mask: tf.Tensor) -> tf.Operation:
     """Return an assertion that an upright image and its mask have the same size."""
     sizes = tf.shape(image)[:2], tf.shape(mask)[:2]
-    text = "expected a mask of the size of its image, after turning it upright:"
-    return tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, *sizes])
+    text = "expected a mask of the size of its image, after turning it upright. Height and width of the image:"
+    return tf.debugging.Assert(tf.reduce_all(sizes[0] == sizes[1]), [text, sizes[0], "of the mask:", sizes[1]])
 
 
 def decode_and_crop(

@@ -1,13 +1,17 @@
 """Checks of labels, and statistics of values."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
+from absl import logging
 
 from keras_vit import _checks
+from keras_vit._numbers import percent
 from keras_vit._values import Values
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import Source, in_parallel
 
 MAX_CLASSES = 2**20
 _MAX_DIGITS = 18  # of a class number
@@ -24,16 +28,20 @@ def classes_up_to(largest: int, origin: str) -> list[str]:
 
 
 def numbered(
-    labels: Sequence[str], class_names: Sequence[str] | None, name: str, origin: Callable[[int], str]
+    labels: Sequence[str],
+    class_names: Sequence[str] | None,
+    name: str,
+    origin: Callable[[int], str],
+    offset: int = 0,
 ) -> tuple[np.ndarray, list[str]]:
     """Return the class numbers of labels in text form, int32 `[n]`, and the names of the classes.
 
-    If all labels are numbers, they are the class numbers. Otherwise, they are names of classes. Without `class_names`,
-    the classes are in alphabetical order. Messages contain `name`, the name of the data set, and `origin`, the place of
-    a label.
+    If all labels are numbers, they plus `offset` are the class numbers. Otherwise, they are names of classes. Without
+    `class_names`, the classes are in alphabetical order. Messages contain `name`, the name of the data set, and
+    `origin`, the place of a label.
     """
     found = sorted(set(labels))
-    numbers = {label: int(label[: _MAX_DIGITS + 1]) for label in found if label.isdecimal()}
+    numbers = {label: int(label[: _MAX_DIGITS + 1]) + offset for label in found if label.isdecimal()}
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(labels)), key=lambda place: numbers[labels[place]])
         class_names = classes_up_to(numbers[labels[largest]], origin(largest))
@@ -42,10 +50,14 @@ def numbered(
         raise ValueError(f"No example of {name} has a label.")
     known = {label: number for number, label in enumerate(class_names)}
     if len(numbers) == len(found):
-        known = {**{label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}, **known}
-    for place, label in enumerate(labels):
-        if label not in known:
-            raise ValueError(f"The label of {origin(place)} must be one of {class_names}. Received: {label[:100]!r}.")
+        given = {label: number for label, number in numbers.items() if len(label) <= _MAX_DIGITS}
+        known = {**known, **given} if offset else {**given, **known}
+    unknown = [place for place, label in enumerate(labels) if label not in known]
+    if unknown:
+        raise ValueError(
+            f"The label of {origin(unknown[0])} must be one of {class_names}. Received: {labels[unknown[0]][:100]!r}"
+            f"{f' and {len(unknown) - 1:,} more such labels' if unknown[1:] else ''}."
+        )
     indices = np.array([known[label] for label in labels], np.int64)
     return check_labels(indices, len(class_names), origin), class_names
 
@@ -75,16 +87,16 @@ def check_labels(labels: np.ndarray, num_classes: int, origin: Callable[[int], s
 
 
 def check_values(values: np.ndarray, names: Sequence[str], origin: Callable[[int], str]) -> np.ndarray:
-    """Return values `[n]` or `[n, k]` as float32 `[n, k]`.
+    """Return values `[n]` or `[n, k]` as float64 `[n, k]`.
 
-    Raises a ValueError that names the `origin` of a value that is not finite.
+    Raises a ValueError that names the `origin` of a value that is not finite in float32.
     """
     values = values.reshape(len(values), -1)
     if values.shape[1] != len(names):
         raise ValueError(f"There must be a name for each value, {values.shape[1]}. Received: {', '.join(names)}.")
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    return _checked(values, np.isfinite(values).all(axis=1), "finite numbers", origin)
+    values = values.astype(np.float64)
+    right = np.all(abs(values) <= np.finfo(np.float32).max, axis=1)
+    return _checked(values, right, "finite numbers", origin)
 
 
 def _checked(labels: np.ndarray, right: np.ndarray, expected: str, origin: Callable[[int], str]) -> np.ndarray:
@@ -118,7 +130,8 @@ def values_of(source: Source) -> Values:
         raise ValueError(
             f"Labels must be values. Received: {source}, whose labels are of the kind {source.label_kind!r}."
         )
-    columns = source.labels().astype(np.float64).T  # [k, n]
+    labels = source.labels()
+    columns = labels.astype(np.float64).T  # [k, n]
     for name, column in zip(source.value_names, columns, strict=True):
         if column.min() == column.max():
             raise ValueError(
@@ -127,4 +140,40 @@ def values_of(source: Source) -> Values:
             )
     mean = [math.fsum(column) / len(column) for column in columns]
     variance = [math.fsum((column - center) ** 2) / len(column) for column, center in zip(columns, mean, strict=True)]
-    return Values(source.value_names, tuple(mean), tuple(map(math.sqrt, variance)))
+    deviation = list(map(math.sqrt, variance))
+    rounded = "labels and predictions" if labels.dtype == np.float32 else "predictions"
+    for name, center, width in zip(source.value_names, mean, deviation, strict=True):
+        if 2**-24 * abs(center) > width / 1000:
+            logging.warning(
+                "%s has the mean %g and the deviation %g, but float32 rounds its %s to multiples of %g. Subtract a "
+                "constant, such as the mean, from the numbers.",
+                *(name, center, width, rounded, np.spacing(np.float32(abs(center)))),
+            )
+    return Values(source.value_names, tuple(mean), tuple(deviation))
+
+
+def check_masks(source: Source, limit: int = 500) -> None:
+    """Log the classes that have no pixels in the first masks of a source.
+
+    Raises a ValueError if these masks have ignored pixels but at most one class, such as masks of 0 and 255.
+    """
+
+    def count(item: tuple[str, dict[str, tf.Tensor]]) -> np.ndarray:
+        try:
+            mask = np.minimum(source.load(item[1])["mask"].numpy(), source.num_classes)
+        except tf.errors.OpError:  # reported when the image is used
+            mask = np.zeros(0, np.int64)
+        return np.bincount(mask.ravel(), minlength=source.num_classes + 1)
+
+    counts = np.sum(list(in_parallel(count, itertools.islice(source.items(), limit))), axis=0)
+    checked = f"{min(limit, source.num_examples):,} of {source.num_examples:,} masks of {source.name}[{source.split}]"
+    absent = [name for name, pixels in zip(source.class_names, counts, strict=False) if not pixels]
+    present = [name for name in source.class_names if name not in absent]
+    if counts[-1] and len(present) < 2:
+        raise ValueError(
+            f"Expected pixels of two or more classes. Received: {checked} with {', '.join(present) or 'no class'} and "
+            f"{percent(float(counts[-1] / counts.sum()))} ignored pixels. Is 255 the foreground? Then add "
+            "#foreground=255 to the folder or list, so that 255 is class 1. Otherwise, write class numbers to masks."
+        )
+    if absent:
+        logging.warning("Classes without pixels in %s: %s.", checked, _checks.listed(absent))

@@ -22,11 +22,17 @@ def ignored(num_classes: int) -> int:
     return IGNORED if num_classes <= IGNORED else MAX_CLASSES
 
 
-def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Tensor | str = "") -> tf.Tensor:
+def decode(
+    encoded: tf.Tensor,
+    num_classes: int,
+    offset: int = 0,
+    foreground: int | None = None,
+    origin: tf.Tensor | str = "",
+) -> tf.Tensor:
     """Decode a PNG of class indices, a scalar string, to int32 `[H, W]`.
 
     The file is gray (1 to 16 bits) or has a palette, whose colors do not matter. `offset` is added to the indices.
-    `origin` is the name of the file, for messages.
+    Pixels with the value `foreground` are class 1. `origin` is the name of the file, for messages.
 
     Ignored pixels become `ignored(num_classes)`. A pixel is ignored if its index plus `offset` is negative. It is also
     ignored if its index is 65,535 (in 16-bit files), or 255 with at most 255 classes.
@@ -35,6 +41,7 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
     bits, kind = header[24], header[25]
     checks = [
         (headers.has(encoded, b"\x89PNG"), "must be a PNG file"),
+        (tf.strings.length(encoded) > 33, "is incomplete: it ends within its header"),
         ((kind == _GRAY) | (kind == _PALETTE), "has colors or transparency; expected class indices, gray or a palette"),
     ]
     with tf.control_dependencies([tf.debugging.Assert(right, ["the mask", origin, text]) for right, text in checks]):
@@ -47,6 +54,8 @@ def decode(encoded: tf.Tensor, num_classes: int, offset: int = 0, origin: tf.Ten
     )[..., 0]
     # The decoder scales values of 1, 2 and 4 bits to 0..255.
     values //= tf.cast(tf.where(bits < 8, 255 // (tf.bitwise.left_shift(tf.ones_like(bits), bits) - 1), 1), tf.int32)
+    if foreground is not None:
+        values = tf.where(values == foreground, 1 - offset, values)
     return to_classes(values, num_classes, offset, origin)
 
 

@@ -5,14 +5,14 @@ the seed and the epoch. To resume within an epoch, the earlier records are read 
 """
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _io
 from keras_vit.data import seeds, splits
-from keras_vit.data.errors import describe
+from keras_vit.data.errors import UnreadableImageError, describe
 from keras_vit.data.sources import Rows, Source
 
 CYCLE_LENGTH = 16  # files that are read at the same time
@@ -27,9 +27,9 @@ class Slice:
     take: int = -1
 
 
-def select(name: str, split: str, named: Iterable[str], whole: Callable[[str], Sequence[Slice]]) -> list[Slice]:
+def select(name: str, split: str, named: Collection[str], whole: Callable[[str], Sequence[Slice]]) -> list[Slice]:
     """Return the slices of a split such as `"train[:80%]"`. `whole` returns the slices of one of the `named` splits."""
-    slices = {key: whole(key) for key in named if re.search(rf"\b{re.escape(key)}\b", split)}
+    slices = {key: whole(key) for key in named if key in splits.used(split, named)}
     sizes = {key: sum(item.take for item in of_split) for key, of_split in slices.items()} or dict.fromkeys(named, 0)
     selected = []
     for part in splits.parse(split, sizes, name):
@@ -46,11 +46,27 @@ def _tfrecords(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dat
     return tf.data.TFRecordDataset(path, buffer_size=2**20).skip(skip).take(take)
 
 
+def _local_tfrecords(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
+    """Return `take` records. After a damaged record, which ends the reading of its file, all records are empty."""
+    # `ignore_errors` never returns if the file does not exist, so another dataset opens the file first.
+    opened = tf.data.FixedLengthRecordDataset(path, 1, buffer_size=1).take(1).filter(lambda byte: tf.constant(False))
+    readable = _tfrecords(path, skip, take).ignore_errors()
+    lost = tf.data.Dataset.from_tensors("").repeat(tf.maximum(take, 0))
+    return opened.concatenate(readable).concatenate(lost).take(take)
+
+
+def check_record(record: tf.Tensor) -> tf.Tensor:
+    """Return a serialized record. Fails if it is empty, which is how readers return records that cannot be read."""
+    text = "its file is damaged here or at an earlier record; write or copy the file again"
+    with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(record) > 0, [text])]):
+        return tf.identity(record)
+
+
 class RecordSource(Source):
     """Examples in record files. `parse` turns a serialized record into {"image", "label" or "mask"}.
 
-    `records` maps the path, `skip` and `take` of a slice to a dataset of its records. By default, the file is a
-    TFRecord file.
+    `records` maps the path, `skip` and `take` of a slice to a dataset of its records, in which records that cannot be
+    read are empty. By default, the file is a TFRecord file.
 
     With `shard_by="rows"`, every worker reads all files but decodes only its own rows, so that the global batch does
     not depend on the number of workers. With `shard_by="files"`, every worker reads different files.
@@ -66,16 +82,18 @@ class RecordSource(Source):
         names: Sequence[str],
         label_kind: str = "class",
         shard_by: str = "rows",
-        records: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset] = _tfrecords,
+        records: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset] | None = None,
     ):
         super().__init__(name, split, num_examples, names, label_kind)
         self.slices = list(slices)
         self.parse = parse
         self.shard_by = shard_by
-        self._records = records
+        # An error of a remote file may be temporary. The same record can then be read after a restart.
+        remote = any(_io.is_remote(item.path) for item in self.slices)
+        self._records = records or (_tfrecords if remote else _local_tfrecords)
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return self.parse(item["record"])
+        return self.parse(check_record(item["record"]))
 
     def labels(self) -> np.ndarray:
         """Return all labels. This reads all records but does not decode the images."""
@@ -85,8 +103,13 @@ class RecordSource(Source):
         labels = items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE).batch(4096)
         try:
             return np.concatenate(list(labels.as_numpy_iterator()))
-        except tf.errors.OpError as error:
-            raise ValueError(f"The labels of {self.name} cannot be read: {describe(error)}.") from error
+        except tf.errors.OpError:
+            for origin, item in self.items():
+                try:
+                    self.load(item)
+                except tf.errors.OpError as error:
+                    raise UnreadableImageError(origin, describe(error)) from error
+            raise
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         for file in range(len(self.slices)):
@@ -96,11 +119,15 @@ class RecordSource(Source):
     keys = ("file", "number")
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        """Return the items that may replace an unreadable item: the later items of its file, then the earlier items."""
+        """Return the items that may replace an unreadable item.
+
+        These are the later items of its file, then the earlier items, then the items of the next file.
+        """
         file, number = item["file"], item["number"]
         behind = self.read(file).filter(lambda record: record["number"] > number)
         before = self.read(file).take_while(lambda record: record["number"] < number)
-        return behind.concatenate(before).map(lambda record: {**item, **record})
+        others = self.read((file + 1) % len(self.slices))
+        return behind.concatenate(before).concatenate(others).map(lambda record: {**item, **record})
 
     def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
         records = self.read(tf.constant(identity["file"], tf.int64))

@@ -42,7 +42,8 @@ class Source:
         split: Part of the source, e.g. `"train[:98%]"`.
         num_examples: Number of examples in the split.
         label_kind: `"class"` if a label is one class number, int32. `"classes"` if a label is a set of classes, a
-            float32 vector of zeros and ones. `"values"` if a label is one or several numbers, a float32 vector.
+            float32 vector of zeros and ones. `"values"` if a label is one or several numbers, a float32 or float64
+            vector.
             `"mask"` if examples have a "mask" instead of a "label": a class number for each pixel of the upright image,
             int32 `[H, W]`. Ignored pixels are 255, or 65,535 if there are more than 255 classes.
         class_names: Names of the classes, in the order of the class numbers. Empty for values.
@@ -88,7 +89,7 @@ class Source:
         return len(self.class_names or self.value_names)
 
     def labels(self) -> np.ndarray:
-        """Return all labels in order: int32 `[n]` for one class, float32 `[n, num_outputs]` for classes and values.
+        """Return all labels in order: int32 `[n]` for one class, float `[n, num_outputs]` for classes and values.
 
         Masks in files are not collected. Read them from `examples`.
         """
@@ -239,7 +240,10 @@ class FileSource(StoredSource):
 
 
 class MaskFileSource(FileSource):
-    """Images and masks in files: an image file and a mask file per example. `offset` is added to the masks' indices."""
+    """Images and masks in files: an image file and a mask file per example.
+
+    `offset` is added to the masks' indices. `foreground` is the value of the pixels of class 1, such as 255.
+    """
 
     def __init__(
         self,
@@ -250,16 +254,17 @@ class MaskFileSource(FileSource):
         names: Sequence[str],
         label_kind: str = "mask",
         offset: int = 0,
+        foreground: int | None = None,
     ):
         super().__init__(name, split, paths, mask_paths, names, label_kind)
         self.mask_paths: list[str] = mask_paths.tolist()
-        self._offset = offset
+        self._options = (self.num_classes, offset, foreground)
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)
         path = example["mask"]
         try:
-            return {**example, "mask": masks.decode(tf.io.read_file(path), self.num_classes, self._offset, path)}
+            return {**example, "mask": masks.decode(tf.io.read_file(path), *self._options, path)}
         except tf.errors.OpError as error:  # only raised eagerly, where error messages are created
             reason, name = errors.describe(error), path.numpy().decode()
             if name in reason:

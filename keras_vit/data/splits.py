@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from keras_vit import _checks
 
@@ -10,6 +10,17 @@ _PART = re.compile(
     r"\s*(?P<name>[\w.\-]+)\s*(?:\[\s*(?P<start>[^:\[\]]*?)\s*(?P<colon>:)\s*(?P<stop>[^:\[\]]*?)\s*\])?\s*"
 )
 _BOUND = re.compile(r"(-?\d+)\s*(%?)")
+# Splits by the names of their folders, of their files, and in lists, all in lower case.
+NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +30,20 @@ class Part:
     name: str
     start: int
     stop: int
+
+
+def named(name: str, splits: Collection[str] = ()) -> str:
+    """Return the usual name of a split: `"validation"` for `"Val"`. A name in `splits` is not changed.
+
+    If `splits` has "validation" but not "test", "validation" is also the split "test".
+    """
+    usual = name if name in splits else NAMES.get(name.lower(), name)
+    return "validation" if usual == "test" and "test" not in splits and "validation" in splits else usual
+
+
+def used(split: str, splits: Collection[str]) -> set[str]:
+    """Return the names of the splits that a split such as `"train[:80%]+val"` uses."""
+    return {named(match["name"], splits) for text in str(split).split("+") if (match := _PART.fullmatch(text))}
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:
@@ -35,7 +60,7 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
                 f"A split must look like 'train', 'train[:80%]', 'train[100:200]' or 'train[:10%]+test'. "
                 f"Received: {split!r}."
             )
-        name = match["name"]
+        name = named(match["name"], sizes)
         if name not in sizes:
             raise ValueError(
                 f"Split {name!r} does not exist in {what}. It has: "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from absl import logging
 
 from keras_vit import _checks
 from keras_vit._metrics import segmentation_scores
@@ -131,6 +132,15 @@ def to_result(
 ) -> Result:
     """Return the scores of a confusion matrix of pixels as a `Result`, with details of each class."""
     scores = segmentation_scores(confusion * (np.nan if non_finite else 1), ignore)
+    shown = class_names or list(map(str, range(len(confusion))))
+    pixels = zip(shown, confusion.sum(axis=1), strict=True)
+    absent = [name for number, (name, count) in enumerate(pixels) if not count and number != ignore]
+    if absent:
+        logging.warning(
+            "The masks have no pixels of %s. As in mmsegmentation, a class that is not predicted either does not count "
+            "in the means.",
+            _checks.listed(absent),
+        )
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
     details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}
     details["per_class"] = {name: scores[name] for name in ("iou", "accuracy")}

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.data.labels import check_masks
 from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
 
@@ -40,6 +41,8 @@ class Splits:
         self.eval = open_source(data.source, split=data.eval_split)
         self.channels = self._check_images()
         self.task = tasks.create(recipe, self.train)
+        if self.train.label_kind == "mask":
+            check_masks(self.train)
         self.read = 0
 
     def train_batches(self, step: int) -> Iterable[Any]:
@@ -67,11 +70,13 @@ class Splits:
     def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
         draw = self.task.draw
         return self.backend.distribute(
-            lambda shard, shards: batches(
-                shard_index=shard,
-                num_shards=shards,
-                on_bad_image=self.recipe.data.on_bad_image,
-                draw=None if draw is None else functools.partial(draw, seed),
+            lambda shard, shards: self.task.on_host(
+                batches(
+                    shard_index=shard,
+                    num_shards=shards,
+                    on_bad_image=self.recipe.data.on_bad_image,
+                    draw=None if draw is None else functools.partial(draw, seed),
+                )
             )
         )
 

@@ -40,7 +40,7 @@ def test_a_sheet_of_images_that_are_not_square(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (6, 5, 9, 3), np.uint8)
     np.savez(tmp_path / "a.npz", images=images, labels=np.arange(6))
     source = data.open_source(f"npz:{tmp_path}/a.npz", "all")
-    png, rows = audit.contact_sheet(source, "value_range(-1, 1)", count=6)
+    png, rows = audit.contact_sheet(source, "value_range(-1, 1)", count=7)  # of six images
     sheet = tf.io.decode_png(png).numpy()
     assert sheet.shape == (2 * 7, 3 * 11, 3)
     for place, name in enumerate(sum(rows, [])):

@@ -10,7 +10,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from keras_vit import _image_files, data
+from keras_vit import _checks, _image_files, data
 from keras_vit.data import holdout
 from keras_vit.data.readers import walk
 from tests.data import pictures
@@ -301,7 +301,10 @@ def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
 
 
 def test_five_names_are_listed():
-    assert walk.listed(list("abcde")) == "a, b, c, d, e" and walk.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    assert (
+        _checks.listed(list("abcde")) == "a, b, c, d, e"
+        and _checks.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+    )
 
 
 @pytest.mark.parametrize("target", ["/usr", "/etc", "/proc"])

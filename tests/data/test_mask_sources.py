@@ -12,6 +12,7 @@ from PIL import Image
 
 from keras_vit import data
 from keras_vit.data import audit, masks, preprocess, writer
+from keras_vit.data.labels import check_masks
 from tests.data import pictures
 
 RNG = np.random.default_rng(0)
@@ -67,6 +68,7 @@ def test_an_encoded_mask_is_read_back(classes):
     (pictures.encode(IMAGE[..., 0], "JPEG"), 9, "m.png must be a PNG"),
     (b"", 9, "m.png must be a PNG"),
     (png(IMAGE[..., 0])[:90], 255, "PNG"),
+    (png(IMAGE[..., 0])[:20], 255, "m.png is incomplete"),
     (png(np.array([[0, 1], [7, 255]])), 7, "m.png has the index 7"),
     (png(np.array([[0, 1], [7, 255]]), 16), 7, "m.png has the index 7"),
     (png(np.array([[0, 1], [2, 3]]), 2, palette=True), 3, "m.png has the index 3"),
@@ -213,6 +215,34 @@ def test_an_offset_ignores_the_index_zero(tmp_path):
         np.testing.assert_array_equal(example["mask"], np.where(shifted == 0, data.IGNORED, shifted - 1))
     with pytest.raises(tf.errors.InvalidArgumentError, match="(?s)index.*4.*the last of the 3 classes is 3"):
         masks.decode(png(np.array([[3, 4]])), 3, offset=-1)
+
+
+def test_masks_of_0_and_255(tmp_path, caplog):
+    """255 is ignored, unless it is the foreground."""
+    source = data.open_source(write(tmp_path), "all")
+    for path in source.mask_paths:
+        pathlib.Path(path).write_bytes(png(np.array([[0, 255] * 10] * 12)))
+    spec = f"{source.name}#masks={tmp_path}/masks&classes=lesion,other"
+    with pytest.raises(ValueError, match="with lesion and 50.0% ignored.*#foreground=255"):
+        check_masks(data.open_source(spec, "all"))
+    source = data.open_source(f"{spec},third&foreground=255", "all")
+    assert next(source.examples())["mask"].numpy()[0, :4].tolist() == [0, 1, 0, 1]
+    check_masks(source)
+    assert "Classes without pixels in 10 of 10 masks" in caplog.text and caplog.text.rstrip().endswith(": third.")
+    with pytest.raises(ValueError, match="foreground"):
+        data.open_source(spec, "all", foreground=0)
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 4, 4), np.uint8), masks=np.full((2, 4, 4), 255))
+    with pytest.raises(ValueError, match="with no class and 100.0% ignored"):
+        check_masks(data.open_source(f"npz:{tmp_path}/a.npz", "all", class_names=["a", "b"]))
+
+
+def test_masks_of_other_formats_are_named(tmp_path):
+    source = data.open_source(write(tmp_path), "all")
+    path = pathlib.Path(source.mask_paths[0])
+    path.with_suffix(".jpg").write_bytes(pictures.encode(IMAGE[..., 0], "JPEG"))
+    path.unlink()
+    notes = data.open_source(f"{source.name}#masks={tmp_path}/masks", "all").notes
+    assert any("PNG" in note and str(path.with_suffix(".jpg")) in note for note in notes)
 
 
 def test_folders_that_do_not_belong_together(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import fingerprint
+from keras_vit.data import audit, fingerprint
 from keras_vit.data.readers import parquet
 from tests.data import pictures
 
@@ -125,9 +125,30 @@ def test_damaged_files_are_named(tmp_path):
         path.write_bytes(part)
         with pytest.raises(ValueError, match="a.parquet cannot be read as a Parquet file"):
             data.open_source(f"parquet:{path}", "all")
-    path.write_bytes(content[:4] + b"\xff" * 60 + content[64:])  # the pages of the images
-    with pytest.raises(tf.errors.OpError):
-        stored(data.open_source(f"parquet:{path}", "all"))
+    write(path, range(8))
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 60 + content[64:])  # the pages of the images of the first row group
+    source = data.open_source(f"parquet:{path}", "all")
+    found = audit.audit(source)
+    assert [report.origin for report in found if report.problem] == [
+        f"record {number} of {path}" for number in range(4)
+    ]
+    assert all("damaged" in report.problem for report in found[:4])
+    with pytest.raises(data.UnreadableImageError, match="record 0 of .*a.parquet"):
+        source.labels()
+    label = pq.ParquetFile(path).metadata.row_group(0).column(2).data_page_offset
+    path.write_bytes(content[:label] + b"\xff" * 60 + content[label + 60 :])
+    with pytest.raises(ValueError, match="a.parquet cannot be read"):
+        data.open_source(f"parquet:{path}", "all", class_names=list("abc"))
+
+
+def test_classes_without_rows_and_empty_files(tmp_path, caplog):
+    write(tmp_path / "train-0-of-2.parquet", range(4), labels=[1, 2, 1, 2], names=["a", "b", "c"])
+    pq.write_table(pq.read_table(tmp_path / "train-0-of-2.parquet").slice(0, 0), tmp_path / "train-1-of-2.parquet")
+    write(tmp_path / "test.parquet", range(3), names=["a", "b", "c"])
+    assert data.split_sizes(f"parquet:{tmp_path}") == {"test": 3, "train": 4}
+    (note,) = data.open_source(f"parquet:{tmp_path}", "test").notes
+    assert "'train': a" in note and "train-1-of-2.parquet has no rows" in caplog.text
 
 
 def test_a_row_group_with_fewer_rows_than_stated(tmp_path):

@@ -110,7 +110,7 @@ def test_a_slice_without_some_class_is_warned_of(tmp_path, caplog):
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.sort(y))
     with caplog.at_level("WARNING", logger="absl"):
         data.open_source(f"npz:{tmp_path}/a.npz", "train[:50%]")
-    assert "no examples of 2 of the 4 classes" in caplog.text
+    assert "Classes without images in the split 'train[:50%]': 2, 3. Are the examples sorted" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -439,11 +439,12 @@ def test_a_name_that_is_not_utf_8_is_named_with_its_folder(tmp_path):
 
 def test_csv(tmp_path):
     lines = ["path,label,split"] + [
-        f'"{i}, a.jpg",{"cat" if i % 2 else "dog"},{"train" if i < 6 else "dev"}' for i in range(9)
+        f'"{i}, a.jpg",{"cat" if i % 2 else "dog"},{"Train" if i < 6 else "dev"}' for i in range(9)
     ]
     (tmp_path / "list.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     spec = f"manifest:{tmp_path}/list.csv"
-    assert data.split_sizes(spec) == {"train": 6, "dev": 3}
+    assert data.split_sizes(spec) == {"train": 6, "validation": 3}
+    assert data.open_source(spec, "test[:2]").num_examples == 2  # as in a folder without test/
     source = data.open_source(spec, "dev")
     assert source.class_names == ("cat", "dog")
     assert sorted(source.paths) == [f"{tmp_path}/{i}, a.jpg" for i in (6, 7, 8)]
@@ -451,6 +452,48 @@ def test_csv(tmp_path):
     assert by_path[f"{tmp_path}/7, a.jpg"] == 0
     moved = data.open_source(spec, "dev", root="gs://bucket/p", class_names=["dog", "cat"])
     assert moved.paths[0].startswith("gs://bucket/p/") and moved.class_names == ("dog", "cat")
+
+
+def test_blanks_before_quotes(tmp_path):
+    (tmp_path / "list.csv").write_text('path, label\na.png, "b, c"\n"b.png" ,"a"\nc.png,a\n')
+    source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")
+    assert source.class_names == ("a", "b, c")
+    assert set(source.paths) == {f"{tmp_path}/{name}.png" for name in "abc"}
+
+
+def test_an_image_that_is_listed_twice_is_in_one_split(tmp_path):
+    """Also under another label, and with another spelling of its path."""
+    lines = ["path,label", *(f"{'./' * (n % 2)}{n % 50}.png,{'abc'[n % 3]}" for n in range(120))]
+    lines += [f"{tmp_path}/3.png,a", "x/../4.png,a"]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    train, test = (data.open_source(f"manifest:{tmp_path}/list.csv", split) for split in ("train", "test"))
+    assert not {os.path.normpath(path) for path in train.paths} & {os.path.normpath(path) for path in test.paths}
+    assert train.num_examples + test.num_examples == 122 and 15 < test.num_examples < 35
+    once, labels = train.notes
+    assert "50 images are listed more than once" in once and "50 images are listed with different labels" in labels
+    lines = ["path,value,split", "a.png,1,train", "b.png,2,train", "./a.png,1,test"]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    notes = data.open_source(f"manifest:{tmp_path}/list.csv", "test").notes
+    assert [words in note for words, note in zip(("more than once", "several splits"), notes, strict=True)] == [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize("first", [1, 0])
+def test_classes_without_training_images_are_noted(first, tmp_path):
+    splits = ["train"] * 6 + ["test"] * 3
+    lines = [f"{n}.png,{n % 3 + first},{split}" for n, split in enumerate(splits)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,split", *lines]))
+    spec = f"manifest:{tmp_path}/list.csv"
+    source = data.open_source(spec)
+    assert len(source.notes) == 2 * first and source.num_classes == 3 + first
+    assert all("without images" in note and ": 0." in note for note in source.notes)
+    assert not first or "label_offset=-1" in source.notes[0]
+    counted = data.open_source(spec, label_offset=-first)
+    assert counted.class_names == ("0", "1", "2") and not counted.notes
+    (tmp_path / "list.csv").write_text("\n".join(["path,labels,split", "a,red,train", "b,red;round,test"]))
+    (note,) = data.open_source(spec, "test").notes
+    assert "'train': round" in note
 
 
 def test_csv_with_several_labels(tmp_path):
@@ -492,7 +535,12 @@ def test_labels_that_are_numbers(tmp_path):
         ("a.csv", "", ["an empty file"]),
         ("a.csv", "path,label\n", ["lists no image"]),
         ("a.csv", "path,label\na.jpg,\n", ["Line 2", "path and a label"]),
-        ("a.csv", "path,label\nred, a.jpg,cat\n", ["Line 2", "not more fields", "red"]),
+        ("a.csv", "path,label\nred, a.jpg,cat\n", ["Line 2", "one field per column", "red"]),
+        ("a.csv", "path,label\na,b,c\nd,e\nf,g,h\n", ["Line 2", "line 4"]),
+        ("a.csv", "path,label\n" + "a,\n" * 8, ["Line 2", "line 3", "line 7", "2 more"]),
+        ("a.csv", "path;label\na;b\n", ["Separate the columns with commas"]),
+        ("a.csv", "path,label, label\na,b,c\n", ["different names", "label, label"]),
+        ("a.jsonl", '{"path": "a", "label": "b", "label": "c"}', ["Line 1", "a key occurs twice"]),
         ("a.csv", "path,label,split\na.jpg,x,train\nb.jpg,x,\n", ["Line 3", "split"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg,99999999999\n", ["line 3", "99999999999"]),
         ("a.csv", "path,label\na.jpg,3\nb.jpg," + "9" * 5000 + "\n", ["line 3", "class numbers"]),

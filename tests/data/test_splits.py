@@ -30,6 +30,18 @@ def test_splits(split, expected):
     assert ranges(split) == expected
 
 
+def test_names_of_splits():
+    assert [splits.named(name) for name in ("Training", "VAL", "dev", "valid", "test", "mine")] == [
+        *("train", "validation", "validation", "validation", "test", "mine"),
+    ]
+    sizes = {"train": 7, "validation": 3, "mine": 2}
+    assert splits.parse("val[:2]+test[2:]+Train", sizes)[:2] == (
+        *(splits.Part("validation", 0, 2), splits.Part("validation", 2, 3)),
+    )
+    assert splits.used("val[:2]+mine", sizes) == {"validation", "mine"}
+    assert splits.named("val", ["train", "val"]) == "val" and splits.named("test", ["validation", "test"]) == "test"
+
+
 @pytest.mark.parametrize("percent", range(1, 100, 7))
 @pytest.mark.parametrize("size", [3, 100, 1797, 60_000])
 def test_complementary_slices_share_nothing_and_leave_nothing(percent, size):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import writer
+from keras_vit.data import audit, writer
 from keras_vit.data.readers import tfrecord
 from tests.data import pictures
 from tests.lossy_disk import LossyDisk
@@ -112,6 +112,7 @@ def test_num_examples_spares_counting(tmp_path):
     assert stored(source) == list(range(10))
     with pytest.raises(ValueError, match="whole split"):
         data.open_source(f"tfrecord:{tmp_path}", "train[:5]", num_classes=10, num_examples=10)
+    assert data.open_source(f"tfrecord:{tmp_path}", "Training", num_classes=10, num_examples=10).num_examples == 10
     wrong = data.open_source(f"tfrecord:{tmp_path}", num_classes=10, num_examples=12)
     with pytest.raises(tf.errors.FailedPreconditionError, match="12"):
         values(wrong)
@@ -131,9 +132,48 @@ def test_errors(tmp_path):
     path.write_bytes(content[:-9])
     with pytest.raises(ValueError, match="train-00001-of-00002 ends within record 4"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+    path.write_bytes(b"")
+    for options in ({}, {"num_examples": 10}):
+        with pytest.raises(ValueError, match="train-00001-of-00002 has no records"):
+            data.open_source(f"tfrecord:{tmp_path}", num_classes=10, **options)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="Expected: 2 files.*1"):
         data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+
+
+def damage(tmp_path):
+    """Two files of ten records; a byte of record 3 of the first one is flipped."""
+    write_numbered(tmp_path, [10, 10])
+    path = tmp_path / "train-00000-of-00002"
+    content = bytearray(path.read_bytes())
+    content[len(content) * 7 // 20] ^= 1
+    path.write_bytes(content)
+    return data.open_source(f"tfrecord:{tmp_path}", num_classes=10)
+
+
+def test_a_damaged_record_is_reported_with_its_file(tmp_path):
+    source = damage(tmp_path)
+    found = audit.audit(source)
+    bad = [report.origin for report in found if report.problem]
+    assert bad == [f"record {number} of {tmp_path}/train-00000-of-00002" for number in range(3, 10)]
+    assert all("damaged" in report.problem for report in found[3:10])
+    with pytest.raises(data.UnreadableImageError, match="record 3 of .*train-00000-of-00002"):
+        source.labels()
+    (tmp_path / "train-00001-of-00002").unlink()
+    with pytest.raises(tf.errors.NotFoundError, match="train-00001"):
+        list(source.items())
+
+
+@pytest.mark.slow
+def test_training_goes_on_after_a_damaged_record(tmp_path):
+    source = damage(tmp_path)
+    with pytest.raises(data.UnreadableImageError, match="record [3-9] of .*train-00000-of-00002"), data.image_errors():
+        list(data.train_batches(source, "decode|resize(4)", 20).take(1))
+    log = data.Log()
+    (batch,) = data.train_batches(source, "decode|resize(4)", 20, on_bad_image=log).take(1).as_numpy_iterator()
+    assert len(log.reasons) == 7 and not set(batch["image"][:, 0, 0, 0].tolist()) & set(range(3, 10))
+    (batch,) = data.eval_batches(source, "decode|resize(4)", 20, on_bad_image="skip").as_numpy_iterator()
+    assert batch["valid"].tolist() == [1] * 3 + [0] * 7 + [1] * 10
 
 
 @pytest.mark.parametrize(

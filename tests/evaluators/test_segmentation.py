@@ -75,10 +75,11 @@ def test_every_pixel_counts_once():
     assert result.text("miou").endswith("%")
 
 
-def test_a_class_that_is_nowhere_does_not_count():
+def test_a_class_that_is_nowhere_does_not_count(caplog):
     few = measure(masks=np.zeros_like(MASKS), function=lambda images: (None, logits(images)[1] * [1, 0, 0] + [1, 0, 0]))
     assert few.metrics["miou"] == few.metrics["pixel_accuracy"] == few.metrics["mean_accuracy"] == 1
     np.testing.assert_array_equal(few.details["per_class"]["iou"], [1, np.nan, np.nan])
+    assert "no pixels of" in caplog.text
 
 
 @pytest.mark.slow

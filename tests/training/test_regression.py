@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
@@ -42,6 +43,14 @@ def test_losses_by_hand(loss, expected):
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-4)  # float32 heights of 1.7 and 1.9
     np.testing.assert_allclose(predictions, [[40.0, 1.7], [45.0, 1.79]], rtol=1e-6)
     np.testing.assert_allclose(found["mae"], [(10.0 + 0.0) / 2, (5.0 + 0.11) / 2], rtol=1e-4)
+
+
+def test_large_numbers_are_standardized_before_they_are_rounded():
+    created, seconds = task(), 1.7e9 + np.arange(4.0)[:, None]
+    created.standard = Values(("seconds",), mean=(1.7e9,), deviation=(2.0,))
+    (batch,) = created.on_host(tf.data.Dataset.from_tensors({"label": seconds})).as_numpy_iterator()
+    assert batch["label"].dtype == batch["standardized"].dtype == np.float32
+    np.testing.assert_array_equal(created.values(None, batch)[1].ravel(), [0, 0.5, 1, 1.5])
 
 
 def test_the_best_checkpoint_has_the_smallest_error():

@@ -118,12 +118,14 @@ def test_lines_and_pictures():
     created = task()
     created.class_names = ("sky", "sea", "sand", "sun")
     lines = created.lines(np.array([[3, 0, 3, 0], [0] * 4, [0, 0, 5, 0], [0] * 4]))
-    assert [line.split() for line in lines[1:]] == [["sky", "50.00%"], ["sand", "62.50%"]]
+    assert [line.split() for line in lines[1:]] == [
+        *(["sky", "50.00%"], ["sand", "62.50%"], ["(without", "pixels", "in", "the", "masks:", "sea,", "sun)"]),
+    ]
     for classes in (20, 21):  # the report has twenty lines
         created.class_names = tuple(f"c{number}" for number in range(classes + 1))
         lines = created.lines(np.diag([*range(1, classes + 1), 0]))
-        assert len(lines) == 1 + classes and lines[20].split() == ["c19", "100.00%"]
-        assert lines[-1].strip() == ("(the 20 lowest of 21)" if classes == 21 else lines[20].strip())
+        assert len(lines) == 2 + classes and lines[20].split() == ["c19", "100.00%"]
+        assert lines[-2].strip() == ("(the 20 lowest of 21)" if classes == 21 else lines[20].strip())
     created.class_names = ("sky", "sea", "sand", "sun")
     images = np.full((3, 8, 6, 1), 100, np.uint8)
     shown = created.show({"image": images, "mask": MASKS, "predictions": LOGITS}, None)

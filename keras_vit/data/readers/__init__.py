@@ -19,7 +19,8 @@ from keras_vit.data.sources import Source
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
 _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
 _FOLDERS = ("root", "data_dir", "manual_dir", "masks")  # options that are paths
-_FEATURES = ("image", "label", "label_offset", "mask")  # options that fingerprints of records and masks do not cover
+# Options that fingerprints of records and masks do not cover.
+_FEATURES = ("image", "label", "label_offset", "foreground", "mask")
 
 
 class _Reader(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from keras_vit import _checks
 from keras_vit.data import splits
 from keras_vit.data.sources import ArraySource, FileSource, Source
 
@@ -26,26 +27,21 @@ def of_files(
     labels: np.ndarray,
     names: Sequence[str],
     indices: Mapping[str, np.ndarray],
-    aliases: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
     label_kind: str = "",
     source: Callable[..., FileSource] = FileSource,
 ) -> DataSet:
     """Return a data set with one file per image.
 
-    `names` are the names of the classes or values. `indices` has the indices of the examples of each split. `aliases`
-    maps additional names of splits to names in `indices`. Each of `notes` is logged once. `source` creates the source
-    of a split from the chosen `paths`.
+    `names` are the names of the classes or values. `indices` has the indices of the examples of each split. Each of
+    `notes` is logged once. `source` creates the source of a split from the chosen `paths`.
     """
-    known = {**indices, **{alias: indices[split] for alias, split in (aliases or {}).items()}}
 
-    def open_split(split: str) -> FileSource:
-        for note in notes:
-            _log_once(f"{name}: {note}")
-        chosen = _select(name, split, known)
+    def open_split(split: str) -> Source:
+        chosen = _select(name, split, indices)
         opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
-        opened.notes = notes
-        return opened
+        by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
+        return noted(opened, (*notes, *about_classes(by_split, opened.class_names)))
 
     return DataSet(lambda: _sizes(indices), open_split)
 
@@ -64,9 +60,8 @@ def of_arrays(
     of all arrays.
     """
 
-    def open_split(split: str) -> ArraySource:
+    def open_split(split: str) -> Source:
         chosen = _select(name, split, indices)
-        _warn_of_missing_classes(name, split, labels[chosen], labels)
         images, first = np.empty(0, np.uint8), 0
         for length, read in arrays:
             rows = chosen - first
@@ -76,7 +71,9 @@ def of_arrays(
                 images = images if images.size else np.empty((len(chosen), *array.shape[1:]), np.uint8)
                 images[inside] = array[rows[inside]]
             first += length
-        return ArraySource(name, split, images, labels[chosen], names, label_kind)
+        opened = ArraySource(name, split, images, labels[chosen], names, label_kind)
+        by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
+        return noted(opened, about_classes(by_split, opened.class_names))
 
     return DataSet(lambda: _sizes(indices), open_split)
 
@@ -97,21 +94,31 @@ def _select(name: str, split: str, indices: Mapping[str, np.ndarray]) -> np.ndar
     return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
 
 
+def noted(source: Source, notes: tuple[str, ...]) -> Source:
+    """Log each note about a source once, and return the source with the notes."""
+    source.notes = notes
+    for note in notes:
+        _log_once(f"{source.name}: {note}")
+    return source
+
+
+def about_classes(labels: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, ...]:
+    """Return notes about the splits in which classes have no images. `labels` has the labels of each split."""
+    notes = []
+    for split, own in labels.items():
+        if own.dtype == object or not len(names):  # masks in files, or values
+            continue
+        present: np.ndarray = np.any(own, axis=0) if own.ndim == 2 else np.isin(np.arange(len(names)), own)
+        missing = [name for name, is_present in zip(names, present, strict=True) if not is_present]
+        if missing and split != "all":
+            hint = " Are the examples sorted by class? A slice takes them in order." if "[" in split else ""
+            if missing == ["0"] and split == "train":
+                hint = " If the labels begin with 1, subtract 1, in lists and tar files with #label_offset=-1."
+            notes.append(f"Classes without images in the split {split!r}: {_checks.listed(missing)}.{hint}")
+    return tuple(notes)
+
+
 @functools.lru_cache(maxsize=256)
 def _log_once(text: str) -> None:
     """Log a warning once, however often the data are opened."""
     logging.warning("%s", text)
-
-
-def _warn_of_missing_classes(name: str, split: str, labels: np.ndarray, whole: np.ndarray) -> None:
-    """Log a warning if a slice lacks classes, as in a file sorted by class."""
-    missing = np.setdiff1d(whole, labels) if labels.ndim == 1 else ()
-    if len(missing):
-        logging.warning(
-            "%s: the split %r has no examples of %d of the %d classes. Are the examples sorted by class? "
-            "A slice takes images in the order of the file.",
-            name,
-            split,
-            len(missing),
-            len(np.unique(whole)),
-        )

@@ -11,7 +11,8 @@ from keras_vit import _checks
 from keras_vit.data import holdout
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.readers.walk import EXTENSIONS, SPLITS, Tree, listed
+from keras_vit.data.readers.walk import EXTENSIONS, Tree
+from keras_vit.data.splits import NAMES
 
 
 def read(
@@ -20,6 +21,7 @@ def read(
     masks: str | None = None,
     classes: mask_folders.Classes = None,
     label_offset: int = 0,
+    foreground: int | None = None,
 ) -> DataSet:
     """Return the images of a folder with one subfolder per class, or with such folders in `train`, `val` and `test`.
 
@@ -28,7 +30,7 @@ def read(
     of the masks; by default, the classes are read from `classes.txt` in the folder of masks.
     """
     if masks is not None:
-        return mask_folders.read(location, str(masks), classes, label_offset, test_fraction)
+        return mask_folders.read(location, str(masks), classes, label_offset, foreground, test_fraction)
     tree = Tree(location)
     if not tf.io.gfile.isdir(tree.root):
         if tf.io.gfile.exists(tree.root):
@@ -67,15 +69,7 @@ def read(
         paths += [f"{roots[split]}/{key}" for key in keys]
         labels.append(own)
     joined = np.concatenate(labels)
-    tested = next((split for split in ("test", "validation") if split in indices), None)
-    if tested:
-        missing = np.setdiff1d(np.arange(len(class_names)), joined[indices[tested]])
-        if len(missing):
-            notes.append(
-                f"Classes without images in the split {tested!r}: {listed([class_names[i] for i in missing])}."
-            )
-    aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
-    return of_files(f"folder:{location}", paths, joined, class_names, indices, aliases, tuple(notes))
+    return of_files(f"folder:{location}", paths, joined, class_names, indices, tuple(notes))
 
 
 def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
@@ -96,8 +90,8 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
     folders = tree.folders(tree.root)
     named: dict[str, str] = {}
     for name in folders:
-        if name.lower() in SPLITS:
-            named.setdefault(SPLITS[name.lower()], name)
+        if name.lower() in NAMES:
+            named.setdefault(NAMES[name.lower()], name)
     with_classes = {split: name for split, name in named.items() if tree.folders(f"{tree.root}/{name}")}
     if "train" not in with_classes:
         if with_classes and len(named) == len(folders):
@@ -113,16 +107,16 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
         if name not in with_classes.values():
             notes.append(f"{name}/ has no folders of classes and is not used.")
     others = [name for name in folders if name not in named.values()]
-    doubtful = [name for name in others if len(with_classes) == 1 or name.lower() in SPLITS]
+    doubtful = [name for name in others if len(with_classes) == 1 or name.lower() in NAMES]
     doubtful = [name for name in doubtful if _only_images(tree.below(f"{tree.root}/{name}"))]
     if doubtful:
         raise ValueError(
             f"{train} has folders of classes, so only one folder for each other split may have images next to it. "
-            f"Received: {listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a split, give "
-            f"folder:{train} or move the other folders away."
+            f"Received: {_checks.listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a "
+            f"split, give folder:{train} or move the other folders away."
         )
     if others:
-        notes.append(f"Folders beside {with_classes['train']}/ are not used: {listed(others)}.")
+        notes.append(f"Folders beside {with_classes['train']}/ are not used: {_checks.listed(others)}.")
     if len(with_classes) == 1:
         notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
     elif "test" not in with_classes:
@@ -162,7 +156,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
         "Folders of file servers and operating systems are not read": list(tree.system),
     }
-    notes = [f"{text}: {listed(names)}." for text, names in found.items() if names]
+    notes = [f"{text}: {_checks.listed(names)}." for text, names in found.items() if names]
     if kinds:
         notes.append(f"Files of other types are not used: {kinds}. Convert images to JPEG or PNG.")
     inner = [{"".join(file.split("/")[1:-1][:1]) for file in files} for files in images["train"].values()]

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import _checks, _io
-from keras_vit.data import holdout
+from keras_vit.data import holdout, splits
 from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
@@ -42,10 +42,11 @@ def read(
     values: str | Sequence[str] | None = None,
     classes: mask_folders.Classes = None,
     label_offset: int = 0,
+    foreground: int | None = None,
 ) -> DataSet:
     """Return the images in a list: CSV, with the names of the columns in the first line, or JSON lines.
 
-    `classes` and `label_offset` are for masks, whose paths are in the column `mask`. See `docs/data.md`.
+    `classes` and `foreground` are for masks, whose paths are in the column `mask`. See `docs/data.md`.
     """
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
@@ -56,22 +57,21 @@ def read(
     names: Sequence[str] = columns_of_labels
     if not entries:
         raise ValueError(f"{location} lists no images.")
-    for entry in entries:
-        if not entry.text("path"):
-            raise ValueError(f"Line {entry.line} of {location} must have a path. Received: {entry.fields}.")
+    _check(location, "have a path", [(entry.line, entry.fields) for entry in entries if not entry.text("path")])
     root = posixpath.dirname(location) if root is None else root
     if kind == "mask":
         labels, names = _mask_paths(location, entries, root), mask_folders.class_names(classes, root)
     elif kind == "values":
         labels = _values(location, entries, columns_of_labels)
     else:
-        labels, names = _class_labels(location, entries, class_names, separator if kind == "classes" else None)
-    keys = [entry.text("path") for entry in entries]
-    named_splits = [entry.text("split") for entry in entries]
+        several = separator if kind == "classes" else None
+        labels, names = _class_labels(location, entries, class_names, several, label_offset)
+    paths = [posixpath.join(root, entry.text("path")) for entry in entries]
+    keys = _keys(paths, entries)
+    named_splits = [splits.named(entry.text("split")) for entry in entries]
     if any(named_splits):
-        if "" in named_splits:
-            line = entries[named_splits.index("")].line
-            raise ValueError(f"Every entry of {location} must name its split, or none of them. Line {line} does not.")
+        without = [(entry.line, "no split") for entry in entries if not entry.text("split")]
+        _check(location, "name its split, because other lines do", without)
         order = holdout.split_indices(keys, np.zeros(len(keys)), 0.0)["all"]
         indices = {
             split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
@@ -79,43 +79,83 @@ def read(
     else:
         groups = np.zeros(len(keys)) if kind == "mask" else labels
         indices = holdout.split_indices(keys, groups, test_fraction)
-    paths = [posixpath.join(root, key) for key in keys]
+    name, notes = f"manifest:{location}", _about_repeated(keys, named_splits, labels)
     if kind == "mask":
-        return mask_folders.of_pairs(f"manifest:{location}", paths, labels, names, label_offset, indices)
-    return of_files(f"manifest:{location}", paths, labels, names, indices, label_kind=kind)
+        return mask_folders.of_pairs(name, paths, labels, names, label_offset, foreground, indices, notes)
+    return of_files(name, paths, labels, names, indices, notes, kind)
+
+
+def _check(location: str, expected: str, wrong: Sequence[tuple[int, Any]]) -> None:
+    """Raise a ValueError if `wrong` has entries, each the number of a line and what the line has instead."""
+    if wrong:
+        others = [f"line {line}" for line, _ in wrong[1:]]
+        raise ValueError(
+            f"Line {wrong[0][0]} of {location} must {expected}. Received: {wrong[0][1]}."
+            f"{f' The same applies to {_checks.listed(others)}.' if others else ''}"
+        )
+
+
+def _keys(paths: Sequence[str], entries: Sequence[_Entry]) -> list[str]:
+    """Return the path of each entry as written. Entries of the same image have the same key, and so the same split."""
+    written: dict[str, str] = {}
+    same = [_checks.composed(posixpath.normpath(path)) for path in paths]  # ./a.png is a.png
+    for path, entry in zip(same, entries, strict=True):
+        written[path] = min(written.get(path, entry.text("path")), entry.text("path"))
+    return [written[path] for path in same]
+
+
+def _about_repeated(keys: Sequence[str], named_splits: Sequence[str], labels: np.ndarray) -> tuple[str, ...]:
+    """Return notes about images that several entries name."""
+    first: dict[str, int] = {}
+    pairs = [(key, place, first[key]) for place, key in enumerate(keys) if first.setdefault(key, place) != place]
+    found = {
+        "more than once": [key for key, _, _ in pairs],
+        "in several splits": [key for key, place, other in pairs if named_splits[place] != named_splits[other]],
+        "with different labels": [key for key, place, other in pairs if np.any(labels[place] != labels[other])],
+    }
+    unique = {text: list(dict.fromkeys(some)) for text, some in found.items() if some}
+    return tuple(f"{len(some):,} images are listed {text}: {_checks.listed(some)}." for text, some in unique.items())
 
 
 def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
     """Return the columns and entries of a list in CSV."""
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     columns = reader.fieldnames = [column.strip() for column in reader.fieldnames or ()]
-    entries = []
+    if len(set(filter(None, columns))) < len(list(filter(None, columns))):
+        raise ValueError(f"The columns of {location} must have different names. Received: {', '.join(columns)}.")
+    entries, wrong = [], []
     try:
         for row in reader:
             if any(row.get(None, ())):  # fields without a column
-                raise ValueError(
-                    f"Line {reader.line_num} of {location} must have one field per column, not more fields than the "
-                    f'first line (write "a, b" for a text with a comma). Received: {row}.'
-                )
+                wrong.append((reader.line_num, row))
             entries.append(_Entry(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
+    _check(location, 'have at most one field per column (write "a, b" for a text with a comma)', wrong)
     return columns, entries
 
 
 def _json_lines(location: str, text: str) -> tuple[list[str], list[_Entry]]:
     """Return the keys of the first object and the entries of a list with one JSON object per line."""
-    entries = []
+    entries, wrong = [], []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_fields)
+                if not isinstance(row, dict):
+                    raise ValueError("it is not an object")
+                entries.append(_Entry(number, {key: _as_text(value) for key, value in row.items()}))
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"Line {number} of {location} is not valid JSON: {error}.") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"Line {number} of {location} must be a JSON object. Received: {line[:100]}.")
-            entries.append(_Entry(number, {key: _as_text(value) for key, value in row.items()}))
+                wrong.append((number, f"{line[:100]} ({error})"))
+    _check(location, "be a JSON object", wrong)
     return list(entries[0].fields) if entries else [], entries
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)
 
 
 def _as_text(value: Any) -> Any:
@@ -139,6 +179,8 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
     if missing:
         others = " (or 'labels', 'value' or 'mask')" if kind == "class" else ""
         advice = " To use another column of numbers, add #values=NAME." if kind == "class" else ""
+        if len(columns) == 1 and re.search("[;\t]", columns[0]):
+            advice = " Separate the columns with commas."
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
             f"and optionally 'split'. Received: {', '.join(columns) or 'an empty file'}."
@@ -148,37 +190,33 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
 
 
 def _values(location: str, entries: Sequence[_Entry], names: Sequence[str]) -> np.ndarray:
-    """Return the numbers in the columns `names`, float32 `[n, k]`."""
-    values = np.empty((len(entries), len(names)), np.float32)
-    for row, entry in enumerate(entries):
-        for column, name in enumerate(names):
-            text = entry.text(name)
-            number = float(text) if _NUMBER.fullmatch(text) else math.nan
-            if not abs(number) <= _MAX_VALUE:
-                raise ValueError(
-                    f"Line {entry.line} of {location} must have a finite number in the column {name!r}, such as 1.5. "
-                    f"Received: {str(entry.fields.get(name, 'nothing'))[:100]!r}."
-                )
-            values[row, column] = number
+    """Return the numbers in the columns `names`, float64 `[n, k]`."""
+    texts = [[entry.text(name) for name in names] for entry in entries]
+    values = np.array([[float(text) if _NUMBER.fullmatch(text) else math.nan for text in row] for row in texts])
+    wrong = [(entries[row], names[column]) for row, column in np.argwhere(~(abs(values) <= _MAX_VALUE))]
+    received = [(e.line, f"{str(e.fields.get(name, 'nothing'))[:100]!r} in {name!r}") for e, name in wrong]
+    _check(location, f"have finite numbers, such as 1.5, in the columns {', '.join(map(repr, names))}", received)
     return values
 
 
 def _mask_paths(location: str, entries: Sequence[_Entry], root: str) -> np.ndarray:
     """Return the paths in the column `mask`, an array of strings `[n]`."""
-    empty = next((entry for entry in entries if not entry.text("mask")), None)
-    if empty:
-        raise ValueError(f"Line {empty.line} of {location} must have a path in the column 'mask'.")
+    without = [(entry.line, entry.fields) for entry in entries if not entry.text("mask")]
+    _check(location, "have a path in the column 'mask'", without)
     return np.array([posixpath.join(root, entry.text("mask")) for entry in entries], object)
 
 
 def _class_labels(
-    location: str, entries: list[_Entry], class_names: list[str] | None, separator: str | None
+    location: str, entries: list[_Entry], class_names: list[str] | None, separator: str | None, label_offset: int
 ) -> tuple[np.ndarray, list[str]]:
     """Return the labels of all entries and the names of the classes, which are numbers if all labels are numbers.
 
     `separator` separates the labels in the column `labels`. If it is None, the column `label` contains one label.
     """
-    named = [(row, name) for row, entry in enumerate(entries) for name in _names(location, entry, separator)]
+    pairs = [(row, name) for row, entry in enumerate(entries) for name in _names(entry, separator)]
+    wrong = [entries[row] for row, name in pairs if not name or not isinstance(name, str)]
+    _check(location, "have a path and a label", [(entry.line, entry.fields) for entry in wrong])
+    named = [(row, _checks.composed(name)) for row, name in pairs]
     texts = [name for _, name in named]
     found = sorted(set(texts))
     if class_names is None and separator is None and all(map(_NUMBER.fullmatch, found)):
@@ -189,7 +227,7 @@ def _class_labels(
                 f"values=label, as in 'manifest:{location}#values=label'. Class numbers must be integers from 0."
             )
     origin = lambda place: f"line {entries[named[place][0]].line} of {location}"  # noqa: E731
-    labels, class_names = numbered(texts, class_names, location, origin)
+    labels, class_names = numbered(texts, class_names, location, origin, label_offset)
     if separator is None:
         return labels, class_names
     if len(entries) * len(class_names) > _MAX_SIZE:
@@ -202,13 +240,9 @@ def _class_labels(
     return vectors, class_names
 
 
-def _names(location: str, entry: _Entry, separator: str | None) -> list[str]:
-    """Return the names of the classes of an entry."""
+def _names(entry: _Entry, separator: str | None) -> list[Any]:
+    """Return the names of the classes of an entry. A name is empty if the entry has no label."""
     if separator is None:
-        names = [entry.text("label")]
-    else:
-        found = entry.fields.get("labels", "")
-        names = found if isinstance(found, list) else list(filter(None, map(str.strip, found.split(separator))))
-    if not all(name and isinstance(name, str) for name in names):
-        raise ValueError(f"Line {entry.line} of {location} must have a path and a label. Received: {entry.fields}.")
-    return list(map(_checks.composed, names))
+        return [entry.text("label")]
+    found = entry.fields.get("labels", "")
+    return found if isinstance(found, list) else list(filter(None, map(str.strip, found.split(separator))))

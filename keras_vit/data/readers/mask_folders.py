@@ -4,7 +4,6 @@ import collections
 import functools
 import posixpath
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,14 +12,17 @@ from keras_vit import _checks, _io
 from keras_vit.data import holdout
 from keras_vit.data.masks import MAX_CLASSES
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.readers.walk import EXTENSIONS, SPLITS, Tree, listed
+from keras_vit.data.readers.walk import EXTENSIONS, Tree
 from keras_vit.data.sources import MaskFileSource
+from keras_vit.data.splits import NAMES
 
 CLASSES_FILE = "classes.txt"
 Classes = int | str | Sequence[str] | None
 
 
-def read(location: str, masks: str, classes: Classes, label_offset: int, test_fraction: float) -> DataSet:
+def read(
+    location: str, masks: str, classes: Classes, label_offset: int, foreground: int | None, test_fraction: float
+) -> DataSet:
     """Return the images of a folder with their masks, which have the same names in the folder `masks`.
 
     Both folders have subfolders for the splits, such as `train` and `val`. Without these subfolders, a hash of the file
@@ -37,14 +39,20 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
     indices: dict[str, np.ndarray] = {}
     missing: list[str] = []
     unused: list[str] = []
+    others: list[str] = []
     for split, (folder, mask_folder) in folders.items():
         keys = sorted(key for key in images.below(folder) if key.lower().endswith(EXTENSIONS))
         keys = [key for key in keys if not f"{folder}/{key}".startswith(f"{drawn.root}/")]
         stems = [posixpath.splitext(key)[0] for key in keys]
         twice = [stem for stem, count in collections.Counter(stems).items() if count > 1]
         if twice:
-            raise ValueError(f"Images in {folder} must differ in more than their extension. Received: {listed(twice)}.")
-        files = {posixpath.splitext(key)[0]: key for key in drawn.below(mask_folder) if key.lower().endswith(".png")}
+            raise ValueError(
+                f"Images in {folder} must differ in more than their extension. Received: {_checks.listed(twice)}."
+            )
+        below = drawn.below(mask_folder)
+        files = {posixpath.splitext(key)[0]: key for key in below if key.lower().endswith(".png")}
+        known = {stem for stem in stems if stem not in files}
+        others += [f"{mask_folder}/{key}" for key in below if posixpath.splitext(key)[0] in known]
         missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
         unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
         divided = holdout.split_indices(keys, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
@@ -57,18 +65,22 @@ def read(location: str, masks: str, classes: Classes, label_offset: int, test_fr
         raise ValueError(
             f"Images and masks of the same names are expected, such as {example}. Received: {len(paths):,} images in "
             f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
+            f"{f' Convert other formats to PNG: {_checks.listed(others)}.' if others else ''}"
         )
-    found = {"Images without a mask cannot be read": missing, "Masks without an image are not used": unused}
-    notes = tuple(f"{text}: {listed(some)}." for text, some in found.items() if some)
-    aliases = {"test": "validation"} if "validation" in indices and "test" not in indices else {}
+    found = {
+        "Images without a mask cannot be read": missing,
+        "Masks without an image are not used": unused,
+        "Masks must be PNG files. Other formats are not used": others,
+    }
+    notes = tuple(f"{text}: {_checks.listed(some)}." for text, some in found.items() if some)
     column = np.array(mask_paths, object)
-    return of_pairs(f"folder:{location}", paths, column, names, label_offset, indices, aliases=aliases, notes=notes)
+    return of_pairs(f"folder:{location}", paths, column, names, label_offset, foreground, indices, notes)
 
 
 def _splits(images: Tree, drawn: Tree) -> dict[str, tuple[str, str]]:
     """Return the folders of images and masks by split. Without folders of splits, the roots are "train"."""
     named, masks = (
-        {SPLITS[name.lower()]: f"{tree.root}/{name}" for name in tree.folders(tree.root) if name.lower() in SPLITS}
+        {NAMES[name.lower()]: f"{tree.root}/{name}" for name in tree.folders(tree.root) if name.lower() in NAMES}
         for tree in (images, drawn)
     )
     if "train" not in named:
@@ -113,9 +125,12 @@ def of_pairs(
     mask_paths: np.ndarray,
     names: Sequence[str],
     label_offset: int,
+    foreground: int | None,
     indices: dict[str, np.ndarray],
-    **options: Any,
+    notes: tuple[str, ...],
 ) -> DataSet:
-    """Return a data set of image files and mask files. `options` are passed to `of_files`."""
-    source = functools.partial(MaskFileSource, offset=label_offset)
-    return of_files(name, paths, mask_paths, names, indices, label_kind="mask", source=source, **options)
+    """Return a data set of image files and mask files."""
+    if foreground is not None:
+        _checks.positive_int("foreground", foreground)
+    source = functools.partial(MaskFileSource, offset=label_offset, foreground=foreground)
+    return of_files(name, paths, mask_paths, names, indices, notes, "mask", source)

@@ -16,10 +16,10 @@ from keras_vit.data import errors, holdout, masks
 from keras_vit.data.labels import MAX_CLASSES, check_labels, check_values, classes_up_to, value_names
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
 from keras_vit.data.sources import check_expansion
+from keras_vit.data.splits import NAMES
 
 IMAGES = ("images", "image", "x")
 LABELS = ("labels", "label", "y", "masks", "mask")
-SPLITS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 
 _UNREADABLE = (
     *(ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, TypeError, OverflowError),
@@ -121,7 +121,7 @@ def _pairs(location: str, arrays: Iterable[str]) -> dict[str, tuple[str, str]]:
         words = re.split(r"[_\-.]", key.lower())
         kind = "images" if set(words) & set(IMAGES) else "labels" if set(words) & set(LABELS) else None
         if kind:
-            split = next((SPLITS[word] for word in words if word in SPLITS), "all")
+            split = next((NAMES[word] for word in words if word in NAMES), "all")
             found.setdefault(split, {})[kind] = key
     pairs = {split: (pair["images"], pair["labels"]) for split, pair in found.items() if len(pair) == 2}
     if not pairs:

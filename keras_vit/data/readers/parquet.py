@@ -1,20 +1,22 @@
 """Parquet files with a column of encoded images and a column of classes, in the layout of Hugging Face's data sets."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import _checks, _io
 from keras_vit.data.labels import classes_up_to
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards
-from keras_vit.data.readers.data_set import DataSet
+from keras_vit.data.readers.data_set import DataSet, about_classes, noted
 from keras_vit.data.readers.tfrecord import class_parser
 from keras_vit.data.record_files import RecordSource, Slice, select
-from keras_vit.data.sources import check_expansion
+from keras_vit.data.sources import Source, check_expansion
 
 _MAX_GROUP = 2**30  # bytes of a row group
 
@@ -42,19 +44,23 @@ def read(
     def sizes() -> dict[str, int]:
         return {split: sum(group.take for group in groups(split)) for split in files}
 
-    def open_split(split: str) -> RecordSource:
+    def open_split(split: str) -> Source:
         slices = select(name, split, files, groups)
         names = class_names or _class_names(name, [path for paths in files.values() for path in paths], label)
         numbers = {name: number for number, name in enumerate(names)}
         count = sum(item.take for item in slices)
 
         def records(*place: tf.Tensor) -> tf.data.Dataset:
-            serialized = call_python(lambda *place: _rows(place, image, label, numbers), list(place))
+            serialized = call_python(lambda *place: _readable_rows(place, image, label, numbers), list(place))
             examples = tf.io.parse_tensor(serialized, tf.string)
             return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(examples, [None]))
 
         parse = class_parser("image", "label", 0, len(names), several=False)
-        return RecordSource(name, split, slices, count, parse, names, "class", shard_by, records)
+        source = RecordSource(name, split, slices, count, parse, names, "class", shard_by, records)
+        labels = {
+            key: np.concatenate([_labels(path, label, numbers) for path in paths]) for key, paths in files.items()
+        }
+        return noted(source, about_classes(labels, names))
 
     return DataSet(sizes, open_split)
 
@@ -62,9 +68,16 @@ def read(
 def _open(path: str) -> Any:
     """Return a `pyarrow.parquet.ParquetFile`."""
     pyarrow = _io.import_pyarrow()
-    try:
+    with _naming(path):
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file in errors of PyArrow."""
+    try:
+        yield
+    except (_io.import_pyarrow().ArrowException, OSError) as error:
         reason = _io.one_line(error)
         raise ValueError(f"{path} cannot be read as a Parquet file ({reason}). Is the download complete?") from error
 
@@ -92,6 +105,8 @@ def _groups(path: str, image: str, label: str) -> list[Slice]:
         if group.num_rows:
             slices.append(Slice(path, first, group.num_rows))
             first += group.num_rows
+    if not slices:
+        logging.warning("%s has no rows.", path)
     return slices
 
 
@@ -104,11 +119,31 @@ def _class_names(name: str, paths: Sequence[str], label: str) -> list[str]:
             return names
     except (KeyError, TypeError, ValueError, RecursionError):
         pass
-    found: set[Any] = set().union(*(_open(path).read([label]).column(0).unique().to_pylist() for path in paths))
-    found -= {None}
+    found: set[Any] = set().union(*(_column(path, label).unique().to_pylist() for path in paths)) - {None}
     return (
         classes_up_to(max(found, default=0), name) if all(isinstance(value, int) for value in found) else sorted(found)
     )
+
+
+def _column(path: str, label: str) -> Any:
+    """Return the labels of a file, a `pyarrow.ChunkedArray`."""
+    with _naming(path):
+        return _open(path).read([label]).column(0)
+
+
+def _labels(path: str, label: str, numbers: Mapping[str, int]) -> np.ndarray:
+    """Return the class numbers of a file, int64 `[n]`. A label that is not a class becomes -1."""
+    values = _column(path, label).to_pylist()
+    return np.array([value if isinstance(value, int) else numbers.get(value, -1) for value in values], np.int64)
+
+
+def _readable_rows(place: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
+    """Return the result of `_rows`, or empty examples if the row group cannot be read."""
+    try:
+        return _rows(place, image, label, numbers)
+    except (ValueError, OSError) as error:
+        logging.warning("%s", error)
+        return tf.make_tensor_proto([b""] * int(place[2]), tf.string).SerializeToString()
 
 
 def _rows(place: Sequence[Any], image: str, label: str, numbers: Mapping[str, int]) -> bytes:
@@ -117,7 +152,8 @@ def _rows(place: Sequence[Any], image: str, label: str, numbers: Mapping[str, in
     file, group = _open(path.decode()), 0
     while skip >= (count := file.metadata.row_group(group).num_rows):
         group, skip = group + 1, skip - count
-    table = file.read_row_group(group, [image, label], use_threads=False).slice(skip, take).flatten()
+    with _naming(path.decode()):
+        table = file.read_row_group(group, [image, label], use_threads=False).slice(skip, take).flatten()
     images = table.column(image if image in table.column_names else f"{image}.bytes").to_pylist()
     examples = []
     for content, value in zip(images, table.column(label).to_pylist(), strict=True):

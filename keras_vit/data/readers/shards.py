@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from keras_vit import _io
-from keras_vit.data.readers.walk import SPLITS
+from keras_vit.data.splits import NAMES
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)[^/]*", re.DOTALL)  # also train-00000-of-00002-HASH.parquet
@@ -38,7 +38,7 @@ def by_split(location: str, extension: str) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for path in sorted(dict.fromkeys(paths)):
         words = re.split(r"[\W_]+", os.path.relpath(path, root).lower())
-        files.setdefault(next((SPLITS[word] for word in words if word in SPLITS), "all"), []).append(path)
+        files.setdefault(next((NAMES[word] for word in words if word in NAMES), "all"), []).append(path)
     if os.path.isdir(location):
         check_complete(location, files)
     return files

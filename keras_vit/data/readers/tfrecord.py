@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import _checks, _io
-from keras_vit.data import masks
+from keras_vit.data import masks, splits
 from keras_vit.data.labels import MAX_CLASSES, value_names
 from keras_vit.data.readers import mask_folders, shards
 from keras_vit.data.readers.data_set import DataSet
@@ -92,12 +92,12 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
 def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_examples: int | None) -> list[Slice]:
     """Return the parts of the files that form a split. With `num_examples`, records are not counted."""
     if num_examples is not None:
-        if split not in files:
+        key = splits.named(split, files)
+        if key not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
-        for path in files[split]:
-            if not _io.is_remote(path):
-                count_records(path)  # raises an error if the file is damaged
-        return [Slice(path) for path in files[split]]
+        if any(map(_io.is_remote, files[key])):
+            return list(map(Slice, files[key]))
+        split = key  # the records of local files are counted, to find damaged files
     whole = lambda key: list(map(Slice, files[key], itertools.repeat(0), _counts(files[key], info)))  # noqa: E731
     return select(name, split, files, whole)
 
@@ -157,7 +157,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
     files = collections.defaultdict(list)
     for path in paths:
         match = _SHARD.fullmatch(os.path.basename(path))
-        files[match["split"] if match else "all"].append(path)
+        files[splits.named(match["split"]) if match else "all"].append(path)
     if folder == location:
         shards.check_complete(location, files)
     info_path = f"{folder.rstrip('/')}/{INFO_FILE}" if folder else INFO_FILE
@@ -195,6 +195,8 @@ def _counts(paths: list[str], info: dict) -> list[int]:
         logging.info("Counting the records of %d files, from %s.", len(paths), paths[0])
     counts = [count_records(path) for path in paths]
     for path, count, told in zip(paths, counts, described, strict=True):
+        if told is None and not count:
+            raise ValueError(f"{path} has no records. Copy or write it again. If it should be empty, remove it.")
         if told not in (None, count):
             raise ValueError(f"{path} has {count:,} records, but {INFO_FILE} states {told!r}. Write the files again.")
     return counts

@@ -1,22 +1,12 @@
 """Files of a data set's folders, local or remote."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import tensorflow as tf
 
 from keras_vit import _image_files, _io
 
 EXTENSIONS = _image_files.EXTENSIONS
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
-_NAMED = 5  # names per note
 
 
 class Tree(_image_files.Tree):
@@ -30,9 +20,3 @@ class Tree(_image_files.Tree):
         for name in tf.io.gfile.listdir(folder):
             name = name.rstrip("/")
             yield name, "folder" if tf.io.gfile.isdir(f"{folder}/{name}") else "file"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join the first names, and append the number of the remaining names."""
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

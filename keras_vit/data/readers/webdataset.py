@@ -23,7 +23,11 @@ _MAX_LABEL = 2**20  # bytes
 
 
 def read(
-    location: str, label: str | None = None, class_names: list[str] | None = None, test_fraction: float = 0.2
+    location: str,
+    label: str | None = None,
+    class_names: list[str] | None = None,
+    test_fraction: float = 0.2,
+    label_offset: int = 0,
 ) -> DataSet:
     """Return the images in tar files. `location` is a folder, a pattern, or a path with braces such as `{000..015}`.
 
@@ -40,7 +44,7 @@ def read(
             labels += [text for _, text in found]
             splits += [split] * len(found)
     name = f"webdataset:{location}"
-    numbers, names = numbered(labels, class_names, name, lambda place: images[place].origin)
+    numbers, names = numbered(labels, class_names, name, lambda place: images[place].origin, label_offset)
     keys = [f"{os.path.basename(image.path)}/{image.name}" for image in images]
     indices = holdout.split_indices(keys, numbers, test_fraction)
     if set(splits) != {"all"}:
@@ -58,6 +62,8 @@ def _examples(path: str, label: str | None) -> list[tuple[tar.Member, str]]:
             kind = "image" if f".{extension}" in EXTENSIONS else extension
             if groups.setdefault(match["key"], {}).setdefault(kind, member) != member:
                 raise ValueError(f"{path} must have one {kind} for each example. Received: several for {match['key']}.")
+    if not groups:
+        raise ValueError(f"{path} contains no examples. Copy or write it again, or remove it.")
     for key, group in groups.items():
         if "image" not in group:
             kinds = ", ".join(EXTENSIONS)

@@ -36,8 +36,21 @@ class Regression(Task):
         if model.config.include_top:
             model.values = self.standard
 
+    def on_host(self, batches: Any) -> Any:
+        """Add standardized labels. In float32, large labels would lose digits before the mean is subtracted."""
+        import tensorflow as tf
+
+        def add(batch):
+            label = tf.cast(batch["label"], tf.float64)
+            standardized = tf.cast(self.standard.standardize(label), tf.float32)
+            return {**batch, "label": tf.cast(label, tf.float32), "standardized": standardized}
+
+        return batches.map(add)
+
     def values(self, images: Any, batch: dict) -> tuple:
         """Return images and standardized labels."""
+        if "standardized" in batch:
+            return images, batch["standardized"]
         return images, self.standard.standardize(ops.cast(batch["label"], "float32"))
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:

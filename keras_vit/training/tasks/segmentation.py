@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import _checks
 from keras_vit import recipe as recipes
 from keras_vit._metrics import Metric, segmentation_scores
 from keras_vit._palette import overlay
@@ -89,6 +90,8 @@ class Segmentation(Task):
         width = max((len(self.class_names[index]) for index in shown), default=0)
         rows = [f"  {self.class_names[index]:<{width}} {percent.text(float(iou[index])):>8}" for index in shown]
         more = [f"  (the {_MOST_LINES} lowest of {len(order)})"] if len(order) > len(shown) else []
+        absent = [name for name, count in zip(self.class_names, tally.sum(axis=1), strict=True) if not count]
+        more += [f"  (without pixels in the masks: {_checks.listed(absent)})"] if absent else []
         return ["Intersection over union per class", *rows, *more]
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:

@@ -64,6 +64,10 @@ class Task:
     def name_outputs(self, model: keras.Model) -> None:
         """Set the names of the outputs on a model."""
 
+    def on_host(self, batches: Any) -> Any:
+        """Return a `tf.data.Dataset` of batches with the additional entries that the task computes on the host."""
+        return batches
+
     def values(self, images: Any, batch: dict) -> tuple:
         """Return the values of a batch as a tuple of arrays `[b, ...]`. `images` are in the model's range."""
         raise NotImplementedError
