@@ -104,8 +104,8 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run computes the same bits. This is slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task from `keras_vit.recipe`: `Classification()`, `Distillation(...)`, `Regression(...)` or
-            `Segmentation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`. A text such as
+        task: Learning task from `keras_vit.recipe`: `Classification()`, `MultiLabel()`, `Distillation(...)`,
+            `Regression(...)` or `Segmentation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`. A text such as
             `"mae(mask_ratio=0.5)"` is parsed.
         loss: Cross-entropy for classification, `"softmax"` or `"sigmoid"`.
         label_smoothing: Fraction of the label that is spread evenly over all classes.

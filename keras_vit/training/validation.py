@@ -45,10 +45,14 @@ class Validation:
         sums: dict[str, float] = {}
         tally = np.zeros([0, 0], np.int64)
         self.examples = None
+        rows: dict[str, list[np.ndarray]] = {"valid": [], "predictions": [], "label": []}
         for batch in track(self.batches, "Validation", self.num_batches, "batches"):
             batch_sums, batch_tally, predictions = self.evaluate(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
             tally = batch_tally.astype(np.int64) + (tally if tally.size else 0)
+            if self.task.collects:
+                for name, values in rows.items():
+                    values.append(self.backend.gather({**batch, "predictions": predictions}[name]))
             if self.examples is None:
                 self.examples = self._first_examples(batch, predictions)
         count = int(sums.pop("examples", 0))
@@ -56,6 +60,9 @@ class Validation:
             raise ValueError(f"There is nothing to evaluate: the split {split!r} has no examples.")
         self.tally = tally if tally.size else None
         values = {name: value / count for name, value in sums.items()} | self.task.of_tally(tally)
+        if self.task.collects:
+            valid, *collected = (np.concatenate(batches) for batches in rows.values())
+            values |= self.task.of_examples(*(all_rows[valid > 0] for all_rows in collected))
         metrics = {metric: values[metric.name] for metric in reversed(self.task.arguments.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)

@@ -155,7 +155,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
         return
     head = recipe.model.head
-    if head == "auto" and recipe.task.labels in ("values", "masks"):
+    if head == "auto" and recipe.task.labels in ("values", "mask"):
         head = "reset"  # outputs may differ in meaning even if their number is equal
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()

@@ -165,17 +165,27 @@ def test_options_of_the_batches(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("loss", "labels", "captions"),
+    ("task", "loss", "labels", "logits", "captions"),
     [
-        ("softmax", [1, 0], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
-        ("sigmoid", [[1, 1], [1, 0]], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
+        (
+            "classification",
+            "softmax",
+            [1, 0],
+            [[0, np.log(3)], [0, np.log(9)]],
+            ["dog · 75.0%", "dog · 90.0%\n(is cat)"],
+        ),
+        (
+            "multi_label",
+            "sigmoid",
+            [[1, 1], [1, 0]],
+            [[2, np.log(3)], [-3, -np.log(9)]],
+            ["cat, dog", "none\n(is cat)"],
+        ),
     ],
 )
-def test_captions_of_classes(loss, labels, captions):
-    """A class is right if it is one of those of the image."""
-    task = tasks.create(recipes.Recipe(loss=loss), outputs=2)
-    task.class_names = ("cat", "dog")
-    logits = np.log(np.array([[1.0, 3.0], [1.0, 9.0]], "float32"))
+def test_captions_of_classes(task, loss, labels, logits, captions):
+    task = tasks.create(recipes.Recipe(task=task, loss=loss), outputs=2)
+    task.class_names, logits = ("cat", "dog"), np.array(logits, "float32")
     images = np.zeros((2, 4, 4, 3), np.uint8)
     shown = task.show({"image": images, "predictions": logits, "label": np.array(labels)}, None)
     assert shown.captions == captions and shown.right.tolist() == [True, False]
