@@ -107,4 +107,4 @@ def metric_of(recipe: Recipe, name: str = "") -> Metric:
     if name.rpartition("/")[0] in suite.evaluators:
         return dataclasses.replace(suite.metric(name), name=name)
     known = {metric.name: metric for metric in recipe.task.metrics}
-    return dataclasses.replace(known.get(name.removeprefix("eval_"), Metric(name)), name=name)
+    return dataclasses.replace(known.get(name.removeprefix("eval_").removeprefix("test_"), Metric(name)), name=name)

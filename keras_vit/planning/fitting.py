@@ -23,8 +23,8 @@ _UNKNOWN_GPU = 16e9  # bytes
 FIELDS = (
     *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
-    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup", "data.eval_split"),
-    *("data.pp_train", "data.pp_eval"),
+    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
+    *("data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
 )
 MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
 _TASKS = {  # by the kind of the labels
@@ -45,8 +45,10 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         ValueError: If there are too few images.
     """
     splits = split_sizes(change(recipe).data.source)
-    split = "validation" if "validation" in splits and "test" not in splits else "test"
+    split = "validation" if "validation" in splits else "test"
     recipe = recipes.replace(recipe, {"data.eval_split": split})
+    if split == "validation" and "test" in splits:
+        recipe = recipes.replace(recipe, {"data.test_split": "test"})
     data = change(recipe).data
     opened = open_source(data.source, split=data.train_split)
     least = 2 * (opened.num_classes if opened.label_kind == "class" else 1)

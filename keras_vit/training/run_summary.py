@@ -18,9 +18,18 @@ _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusi
 def report_text(
     directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: Metric
 ) -> str:
-    """Return the report: score, confusion matrix and list of files."""
-    value = score.text(results[f"eval_{score.name}"])
-    lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
+    """Return the report: score, confusion matrix and list of files.
+
+    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split.
+    """
+    reported = (
+        [validation.results] if validation.results["split"] == results["split"] else [validation.results, results]
+    )
+    lines = [
+        f"{each['split']} {score.name} {score.text(each[f'eval_{score.name}'])} on {each['examples']} examples"
+        for each in reported
+    ]
+    lines[1:] = ["", *(f"{line}, which choose the best checkpoint" for line in lines[1:])]
     if validation.tally is not None and score.name == "accuracy":
         lines += accuracy_lines(validation.tally)
     lines += best_line(directory, results, score)

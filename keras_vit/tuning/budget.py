@@ -37,7 +37,7 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
             progress.add(1)
     size, seconds = recipe.data.batch_size, backend.mean(time.monotonic() - compiled) / count
     # The model is built and compiled again. An evaluation takes about as long to compile, and runs at least once.
-    evaluation = seconds / 2 * data.eval.num_examples / size
+    evaluation = seconds / 2 * sum(split.num_examples for split in (data.eval, data.test) if split) / size
     fixed = backend.mean(time.monotonic() - started + 2 * (compiled - before)) + evaluation
     total = max(1, int(_SHARE * (recipe.time - fixed) / seconds))
     logging.info(

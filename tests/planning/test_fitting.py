@@ -450,11 +450,15 @@ def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
-def test_evaluation_is_on_the_split_that_there_is(folders, split, machine, tmp_path):
-    for name in folders:
+@pytest.mark.parametrize(
+    ("folders", "chosen", "reported"),
+    [("train val", "validation", None), ("train test", "test", None), ("train val test", "validation", "test")],
+)
+def test_the_validation_split_chooses_and_the_test_split_reports(folders, chosen, reported, machine, tmp_path):
+    for name in folders.split():
         pictures.folder(tmp_path / name, count=2)
-    assert fitted(str(tmp_path), "ViT_Ti16").data.eval_split == split
+    data = fitted(str(tmp_path), "ViT_Ti16").data
+    assert (data.eval_split, data.test_split) == (chosen, reported)
 
 
 @pytest.mark.slow
