@@ -101,7 +101,8 @@ class Regression(Task):
     """Prediction of one or several numbers per image.
 
     For training, the numbers are standardized with the mean and standard deviation of the training split. All
-    predictions are in the unit of the data.
+    predictions are in the unit of the data. The score is the mean absolute error of the standardized numbers, in which
+    numbers with different units count alike.
 
     Attributes:
         loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard
@@ -109,13 +110,17 @@ class Regression(Task):
 
     Example:
     >>> parse_task("regression('huber')").score.name
-    'mae'
+    'standardized_mae'
     """
 
     loss: str = "mse"
     name: ClassVar[str] = "regression"
     labels: ClassVar[str | None] = "values"
-    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("mae", larger_is_better=False))
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        _LOSS,
+        Metric("standardized_mae", larger_is_better=False),
+        Metric("mae", larger_is_better=False),
+    )
     evaluator: ClassVar[str] = "regression"
 
     def __post_init__(self):

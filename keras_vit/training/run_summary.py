@@ -16,12 +16,14 @@ _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusi
 
 
 def report_text(
-    directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: Metric
+    directory: str, results: dict, validation: Validation, class_names: Sequence[str], metrics: Sequence[Metric]
 ) -> str:
     """Return the report: score, confusion matrix and list of files.
 
-    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split.
+    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split. `metrics`
+    are those of the task.
     """
+    _, score, *others = metrics
     reported = (
         [validation.results] if validation.results["split"] == results["split"] else [validation.results, results]
     )
@@ -30,6 +32,7 @@ def report_text(
         for each in reported
     ]
     lines[1:] = ["", *(f"{line}, which choose the best checkpoint" for line in lines[1:])]
+    lines += [f"{each.name} {each.text(validation.results[f'eval_{each.name}'])}" for each in others]
     if validation.tally is not None and score.name == "accuracy":
         lines += accuracy_lines(validation.tally)
     lines += best_line(directory, results, score)

@@ -145,7 +145,7 @@ def train_on(
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         with Progress(f"Drawing {run_directory.REPORT}"):
             draw_figure(recipe, workdir, task, reported, reported.results)
-        show(_io.shown(report_text(workdir, results, reported, class_names, recipe.task.score)))
+        show(_io.shown(report_text(workdir, results, reported, class_names, recipe.task.metrics)))
         if scheduled and scheduled.last:
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:

@@ -41,11 +41,14 @@ def test_losses_by_hand(loss, expected):
     found, predictions = outputs(PREDICTED, loss)
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-4)  # float32 heights of 1.7 and 1.9
     np.testing.assert_allclose(predictions, [[40.0, 1.7], [45.0, 1.79]], rtol=1e-6)
+    np.testing.assert_allclose(found["standardized_mae"], [0.5, 0.8], rtol=1e-4)
     np.testing.assert_allclose(found["mae"], [(10.0 + 0.0) / 2, (5.0 + 0.11) / 2], rtol=1e-4)
 
 
 def test_the_best_checkpoint_has_the_smallest_error():
+    """Numbers with different units count alike."""
     score = recipes.parse_task("regression").score
+    assert score.name == "standardized_mae"
     assert score.goodness(1.0) > score.goodness(2.0)
     assert recipes.parse_task("classification").score.goodness(1.0) < 2.0
 
