@@ -39,8 +39,9 @@ class Splits:
         distribute.check_batch_size("data.eval_batch_size", self.eval_batch_size, replicas)
         self.train = open_source(data.source, split=data.train_split)
         self.eval = open_source(data.source, split=data.eval_split)
-        has_test = data.test_split not in (None, data.eval_split)
-        self.test = open_source(data.source, split=data.test_split) if has_test else None
+        self.test: Source | None = None
+        if data.test_split and data.test_split != data.eval_split:
+            self.test = open_source(data.source, split=data.test_split)
         self.channels = self._check_images()
         self.task = tasks.create(recipe, self.train)
         self.read = 0

@@ -54,8 +54,8 @@ class Validation:
             sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
             tally = batch_tally.astype(np.int64) + (tally if tally.size else 0)
             if self.task.collects:
-                for name, values in rows.items():
-                    values.append(self.backend.gather({**batch, "predictions": predictions}[name]))
+                for name, gathered in rows.items():
+                    gathered.append(self.backend.gather({**batch, "predictions": predictions}[name]))
             if self.examples is None:
                 self.examples = self._first_examples(batch, predictions)
         count = int(sums.pop("examples", 0))
