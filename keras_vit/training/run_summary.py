@@ -24,17 +24,16 @@ def report_text(
     are those of the task.
     """
     _, score, *others = metrics
-    reported = (
-        [validation.results] if validation.results["split"] == results["split"] else [validation.results, results]
-    )
-    lines = [
+    reported, chosen_by = (
         f"{each['split']} {score.name} {score.text(each[f'eval_{score.name}'])} on {each['examples']} examples"
-        for each in reported
-    ]
-    lines[1:] = ["", *(f"{line}, which choose the best checkpoint" for line in lines[1:])]
+        for each in (validation.results, results)
+    )
+    lines = ["", reported]
     lines += [f"{each.name} {each.text(validation.results[f'eval_{each.name}'])}" for each in others]
     if validation.tally is not None and score.name == "accuracy":
         lines += accuracy_lines(validation.tally)
+    if chosen_by != reported:
+        lines.append(f"{chosen_by}, which choose the best checkpoint")
     lines += best_line(directory, results, score)
     if validation.tally is not None:
         lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
