@@ -38,6 +38,30 @@ class Metric:
         return value if self.larger_is_better else -value
 
 
+def mean_average_precision(scores: Any, targets: Any) -> float:
+    """Return the mean of the average precisions of the classes with examples, as in scikit-learn.
+
+    Equal scores have the same rank. A row with a score that is not finite has the lowest rank.
+
+    Args:
+        scores: Logits or probabilities, `[N, classes]`.
+        targets: Whether an example has a class, bool `[N, classes]`.
+
+    Example:
+    >>> mean_average_precision([[0.9, 0.1], [0.8, 0.7]], [[False, False], [True, True]])
+    0.75
+    """
+    scores, targets, precisions = np.asarray(scores, np.float64), np.asarray(targets), []
+    scores = np.where(np.isfinite(scores).all(axis=-1, keepdims=True), scores, -np.inf)
+    for column in np.flatnonzero(targets.any(axis=0)):
+        order = np.argsort(-scores[:, column], kind="stable")
+        ranked = scores[order, column]
+        ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of equal scores
+        hits = np.cumsum(targets[order, column])[ends]
+        precisions.append(np.diff(hits, prepend=0) @ (hits / (ends + 1)) / hits[-1])
+    return float(np.mean(precisions)) if precisions else float("nan")
+
+
 def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
     """Return the scores of a segmentation, computed as in mmsegmentation.
 

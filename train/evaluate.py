@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         suite = evaluators.Suite([by_output.get(predictor.card.output, "classification")])
     recipe = predictor.card.recipe_data
     given = common_flags.data_argument(argv[1:])
-    source, split = given or sample_images.source_of(predictor.card), options.split or recipe.get("eval_split", "test")
+    source, split = given or sample_images.source_of(predictor.card), options.split or predictor.card.reported_split
     if not source:
         raise ValueError("--data is missing: the data set that the model was trained on is not known.")
 

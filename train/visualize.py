@@ -117,7 +117,7 @@ def find_images(
         source = sample_images.open_data(description)
         found, origin = (
             sample_images.from_source(source, limit, on_bad_image, description),
-            f"{recipe['eval_split']} split",
+            f"{description.reported_split} split",
         )
         if source.num_examples > limit:
             origin += f", {limit:,} of {source.num_examples:,} images"

@@ -93,7 +93,7 @@ def keras_vit(work: Work) -> Step:
 
         with tempfile.TemporaryDirectory() as folder:
             store = NoCheckpoints(os.path.join(folder, "checkpoints"))
-            evaluators = [Validation(backend, data.task, evaluate, data.eval_batches())]
+            evaluators = [Validation(backend, data.task, evaluate, data.eval_batches(data.eval))]
             run_steps = backend.compile_steps(state, recipe)
             try:
                 Loop(recipe, backend, state, run_steps, data.train_batches, store, evaluators, folder).run()

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special
 
 from keras_vit import _checks, _confidence
-from keras_vit._metrics import Metric
+from keras_vit._metrics import Metric, mean_average_precision
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 
 CALIBRATION_BINS = 15
@@ -20,7 +20,10 @@ _EPSILON = np.finfo(np.float32).epsneg
 @register
 @dataclasses.dataclass(kw_only=True)
 class Classification(SplitEvaluator):
-    """Accuracy with baselines, top-5 accuracy, loss and calibration."""
+    """Accuracy with baselines, top-5 accuracy, loss and calibration.
+
+    With several classes per image, the mean average precision replaces the accuracies.
+    """
 
     name: ClassVar = "classification"
     outputs: ClassVar = ("softmax", "sigmoid")
@@ -140,7 +143,7 @@ class ClassificationMetrics:
             recalled = (targets & (probabilities >= 0.5) & finite[:, None]).sum(axis=0)
             examples, confusion = targets.sum(axis=0), None
             calibration_error = _calibration_error(probabilities[finite].ravel(), targets[finite].ravel())
-            precision = _mean_average_precision(np.where(finite[:, None], probabilities, 0.0), targets)
+            precision = mean_average_precision(probabilities, targets)
         else:
             recalled, examples = (np.bincount(some, minlength=self.num_classes) for some in (labels[correct], labels))
             confusion = np.zeros((self.num_classes, self.num_classes), np.int64)
@@ -205,20 +208,14 @@ def _calibration_error(confidences: np.ndarray, correct: np.ndarray) -> float:
     return float(np.abs(np.bincount(bins, correct - confidences)).sum() / len(confidences))
 
 
-def _mean_average_precision(probabilities: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean of the average precisions of classes with examples. The arguments are `[N, C]`."""
-    precisions = []
-    for column in np.flatnonzero(targets.any(axis=0)):
-        relevant = targets[np.argsort(-probabilities[:, column], kind="stable"), column]
-        precision_at = np.cumsum(relevant) / np.arange(1, len(relevant) + 1)
-        precisions.append(precision_at[relevant].mean())
-    return float(np.mean(precisions)) if precisions else float("nan")
-
-
 def to_result(found: dict[str, Any]) -> Result:
     """Convert the result of `ClassificationMetrics` to a `Result`, with single numbers as metrics."""
     names = ["accuracy", "accuracy_low", "accuracy_high", "chance", "largest_class", "balanced_accuracy", "macro_f1"]
-    names += ["top5", "loss", "ece", "examples", "mean_average_precision"]
+    if found["mean_average_precision"] is not None:  # with several classes per image, top-1 accuracies say little
+        names, found = ["mean_average_precision"], {**found, "remark": None}
+    else:
+        names.append("top5")
+    names += ["loss", "ece", "examples"]
     names += ["non_finite"] if found["non_finite"] else []
     details = ("non_finite", "per_class", "class_examples", "confusion", "mean_average_precision", "remark")
     metrics = {name: found[name] for name in names if found[name] is not None}

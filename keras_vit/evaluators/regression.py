@@ -14,13 +14,17 @@ from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvalua
 @register
 @dataclasses.dataclass(kw_only=True)
 class Regression(SplitEvaluator):
-    """Mean absolute error, root mean squared error and R2, each averaged over the values."""
+    """Mean absolute error, root mean squared error and R2, each averaged over the values.
+
+    The standardized mean absolute error is divided by the standard deviation of each value in the training split.
+    """
 
     name: ClassVar = "regression"
     outputs: ClassVar = ("values",)
     label_kinds: ClassVar = ("values",)
     metrics: ClassVar = {
         **COUNTS,
+        "standardized_mae": Metric("standardized_mae", larger_is_better=False),
         "mae": Metric("mae", larger_is_better=False),
         "rmse": Metric("rmse", larger_is_better=False),
         "r2": Metric("r2"),
@@ -33,7 +37,11 @@ class Regression(SplitEvaluator):
         opened = self.open(context)
         columns = _columns(context, opened)
         predicted, true = collect(context.predictor.predict, opened.batches)
-        return to_result(true[:, columns], predicted, [opened.value_names[column] for column in columns])
+        result = to_result(true[:, columns], predicted, [opened.value_names[column] for column in columns])
+        if deviation := context.predictor.card.values.get("deviation"):
+            standardized = float(np.mean(result.details["per_value"]["mae"] / np.asarray(deviation)))
+            return dataclasses.replace(result, metrics={"standardized_mae": standardized, **result.metrics})
+        return result
 
 
 def errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:

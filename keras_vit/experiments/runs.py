@@ -139,4 +139,4 @@ def metric_of(metrics: Sequence[Metric], evaluators: Sequence[str], name: str = 
     if name.rpartition("/")[0] in suite.evaluators:
         return dataclasses.replace(suite.metric(name), name=name)
     known = {metric.name: metric for metric in metrics}
-    return dataclasses.replace(known.get(name.removeprefix("eval_"), Metric(name)), name=name)
+    return dataclasses.replace(known.get(name.removeprefix("eval_").removeprefix("test_"), Metric(name)), name=name)

@@ -99,6 +99,11 @@ class ModelCard:
         return len(self.class_names) == 1 or self.data.get("label_kind") == "classes"
 
     @property
+    def reported_split(self) -> str:
+        """Split of the data whose score a run reports."""
+        return self.recipe_data.get("test_split") or self.recipe_data.get("eval_split", "test")
+
+    @property
     def sha256(self) -> str:
         """SHA-256 of the names and hashes of the artifact's files, or of the model if there is no artifact."""
         listed = repr(sorted(self.files.items())).encode()

@@ -191,7 +191,7 @@ def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
     """Open the data set of a model from its recorded path, and warn if it has changed since training.
 
-    The default split is the evaluation split of the recipe.
+    The default split is the reported split of the recipe.
 
     Raises:
         ValueError: If the data set is unknown or not available.
@@ -201,7 +201,7 @@ def open_data(card: ModelCard, split: str | None = None) -> sources.Source:
     if "source" not in recipe:
         raise ValueError(f"Expected real images: the data set of the model is not known. {advice}")
     try:
-        source = data.open_source(source_of(card) or "", split=split or recipe["eval_split"])
+        source = data.open_source(source_of(card) or "", split=split or card.reported_split)
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(
             f"Expected real images: the model's data set {recipe['source']!r} cannot be opened ({error}). {advice}"

@@ -98,7 +98,7 @@ def write_report(
         ],
         cards,
         views,
-        round(found["examples"] * (1 - found["accuracy"])) if "class_examples" in found else None,
+        round(found["examples"] * (1 - found["accuracy"])) if "accuracy_low" in found else None,
         _classes(found, class_names),
         [
             page.Figure(heading, _HELP[heading], [_write(directory, *item) for item in drawings.items()])
@@ -139,7 +139,8 @@ def _tiles(
     """Return the headline values with their captions."""
     tiles = []
     if results:
-        shown = [key for key in ("miou", "pixel_accuracy", "accuracy", "mae", "rmse", "r2") if key in results.metrics]
+        headline = ("miou", "pixel_accuracy", "accuracy", "mean_average_precision", "mae", "rmse", "r2")
+        shown = [key for key in headline if key in results.metrics]
         tiles += [(results.text(key), f"{key}, {data}" if data else key) for key in shown]
         if "accuracy_low" in results.metrics:
             interval = f"95% confidence interval {results.text('accuracy_low')} to {results.text('accuracy_high')}"

@@ -91,6 +91,15 @@ class UpdateRule:
         new_average = None if average is None else update_average(average, new_weight, self.ema)
         return new_weight, new_slots, new_average
 
+    def statistic_average(self, average: Any, statistic: Any, step: Any) -> Any:
+        """Return the average of a moving statistic after a step.
+
+        A statistic starts at a value that no data have. It is therefore the plain mean of all steps until these are as
+        many as the moving average spans.
+        """
+        step = ops.cast(step, "float32")
+        return update_average(average, statistic, ops.minimum(step / (step + 1.0), self.ema))
+
 
 def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
     optimizer = create_optimizer(optim)

@@ -21,12 +21,17 @@ IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
 # Fields that the rules set. A resumed run keeps them.
 FIELDS = (
-    *("task", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
+    *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
-    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup", "data.eval_split"),
-    *("data.pp_train", "data.pp_eval"),
+    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
+    *("data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
 )
 MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
+_TASKS = {  # by the kind of the labels
+    "classes": {"task": "multi_label", "loss": "sigmoid"},
+    "values": {"task": "regression"},
+    "mask": {"task": "segmentation"},
+}
 Change = Callable[[recipes.Recipe], recipes.Recipe]
 
 
@@ -40,8 +45,10 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         ValueError: If there are too few images.
     """
     splits = split_sizes(change(recipe).data.source)
-    split = "validation" if "validation" in splits and "test" not in splits else "test"
+    split = "validation" if "validation" in splits else "test"
     recipe = recipes.replace(recipe, {"data.eval_split": split})
+    if split == "validation" and "test" in splits:
+        recipe = recipes.replace(recipe, {"data.test_split": "test"})
     data = change(recipe).data
     opened = open_source(data.source, split=data.train_split)
     least = 2 * (opened.num_classes if opened.label_kind == "class" else 1)
@@ -53,10 +60,8 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         )
     tested = open_source(data.source, split=data.eval_split).num_examples
     facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.label_kind, *machine())
-    if facts.labels == "values":
-        recipe = recipes.replace(recipe, {"task": "regression"})
-    elif facts.labels == "mask" and recipe.task.labels != "masks":
-        recipe = recipes.replace(recipe, {"task": "segmentation"})
+    if facts.labels != recipe.task.labels:
+        recipe = recipes.replace(recipe, _TASKS.get(facts.labels, {}))
     recipe = _with_weights(recipe, change)
     reasons: dict[str, str] = {}
     for name, rule in rules.RULES.items():

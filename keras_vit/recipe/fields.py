@@ -64,7 +64,7 @@ class Data:
     Attributes:
         source: Name for `keras_vit.data.open_source`, such as `"digits"` or `"folder:/images"`.
         train_split: Training split, written as in TensorFlow Datasets (`"train[:98%]"`).
-        eval_split: Evaluation split.
+        eval_split: Evaluation split, which chooses the best checkpoint and ends the training early.
         pp_train: Preprocessing of training images, such as `"decode|resize(224, antialias=True)|flip_lr"`.
         pp_eval: Preprocessing of images in evaluation, which is stored with the model.
         batch_size: Number of examples per step, over all devices.
@@ -73,6 +73,7 @@ class Data:
         cutmix: `alpha` of the Beta distribution of CutMix. 0 disables it.
         shuffle_buffer: Size of the shuffle buffer, in examples, for sources that cannot be shuffled as a whole.
         on_bad_image: Policy for images that cannot be read: `"error"`, or `"skip"` to count and list them.
+        test_split: Split that is evaluated once, after the last step, and reported. None reports `eval_split`.
 
     Example:
     >>> Data("digits", pp_train="flip_lr|value_range(-1, 1)", pp_eval="value_range(-1, 1)").source
@@ -90,6 +91,7 @@ class Data:
     cutmix: float = 0.0
     shuffle_buffer: int = 50_000
     on_bad_image: str = "error"
+    test_split: str | None = None
 
 
 @dataclasses.dataclass
@@ -104,8 +106,8 @@ class Recipe:
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
         deterministic: Whether every run computes the same bits. This is slower on some accelerators.
         jit: Whether to compile the step with XLA: `"auto"`, `"on"` or `"off"`.
-        task: Learning task from `keras_vit.recipe`: `Classification()`, `Distillation(...)`, `Regression(...)` or
-            `Segmentation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`. A text such as
+        task: Learning task from `keras_vit.recipe`: `Classification()`, `MultiLabel()`, `Distillation(...)`,
+            `Regression(...)` or `Segmentation(...)`, or without labels `MaskedPatch(...)` or `MAE(...)`. A text such as
             `"mae(mask_ratio=0.5)"` is parsed.
         loss: Cross-entropy for classification, `"softmax"` or `"sigmoid"`.
         label_smoothing: Fraction of the label that is spread evenly over all classes.

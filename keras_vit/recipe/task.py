@@ -16,7 +16,7 @@ class Task:
 
     Attributes:
         name: Name of the task.
-        labels: Kind of labels that the task reads: `"classes"`, `"values"`, `"masks"` or None.
+        labels: Kind of labels that the task reads: `label_kind` of `keras_vit.data.Source`, or None.
         metrics: Metrics of an evaluation: first the loss, then the score, then other metrics of the task.
         evaluator: Default evaluator of `keras-vit evaluate`; an empty string for a task without evaluator.
         model: Class of the model. None for the variant of the recipe with a head.
@@ -80,10 +80,10 @@ class Task:
             "data.cutmix": recipe.data.cutmix,
         }
         for name, value in set_fields.items():
-            if value and self.labels not in (None, "classes"):
+            if value and self.labels not in (None, "class", "classes"):
                 raise ValueError(
-                    f"{name} mixes labels of classes, but the labels of task={str(self)!r} are {self.labels}. "
-                    f"Received: {name}={value}. Set it to 0."
+                    f"{name} mixes labels of classes, but the labels of task={str(self)!r} are of the kind "
+                    f"{self.labels!r}. Received: {name}={value}. Set it to 0."
                 )
         if recipe.class_balance and (self.name, recipe.loss) != ("classification", "softmax"):
             raise ValueError(

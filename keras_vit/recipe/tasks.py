@@ -17,7 +17,7 @@ _ACCURACY = Metric("accuracy", unit="%")
 
 @dataclasses.dataclass(frozen=True)
 class Classification(Task):
-    """Classification of labeled images.
+    """Classification of images with one class each.
 
     Example:
     >>> parse_task("classification").score.name
@@ -25,13 +25,40 @@ class Classification(Task):
     """
 
     name: ClassVar[str] = "classification"
-    labels: ClassVar[str | None] = "classes"
+    labels: ClassVar[str | None] = "class"
     metrics: ClassVar[tuple[Metric, ...]] = (_NATS, _ACCURACY)
     evaluator: ClassVar[str] = "classification"
 
     def output(self, recipe: Any) -> str:
         """Return the loss of the recipe, which determines how logits become probabilities."""
         return recipe.loss
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(Classification):
+    """Classification of images with any number of classes each, whose probabilities are independent.
+
+    The score is the mean average precision: the mean over the classes of the area under the precision-recall curve.
+
+    Example:
+    >>> parse_task("multi_label").score.name
+    'mean_average_precision'
+    """
+
+    name: ClassVar[str] = "multi_label"
+    labels: ClassVar[str | None] = "classes"
+    metrics: ClassVar[tuple[Metric, ...]] = (_NATS, Metric("mean_average_precision", unit="%"))
+
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """Loss. The precision is a property of the whole split."""
+        return self.metrics[:1]
+
+    def check(self, recipe: Any) -> None:
+        """Check that the loss treats the classes independently."""
+        super().check(recipe)
+        if recipe.loss != "sigmoid":
+            raise ValueError(f"Several classes per image need loss='sigmoid'. Received: loss={recipe.loss!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +101,8 @@ class Regression(Task):
     """Prediction of one or several numbers per image.
 
     For training, the numbers are standardized with the mean and standard deviation of the training split. All
-    predictions are in the unit of the data.
+    predictions are in the unit of the data. The score is the mean absolute error of the standardized numbers, in which
+    numbers with different units count alike.
 
     Attributes:
         loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard
@@ -82,13 +110,17 @@ class Regression(Task):
 
     Example:
     >>> parse_task("regression('huber')").score.name
-    'mae'
+    'standardized_mae'
     """
 
     loss: str = "mse"
     name: ClassVar[str] = "regression"
     labels: ClassVar[str | None] = "values"
-    metrics: ClassVar[tuple[Metric, ...]] = (_LOSS, Metric("mae", larger_is_better=False))
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        _LOSS,
+        Metric("standardized_mae", larger_is_better=False),
+        Metric("mae", larger_is_better=False),
+    )
     evaluator: ClassVar[str] = "regression"
 
     def __post_init__(self):
@@ -131,7 +163,7 @@ class Segmentation(Task):
     class_weights: tuple[float, ...] | None = None
     dropout_rate: float = 0.0
     name: ClassVar[str] = "segmentation"
-    labels: ClassVar[str | None] = "masks"
+    labels: ClassVar[str | None] = "mask"
     metrics: ClassVar[tuple[Metric, ...]] = (_NATS, Metric("miou", unit="%"), Metric("pixel_accuracy", unit="%"))
     evaluator: ClassVar[str] = "segmentation"
 
@@ -222,7 +254,7 @@ class MAE(Task):
 
 
 TASKS: dict[str, Any] = {
-    task.name: task for task in (Classification, Distillation, Regression, Segmentation, MaskedPatch, MAE)
+    task.name: task for task in (Classification, MultiLabel, Distillation, Regression, Segmentation, MaskedPatch, MAE)
 }
 
 

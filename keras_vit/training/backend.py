@@ -80,6 +80,9 @@ class Backend(Protocol):
     def first_rows(self, value: Any) -> np.ndarray:
         """Return the rows of a distributed value on the first device of this process."""
 
+    def gather(self, value: Any) -> np.ndarray:
+        """Return all rows of a distributed value. Every process must call this method."""
+
     def profile(self, path: str) -> AbstractContextManager:
         """Return a context that writes a profile for TensorBoard."""
 

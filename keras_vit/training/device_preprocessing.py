@@ -29,7 +29,7 @@ def training_inputs(task: tasks.Task, center: Callable = mix_center) -> Callable
 
     def prepare(batch, step, replica):
         values = task.values(to_model_range(batch["image"]), batch)
-        if recipe.task.labels != "classes":
+        if recipe.task.labels not in ("class", "classes"):
             return values
         images, labels = values
         if any(mixing.values()):

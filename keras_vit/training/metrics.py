@@ -31,7 +31,7 @@ class MetricsWriter:
             if os.path.exists(self.path):  # also drops damaged lines
                 kept = [line for line in read_metrics(directory) if line["step"] <= step]
                 _io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.trackers = [TRACKERS[name](directory) for name in track]
+        self.trackers = [TRACKERS[name](directory, step) for name in track]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write one line: `step`, then `values` (numbers and strings)."""

@@ -34,7 +34,7 @@ class TrainingRun:
             planned = recipes.from_dict(recorded["recipe"])
             recipe = recipes.replace(recipe, {field: recipes.get(planned, field) for field in recipes.OF_TIME})
         self.directory, self.data, self.given = directory, data, recipe
-        self.files = data_record.describe(recipe.data.source, data.train, data.eval)
+        self.files = data_record.describe(recipe.data.source, data.train, data.eval, *filter(None, [data.test]))
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
         architecture = recorded.get("architecture")
         if architecture is None:  # otherwise the record replaces the initial weights

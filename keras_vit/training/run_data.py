@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.data import eval_batches, open_source, train_batches
+from keras_vit.data import Source, eval_batches, open_source, train_batches
 from keras_vit.data.labels import check_masks
 from keras_vit.training import tasks
 from keras_vit.training.backend import Backend
@@ -25,6 +25,7 @@ class Splits:
     Attributes:
         train: Source of the training split.
         eval: Source of the evaluation split.
+        test: Source of the test split; None if the evaluation split is reported.
         channels: Channels of the images.
         task: The task, created from the training split.
         eval_batch_size: Examples per evaluation batch.
@@ -39,6 +40,9 @@ class Splits:
         distribute.check_batch_size("data.eval_batch_size", self.eval_batch_size, replicas)
         self.train = open_source(data.source, split=data.train_split)
         self.eval = open_source(data.source, split=data.eval_split)
+        self.test: Source | None = None
+        if data.test_split and data.test_split != data.eval_split:
+            self.test = open_source(data.source, split=data.test_split)
         self.channels = self._check_images()
         self.task = tasks.create(recipe, self.train)
         if self.train.label_kind == "mask":
@@ -61,10 +65,10 @@ class Splits:
         several = self.backend.num_workers > 1
         return self._distributed(lambda **shard: self._counted(batches(**shard)) if several else batches(**shard), seed)
 
-    def eval_batches(self) -> Iterable[Any]:
-        """Return the global batches of one pass over the evaluation split on the devices."""
+    def eval_batches(self, split: Source) -> Iterable[Any]:
+        """Return the global batches of one pass over a split on the devices."""
         pp, size = self.recipe.data.pp_eval, self.eval_batch_size
-        batches = functools.partial(eval_batches, self.eval, pp, batch_size=size)
+        batches = functools.partial(eval_batches, split, pp, batch_size=size)
         return self._distributed(batches, self.recipe.seed ^ _EVALUATION_SEED)
 
     def _distributed(self, batches: Callable, seed: int) -> Iterable[Any]:
@@ -93,6 +97,16 @@ class Splits:
 
         return batches.map(counted).prefetch(1)
 
+    def summary(self) -> str:
+        """Return the numbers of images, and which of them choose the best checkpoint and which are reported."""
+        data, count = self.recipe.data, self.eval.num_examples
+        text = (
+            f"{data.source}: {self.train.num_examples} to train on, {count} of {data.eval_split!r} to choose the best"
+        )
+        if self.test is None:
+            return f"{text} checkpoint and to report (data.test_split names other images for the report)"
+        return f"{text} checkpoint, {self.test.num_examples} of {data.test_split!r} to report, read once at the end"
+
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""
         return {
@@ -110,12 +124,13 @@ class Splits:
     def _check_images(self) -> int:
         """Check that both pipelines produce images of the model's size, and return the number of channels."""
         data, size = self.recipe.data, self.recipe.model.image_size
-        (kind, count), *other = {(split.label_kind, split.num_outputs): split for split in (self.train, self.eval)}
-        if other:
-            raise ValueError(
-                f"Both splits must have the same labels. Received: {count} of the kind {kind!r} in "
-                f"{data.train_split!r}, {other[0][1]} of the kind {other[0][0]!r} in {data.eval_split!r}."
-            )
+        kind, count = self.train.label_kind, self.train.num_outputs
+        for name, split in ((data.eval_split, self.eval), (data.test_split, self.test)):
+            if split is not None and (split.label_kind, split.num_outputs) != (kind, count):
+                raise ValueError(
+                    f"All splits must have the same labels. Received: {count} of the kind {kind!r} in "
+                    f"{data.train_split!r}, {split.num_outputs} of the kind {split.label_kind!r} in {name!r}."
+                )
         shapes = {
             "data.pp_train": train_batches(self.train, data.pp_train, batch_size=1).element_spec["image"].shape[1:],
             "data.pp_eval": eval_batches(self.eval, data.pp_eval, batch_size=1).element_spec["image"].shape[1:],

@@ -1,7 +1,7 @@
 """Files of a run directory.
 
 DIR/config.json      recipe, classes and sizes of the data, versions, devices, and the history of all changes
-DIR/data.json        the absolute path of the data, and fingerprints of both splits
+DIR/data.json        the absolute path of the data, and fingerprints of its splits
 DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
 DIR/tensorboard/     the same metrics as TensorBoard events
 DIR/checkpoints/     states from which the run resumes
@@ -198,9 +198,14 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
 
 
 def last_evaluation(directory: str, step: int | None = None) -> dict[str, Any]:
-    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation."""
-    evaluations = (line for line in reversed(read_metrics(directory)) if "eval_loss" in line)
-    return next((line for line in evaluations if step is None or line["step"] == step), {})
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation.
+
+    After the last step, they contain the metrics of the test split, such as `"test_accuracy"`, if the recipe has one.
+    """
+    lines = read_metrics(directory)[::-1]
+    found = next((line for line in lines if "eval_loss" in line and step in (None, line["step"])), {})
+    test = next((line for line in lines if "test_loss" in line and line["step"] == found.get("step")), {})
+    return {**test, **found}
 
 
 def as_json(value: Any) -> Any:

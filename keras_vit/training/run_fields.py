@@ -23,6 +23,7 @@ HARMLESS = (
     "jit",
     "data.eval_batch_size",
     "data.on_bad_image",
+    "data.test_split",
     "optim.accumulation_steps",
     "model.remat",
     "model.attention_chunk_size",

@@ -16,13 +16,24 @@ _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusi
 
 
 def report_text(
-    directory: str, results: dict, validation: Validation, class_names: Sequence[str], score: Metric
+    directory: str, results: dict, validation: Validation, class_names: Sequence[str], metrics: Sequence[Metric]
 ) -> str:
-    """Return the report: score, confusion matrix and list of files."""
-    value = score.text(results[f"eval_{score.name}"])
-    lines = ["", f"{results['split']} {score.name} {value} on {results['examples']} examples"]
+    """Return the report: score, confusion matrix and list of files.
+
+    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split. `metrics`
+    are those of the task.
+    """
+    _, score, *others = metrics
+    reported, chosen_by = (
+        f"{each['split']} {score.name} {score.text(each[f'eval_{score.name}'])} on {each['examples']} examples"
+        for each in (validation.results, results)
+    )
+    lines = ["", reported]
+    lines += [f"{each.name} {each.text(validation.results[f'eval_{each.name}'])}" for each in others]
     if validation.tally is not None and score.name == "accuracy":
         lines += accuracy_lines(validation.tally)
+    if chosen_by != reported:
+        lines.append(f"{chosen_by}, which choose the best checkpoint")
     lines += best_line(directory, results, score)
     if validation.tally is not None:
         lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]

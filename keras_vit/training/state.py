@@ -52,7 +52,9 @@ class BaseState:
         moving: Moving statistics of batch norms.
         fixed: All other weights of the model.
         slots: The optimizer's arrays for each weight in `trained`.
-        averages: The moving average of each weight in `trained`; empty if the recipe does not average weights.
+        averaged_variables: `trained` and `moving`, because moving statistics belong to the weights of the same steps;
+            empty if the recipe does not average weights.
+        averages: The moving average of each variable in `averaged_variables`.
     """
 
     def __init__(self, model: keras.Model, recipe: recipes.Recipe, task: Any, create: Callable):
@@ -66,7 +68,8 @@ class BaseState:
         self.slots = [
             [create(weight.shape, slot.dtype) for slot in self.rule.slots(weight.path)] for weight in self.trained
         ]
-        self.averages = [create(weight.shape, "float32") for weight in self.trained] if recipe.optim.ema else []
+        self.averaged_variables = [*self.trained, *self.moving] if recipe.optim.ema else []
+        self.averages = [create(weight.shape, "float32") for weight in self.averaged_variables]
 
     def fetch(self, array: Any) -> Any:
         """Return an array on the devices in a form that NumPy can read. Every process must call this method."""
@@ -101,7 +104,7 @@ class BaseState:
 
     def average_names(self) -> list[str]:
         """Return the checkpoint names of the averages."""
-        return [f"average/{weight.path}" for weight in self.trained] if self.averages else []
+        return [f"average/{weight.path}" for weight in self.averaged_variables]
 
     def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Return the shape and dtype of every array of a checkpoint, by name."""

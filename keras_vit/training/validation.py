@@ -12,12 +12,13 @@ from keras_vit.training.tasks import Task
 
 
 class Validation:
-    """Evaluation whose score selects the best checkpoint.
+    """Evaluation whose score selects the best checkpoint or, with `test_split`, the evaluation at the end.
 
     `evaluate` is the result of `Backend.compile_evaluation`, and `batches` are the distributed batches of one pass.
     `num_batches` is for the progress bar.
 
     Attributes:
+        results: Metrics of the last pass, such as `eval_accuracy`, `eval_loss` and `examples`.
         tally: Counts of the task in the last pass, such as `[true class, predicted class]`; None if it counts nothing.
         examples: First rows of the first batch in the last pass, as the pipeline returns them, with `"predictions"`.
     """
@@ -29,26 +30,32 @@ class Validation:
         evaluate: EvaluateBatch,
         batches: Iterable[Any],
         num_batches: int | None = None,
+        test_split: str | None = None,
     ):
         self.backend, self.task, self.evaluate, self.batches = backend, task, evaluate, batches
-        self.num_batches = num_batches
+        self.num_batches, self.test_split = num_batches, test_split
+        self.results = dict[str, Any]()
         self.tally: np.ndarray | None = None
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
         """Return the interval in steps."""
-        return [self.task.recipe.eval_every]
+        return [] if self.test_split else [self.task.recipe.eval_every]
 
     def __call__(self, step: int, last: bool = False) -> Iterator[dict[str, Any]]:
-        """Run one pass over the split and yield its metrics, such as `eval_accuracy`, `eval_loss` and `examples`."""
-        split = self.task.recipe.data.eval_split
+        """Run one pass over the split and yield `results`. The metrics of the test split are named `test_accuracy`."""
+        split = self.test_split or self.task.recipe.data.eval_split
         sums: dict[str, float] = {}
         tally = np.zeros([0, 0], np.int64)
         self.examples = None
+        rows: dict[str, list[np.ndarray]] = {"valid": [], "predictions": [], "label": []}
         for batch in track(self.batches, "Validation", self.num_batches, "batches"):
             batch_sums, batch_tally, predictions = self.evaluate(batch)
             sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
             tally = batch_tally.astype(np.int64) + (tally if tally.size else 0)
+            if self.task.collects:
+                for name, gathered in rows.items():
+                    gathered.append(self.backend.gather({**batch, "predictions": predictions}[name]))
             if self.examples is None:
                 self.examples = self._first_examples(batch, predictions)
         count = int(sums.pop("examples", 0))
@@ -56,12 +63,22 @@ class Validation:
             raise ValueError(f"There is nothing to evaluate: the split {split!r} has no examples.")
         self.tally = tally if tally.size else None
         values = {name: value / count for name, value in sums.items()} | self.task.of_tally(tally)
+        if self.task.collects:
+            valid, *collected = (np.concatenate(batches) for batches in rows.values())
+            values |= self.task.of_examples(*(all_rows[valid > 0] for all_rows in collected))
         metrics = {metric: values[metric.name] for metric in reversed(self.task.arguments.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)
-        yield {"split": split, **{f"eval_{metric.name}": value for metric, value in metrics.items()}, "examples": count}
+        named = {f"eval_{metric.name}": value for metric, value in metrics.items()}
+        self.results = {"split": split, **named, "examples": count}
+        yield named_test(self.results) if self.test_split else self.results
 
     def _first_examples(self, batch: dict, predictions: Any) -> dict[str, np.ndarray]:
         first = {name: self.backend.first_rows(value) for name, value in {**batch, "predictions": predictions}.items()}
         kept = first["valid"] > 0
         return {name: values[kept] for name, values in first.items()}
+
+
+def named_test(results: dict[str, Any]) -> dict[str, Any]:
+    """Return results with `test_` instead of `eval_` in their names."""
+    return {name.replace("eval_", "test_"): value for name, value in results.items()}

@@ -1,5 +1,6 @@
 """Number of steps that fit into the time limit of a recipe, estimated from a few measured steps."""
 
+import math
 import time
 
 from absl import logging
@@ -11,6 +12,7 @@ from keras_vit.training.backend import Backend
 from keras_vit.training.run_data import Splits
 
 _MEASURED_SECONDS = 3.0  # minimum duration of the measured steps
+_FEWEST = 10  # steps, fewer of which leave the head almost random
 # Share of the time for the steps, after the fixed costs. The evaluations process at most 0.4 times as many images, at
 # twice the speed. The final model and the report also take time.
 _SHARE = 0.8
@@ -20,6 +22,9 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
     """Measure a few steps on these devices, and return the fields of a recipe that depend on its time limit.
 
     The measured model is discarded. `started` is the value of `time.monotonic()` at the start of the program.
+
+    Raises:
+        ValueError: If fewer than 10 steps fit. The model is not compiled again.
     """
     logging.info("Measuring a few steps, to plan for %s.", duration(recipe.time))
     before = time.monotonic()
@@ -37,17 +42,21 @@ def fields(recipe: recipes.Recipe, backend: Backend, data: Splits, started: floa
             progress.add(1)
     size, seconds = recipe.data.batch_size, backend.mean(time.monotonic() - compiled) / count
     # The model is built and compiled again. An evaluation takes about as long to compile, and runs at least once.
-    evaluation = seconds / 2 * data.eval.num_examples / size
+    evaluation = seconds / 2 * sum(split.num_examples for split in (data.eval, data.test) if split) / size
     fixed = backend.mean(time.monotonic() - started + 2 * (compiled - before)) + evaluation
-    total = max(1, int(_SHARE * (recipe.time - fixed) / seconds))
+    total = int(_SHARE * (recipe.time - fixed) / seconds)
+    costs = f"the start, the compilation and one evaluation take about {duration(fixed)}"
+    advice = "reduce --image_size, or train only the head with --adapt=head."
+    if total < _FEWEST:
+        needed = duration(math.ceil(fixed + _FEWEST * seconds / _SHARE))
+        raise ValueError(
+            f"The time must suffice for at least {_FEWEST} steps. Received: {duration(recipe.time)}, for "
+            f"{max(0, total)} steps of {seconds:.3g} s: {costs}. Increase --time to at least {needed}, {advice}"
+        )
     logging.info(
         "steps: %d fit into %s, at %.3g s each (%s)",
         *(total, duration(recipe.time), seconds, rules.passes(total * size, data.train.num_examples)),
     )
     if total < rules.MIN_STEPS:
-        logging.warning(
-            "So few steps (%d) rarely suffice: the start, the compilation and one evaluation take about %s. Increase "
-            "--time, reduce --image_size, or train only the head with --adapt=head.",
-            *(total, duration(fixed)),
-        )
+        logging.warning("So few steps (%d) rarely suffice: %s. Increase --time, %s", total, costs, advice)
     return rules.of_steps(total, size, data.eval.num_examples)

@@ -14,7 +14,7 @@ from keras_vit import recipe as recipes
 from keras_vit._numbers import percent
 from keras_vit._progress import Progress
 from keras_vit.checkpoints import load_checkpoint
-from keras_vit.data import preprocess
+from keras_vit.data import Source, preprocess
 from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.inspection import examples, plots
 from keras_vit.inspection.headings import run_title, stamp
@@ -27,7 +27,7 @@ from keras_vit.training.pixel_range import set_normalization
 from keras_vit.training.run import TrainingRun
 from keras_vit.training.run_data import Splits
 from keras_vit.training.run_summary import report_text
-from keras_vit.training.validation import Validation
+from keras_vit.training.validation import Validation, named_test
 from keras_vit.tuning import budget
 
 
@@ -86,9 +86,7 @@ def train_on(
     with Progress(f"Preparing {recipe.data.source}"):
         data = Splits(recipe, backend)
     task, class_names = data.task, data.train.class_names
-    logging.info(
-        "%s: %d to train on, %d to evaluate", recipe.data.source, data.train.num_examples, data.eval.num_examples
-    )
+    logging.info("%s", data.summary())
 
     # Run: a new run, or the run in the directory if its recipe and data are the same
     run = TrainingRun(workdir, recipe, data, change_recipe)
@@ -109,9 +107,17 @@ def train_on(
     run.record()
 
     # Training: `loop.run` runs the steps, and logs, evaluates and saves between them
-    evaluate, num_batches = backend.compile_evaluation(state), math.ceil(data.eval.num_examples / data.eval_batch_size)
-    validation = Validation(backend, task, evaluate, data.eval_batches(), num_batches)
+    evaluate = backend.compile_evaluation(state)
+
+    def validation_of(split: Source, test_split: str | None = None) -> Validation:
+        num_batches = math.ceil(split.num_examples / data.eval_batch_size)
+        return Validation(backend, task, evaluate, data.eval_batches(split), num_batches, test_split)
+
+    reported = validation = validation_of(data.eval)
     between: list[Any] = [validation]
+    if data.test is not None:
+        reported = validation_of(data.test, recipe.data.test_split)
+        between.append(reported)
     scheduled = None
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, backend, state, data)
@@ -130,14 +136,16 @@ def train_on(
         read=(lambda: data.read) if backend.num_workers > 1 else None,
     )
     results = loop.run(stop)
+    if not reported.results:  # a finished run, of which the loop only repeats the validation
+        list(reported(state.progress.step, last=True))
 
     # The final model and the report
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         with Progress(f"Drawing {run_directory.REPORT}"):
-            draw_figure(recipe, workdir, task, validation, results)
-        show(_io.shown(report_text(workdir, results, validation, class_names, recipe.task.score)))
+            draw_figure(recipe, workdir, task, reported, reported.results)
+        show(_io.shown(report_text(workdir, results, reported, class_names, recipe.task.metrics)))
         if scheduled and scheduled.last:
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:
@@ -145,7 +153,7 @@ def train_on(
             f"Training is complete and the model is saved, but evaluators failed: {', '.join(scheduled.failed)}. Their "
             f"errors are in the log. After correcting them: keras-vit evaluate --model={workdir} --evaluators=..."
         )
-    return results
+    return {**named_test(reported.results), **results} if data.test else results
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
@@ -155,7 +163,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
         return
     head = recipe.model.head
-    if head == "auto" and recipe.task.labels in ("values", "masks"):
+    if head == "auto" and recipe.task.labels in ("values", "mask"):
         head = "reset"  # outputs may differ in meaning even if their number is equal
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()

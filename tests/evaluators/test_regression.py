@@ -54,6 +54,17 @@ def test_values_that_do_not_vary_are_as_in_scikit_learn():
     assert np.isnan(regression.errors(true[:1], predicted[:1])["r2"]).all()  # of one image
 
 
+def test_values_with_different_units_count_alike_in_standard_deviations():
+    """A model that errs by one year is better than a model that errs by 12 years and a bit less in the income."""
+    true, known = np.array([[30.0, 40_000.0]]), {"names": ["age", "income"], "deviation": [12.0, 20_000.0]}
+    better, worse = (
+        measured(true + [error], true, tuple(known["names"]), values=known).metrics
+        for error in ([1.0, 4_000.0], [12.0, 3_900.0])
+    )
+    assert better["mae"] > worse["mae"] and better["standardized_mae"] < worse["standardized_mae"]
+    assert better["standardized_mae"] == pytest.approx((1 / 12 + 0.2) / 2)
+
+
 def test_batches_of_any_size_give_the_same_result():
     first, *others = (measured(PREDICTED, TRUE, NAMES, size=size) for size in (1, 7, 50))
     for other in others:

@@ -158,9 +158,10 @@ def test_the_best_of_errors_is_the_smallest(tmp_path):
     for path in paths:
         with open(f"{path}/metrics.jsonl", "a") as file:
             file.writelines(
-                json.dumps({"step": step, "eval_mae": value}) + "\n" for step, value in ((21, 2.0), (22, 3.0))
+                json.dumps({"step": step, "eval_standardized_mae": value}) + "\n"
+                for step, value in ((21, 2.0), (22, 3.0))
             )
-    assert experiments.compare(paths).rows[0].results[0]["best eval_mae"] == 2.0
+    assert experiments.compare(paths).rows[0].results[0]["best eval_standardized_mae"] == 2.0
 
 
 @pytest.mark.parametrize("count", [6, 7])

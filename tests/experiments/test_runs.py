@@ -86,10 +86,10 @@ def test_program(folder, capsys):
 
 def test_the_best_of_errors_is_the_smallest(tmp_path):
     (tmp_path / "config.json").touch()
-    lines = [{"step": step, "eval_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
+    lines = [{"step": step, "eval_standardized_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
     record = record_of(tmp_path, lines, task="regression")
     found = programs.load("train.runs").describe(record)
-    assert (found["score"], found["last"], found["best"]) == ("eval_mae", "1.75", "1.5")
+    assert (found["score"], found["last"], found["best"]) == ("eval_standardized_mae", "1.75", "1.5")
 
 
 def test_a_run_is_as_new_as_its_metrics(tmp_path):

@@ -442,11 +442,27 @@ def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folders", "split"), [(("train", "val"), "validation"), (("train", "val", "test"), "test")])
-def test_evaluation_is_on_the_split_that_there_is(folders, split, machine, tmp_path):
-    for name in folders:
+def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
+    pictures.folder(tmp_path / "p", classes=("cat",), count=12)
+    rows = [f"{path.relative_to(tmp_path)},red;round" for path in sorted((tmp_path / "p").rglob("*.*"))]
+    (tmp_path / "list.csv").write_text("\n".join(["path,labels", *rows]))
+    choices = {"data": f"manifest:{tmp_path}/list.csv", "model": "ViT_Ti16"}
+    found = recipe_of(Choices(**choices))
+    assert (found.task, found.loss) == (recipes.MultiLabel(), "sigmoid")
+    with pytest.raises(ValueError, match="loss='softmax'"):
+        recipe_of(Choices(**choices, settings={"loss": "softmax"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folders", "chosen", "reported"),
+    [("train val", "validation", None), ("train test", "test", None), ("train val test", "validation", "test")],
+)
+def test_the_validation_split_chooses_and_the_test_split_reports(folders, chosen, reported, machine, tmp_path):
+    for name in folders.split():
         pictures.folder(tmp_path / name, count=2)
-    assert fitted(str(tmp_path), "ViT_Ti16").data.eval_split == split
+    data = fitted(str(tmp_path), "ViT_Ti16").data
+    assert (data.eval_split, data.test_split) == (chosen, reported)
 
 
 @pytest.mark.slow

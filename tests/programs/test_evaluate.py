@@ -268,7 +268,7 @@ def test_a_model_of_values(as_json, monkeypatch, capsys):
     where = of_values(true + [0.25, 5.0], true, ("age", "weight"))
     about = {"path": "ages", "kind": "function", "prepare_for_many": lambda: None}
     vars(where.predictor).update(about)
-    vars(where.predictor.card).update({"recipe_data": {}, "sha256": ""})
+    vars(where.predictor.card).update({"recipe_data": {}, "sha256": "", "reported_split": "test"})
     program = load("train.evaluate")
     monkeypatch.setattr(program, "open_predictor", lambda *_, **__: where.predictor)
     monkeypatch.setattr(program.evaluators, "opener", lambda *_: where.open_split)

@@ -16,7 +16,7 @@ import pytest
 from keras_vit import _lock
 from keras_vit.evaluators import knn
 from keras_vit.training import load_run, metrics
-from tests import selection
+from tests import programs, selection
 from tests.training import worlds
 from tools import crash
 
@@ -181,6 +181,34 @@ def test_accumulation_is_enabled_if_memory_is_short(tmp_path):
     assert [line["step"] for line in worlds.metrics(tmp_path) if "loss" in line] == [2]
 
 
+def test_the_test_split_is_read_once_at_the_end_and_reported(tmp_path):
+    splits = {
+        "data__train_split": "train[:800]",
+        "data__eval_split": "train[800:980]",
+        "data__test_split": "test[:180]",
+    }
+    output = worlds.train(tmp_path, total_steps=8, stop_after=1, optim__learning_rate=0.0, **splits)  # ends at 8
+    lines = [line for line in worlds.metrics(tmp_path) if "loss" not in line]
+    assert [(line["step"], line["split"], "test_loss" in line) for line in lines] == [
+        (4, "train[800:980]", False),
+        (8, "train[800:980]", False),
+        (8, "test[:180]", True),
+    ]
+    assert "180 of 'train[800:980]' to choose the best checkpoint, 180 of 'test[:180]' to report" in output
+    shown = [f"\n{split} accuracy " for split in ("test[:180]", "train[800:980]")]
+    assert output.index(shown[0]) < output.index(shown[1])
+    run, before = load_run(str(tmp_path)), worlds.metrics(tmp_path)
+    assert run.results["test_accuracy"] == lines[2]["test_accuracy"] and run.results["split"] == "train[800:980]"
+    output = worlds.train(tmp_path, total_steps=8, stop_after=1, optim__learning_rate=0.0, **splits)
+    assert shown[0] in output and worlds.metrics(tmp_path) == before
+    code, output = programs.run("train.evaluate", f"--model={tmp_path}", "--json")
+    found = json.loads(output[output.index("{") :])
+    assert (
+        code == 0 and found["split"] == "test[:180]" and found["accuracy"] == pytest.approx(lines[2]["test_accuracy"])
+    )
+
+
+@pytest.mark.slow
 def test_an_evaluator_that_fails_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(knn.Knn, "measure", None)
     output = worlds.train(tmp_path, expect=1, total_steps=2, evaluators="('knn',)")

@@ -769,6 +769,7 @@ def test_linear_probe(count, fsdp):
     """Four steps against NumPy: on several devices the statistics are those of all rows."""
     run, (images, labels) = linear_probe.recipe(), linear_probe.batches()
     model, where = linear_probe.create_model(), devices(count, fsdp)
+    run.optim.ema = 0.5
     start, features = linear_probe.head_of(model), linear_probe.features_of(model, images)
     state = TrainState(model, run, where)
 
@@ -776,14 +777,22 @@ def test_linear_probe(count, fsdp):
         return batch["image"], jax.nn.one_hot(batch["label"], linear_probe.CLASSES)
 
     step = TrainStep(state, run, inputs, linear_probe.BATCH)
-    arrays, losses = state.arrays(), []
+    arrays, losses, means = state.arrays(), [], []
     for index, (image, label) in enumerate(zip(images, labels, strict=True)):
         rows = where.place_rows({"image": image, "label": label})
         arrays, metrics = step.compiled(arrays, state.fixed_arrays(), rows, np.int32(index))
         losses.append(float(metrics["loss"]))
+        means.append(np.asarray(arrays["moving"][0]))
     state.set_arrays(arrays)
+    averages = saved(state)
+    found = [averages.pop(f"average/head_norm/moving_{name}") for name in ("mean", "variance")]
+    expected = means[0]
+    for mean in means[1:]:  # the plain mean of two steps, then the moving average
+        expected = (expected + mean) / 2
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(state.evaluated_arrays()["moving"][0] - expected).max() < 1e-5
     linear_probe.check(model, losses, features, start, labels)
-    assert {name for name in saved(state) if "head_norm" in name} == {
+    assert {name for name in averages if "head_norm" in name} == {
         "model/head_norm/moving_mean",
         "model/head_norm/moving_variance",
     }

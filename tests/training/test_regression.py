@@ -42,6 +42,7 @@ def test_losses_by_hand(loss, expected):
     found, predictions = outputs(PREDICTED, loss)
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-4)  # float32 heights of 1.7 and 1.9
     np.testing.assert_allclose(predictions, [[40.0, 1.7], [45.0, 1.79]], rtol=1e-6)
+    np.testing.assert_allclose(found["standardized_mae"], [0.5, 0.8], rtol=1e-4)
     np.testing.assert_allclose(found["mae"], [(10.0 + 0.0) / 2, (5.0 + 0.11) / 2], rtol=1e-4)
 
 
@@ -54,7 +55,9 @@ def test_large_numbers_are_standardized_before_they_are_rounded():
 
 
 def test_the_best_checkpoint_has_the_smallest_error():
+    """Numbers with different units count alike."""
     score = recipes.parse_task("regression").score
+    assert score.name == "standardized_mae"
     assert score.goodness(1.0) > score.goodness(2.0)
     assert recipes.parse_task("classification").score.goodness(1.0) < 2.0
 
@@ -79,16 +82,19 @@ def test_settings_that_mix_classes_are_rejected(field):
 @pytest.mark.parametrize(
     ("name", "kind", "count", "found"),
     [
-        ("regression", "class", 3, "labels that are classes.*task='classification'"),
-        ("regression", "classes", 3, "labels that are classes"),
+        ("regression", "class", 3, "'class'.*task='classification'"),
+        ("regression", "classes", 3, "'classes'.*task='multi_label' with loss='sigmoid'"),
+        ("classification", "classes", 3, "'classes'.*task='multi_label'"),
+        ("distillation('a')", "classes", 3, "'classes'.*task='multi_label'"),
+        ("multi_label", "class", 3, "'class'.*task='classification'"),
         ("regression", "class", 0, "no labels.*task='masked_patch'"),
-        ("classification", "values", 1, "labels that are values.*task='regression'"),
+        ("classification", "values", 1, "'values'.*task='regression'"),
         ("classification", "class", 0, "no labels"),
     ],
 )
 def test_data_without_the_labels_of_the_task(name, kind, count, found):
     recipe = recipes.Recipe(task=name, data=recipes.Data(source="folder:/images"))
-    with pytest.raises(ValueError, match=f"task='{name}' learns from.*source='folder:/images', which has {found}"):
+    with pytest.raises(ValueError, match=f"learns from.*source='folder:/images', which has .*{found}"):
         tasks.create(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=count))
 
 

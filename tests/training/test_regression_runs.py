@@ -55,7 +55,9 @@ def test_it_learns_in_the_unit_of_the_data(run, source):
     directory, printed = run
     errors = [line["eval_mae"] for line in read_metrics(str(directory)) if "eval_mae" in line]
     assert errors[-1] < 0.5 * errors[0] and errors[-1] < 40  # of a price whose deviation is 144
-    assert f"test mae {errors[-1]:.4g} on" in printed and "%" not in printed.split("test mae")[-1]
+    score = read_metrics(str(directory))[-1]["eval_standardized_mae"]
+    last = printed.split(f"test standardized_mae {score:.4g} on")[-1]
+    assert f"\nmae {errors[-1]:.4g}\n" in last and "%" not in last
     config = json.loads((directory / "config.json").read_text())
     expected = data.values_of(data.open_source(source, "train"))
     assert config["data"]["values"] == expected.to_dict() and config["output"] == "values"
@@ -74,7 +76,9 @@ def test_evaluate_finds_the_same_error(run, source):
         predicted.append(predictor.predict(predictor.preprocess([example["image"].numpy()]))[0])
     mae = np.abs(np.float64(predicted) - np.float64(labels)).mean()
     assert code == 0 and found["mae"] == pytest.approx(mae, rel=1e-5)  # float32 values of 10,000
-    assert read_metrics(str(directory))[-1]["eval_mae"] == pytest.approx(mae, rel=1e-4)  # the loop sums in float32
+    line = read_metrics(str(directory))[-1]
+    assert line["eval_mae"] == pytest.approx(mae, rel=1e-4)  # the loop sums in float32
+    assert line["eval_standardized_mae"] == pytest.approx(found["standardized_mae"], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -111,4 +115,4 @@ def test_data_with_classes_are_refused(tmp_path):
         expect=2,
         **{**FIELDS, "data__pp_train": "value_range(-1, 1)"} | {"data__pp_eval": "value_range(-1, 1)"},
     )
-    assert "task='regression' learns from labels that are values" in output and "task='classification'" in output
+    assert "task='regression' learns from labels of the kind 'values'" in output and "task='classification'" in output

@@ -272,6 +272,28 @@ def test_evaluation_uses_the_averages():
 
 
 @pytest.mark.slow
+def test_moving_statistics_are_averaged_with_the_weights():
+    """timm averages both: statistics of the last weights do not belong to averaged weights."""
+    images = keras.Input((8, 8, 3))
+    normed = keras.layers.BatchNormalization(momentum=0.5)(keras.layers.Flatten()(images))
+    model = keras.Model(images, keras.layers.Dense(CLASSES)(normed))
+    expected, data, run = {weight.path: weight.numpy() for weight in model.weights}, batch(), recipe(ema=0.75)
+    state = TrainState(model, run)
+    step = tf.function(TrainStep(state, run, one_hot, BATCH), autograph=False)
+    for index in range(5):
+        step(data, tf.constant(index, tf.int64))
+        for weight in model.weights:  # a statistic is the mean of the first four steps, without its initial value
+            kept = min(0.75, index / (index + 1)) if "moving" in weight.path else 0.75
+            expected[weight.path] = kept * expected[weight.path] + (1 - kept) * weight.numpy()
+    assert len(state.moving) == 2 and len(state.average_names()) == 6
+    arrays = state.arrays_by_name()
+    for path, average in expected.items():
+        np.testing.assert_allclose(arrays[f"average/{path}"], average, rtol=1e-5, atol=1e-7)
+    state.use_averages()
+    np.testing.assert_allclose(state.moving[0], expected[state.moving[0].path], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
 def test_bfloat16_computes_in_half_and_stores_in_full():
     data = batch()
     state, metrics = steps(small(dtype="mixed_bfloat16"), recipe(), data)

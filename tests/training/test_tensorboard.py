@@ -31,6 +31,22 @@ def test_training_and_evaluation_share_their_tags(tmp_path):
     assert not values(tmp_path / "tensorboard")
 
 
+def test_a_resumed_run_lets_tensorboard_drop_the_events_after_its_checkpoint(tmp_path):
+    """TensorBoard drops events whose step is not below that of the record of a start."""
+    for step, steps in ((0, (2, 4, 6)), (4, (6, 8))):
+        writer = metrics.MetricsWriter(str(tmp_path), step)
+        for each in steps:
+            writer.write(each, {"loss": 0.5})
+        writer.close()
+    kept = []
+    for path in sorted((tmp_path / "tensorboard" / "train").glob("events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            if event.session_log.status == tf.compat.v1.SessionLog.START:
+                kept = [step for step in kept if step < event.step]
+            kept += [event.step for _ in event.summary.value]
+    assert kept == [2, 4, 6, 8]
+
+
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "tensorboard").write_text("")
     with pytest.raises(errors.StorageError, match="tensorboard"):

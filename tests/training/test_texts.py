@@ -72,9 +72,10 @@ def test_the_report_of_a_run(counted, tmp_path):
     for name in ("model.keras", "metrics.jsonl", "report.png", "config.json"):
         (tmp_path / name).touch()
     tally = np.array([[3, 1], [0, 12]]) if counted else None
-    validation = types.SimpleNamespace(tally=tally, task=types.SimpleNamespace(lines=lambda tally: []))
     results = {"split": "test", "eval_accuracy": 0.9375, "examples": 16}
-    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], recipes.Recipe().task.score)
+    task = types.SimpleNamespace(lines=lambda tally: [])
+    validation = types.SimpleNamespace(tally=tally, task=task, results=results)
+    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], recipes.Recipe().task.metrics)
     first, *lines = report.strip().splitlines()
     assert first == "test accuracy 93.75% on 16 examples"
     assert (
@@ -88,10 +89,13 @@ def test_the_report_of_a_run(counted, tmp_path):
 
 def test_other_scores_have_no_interval(tmp_path):
     task = types.SimpleNamespace(lines=lambda tally: ["scores per class"])
-    validation = types.SimpleNamespace(tally=np.eye(2, dtype=int), task=task)
-    score, results = recipes.parse_task("segmentation").score, {"split": "test", "eval_miou": 0.5, "examples": 2}
-    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], score)
-    assert "test miou 50.00% on 2 examples" in report and "scores per class" in report
+    results = {"split": "test", "eval_miou": 0.5, "eval_pixel_accuracy": 0.75, "examples": 2}
+    validation = types.SimpleNamespace(tally=np.eye(2, dtype=int), task=task, results=results)
+    choosing = {"split": "validation", "eval_miou": 0.75, "examples": 4}
+    metrics = recipes.parse_task("segmentation").metrics
+    report = run_summary.report_text(str(tmp_path), choosing, validation, ["a", "b"], metrics)
+    assert report.index("test miou 50.00% on 2 examples") < report.index("validation miou 75.00% on 4 examples, which")
+    assert "scores per class" in report and "pixel_accuracy 75.00%" in report
     assert "confidence" not in report and "Confusion" not in report
 
 
@@ -131,12 +135,13 @@ def test_splits_that_do_not_fit(fields, message):
 
 
 def test_splits_of_different_labels(monkeypatch):
-    labels = {"train[:6]": ("class", 10), "test[:6]": ("classes", 12)}
+    labels = {"train[:6]": ("class", 10), "test[:6]": ("classes", 12), "train[6:]": ("class", 10)}
     sources = {name: types.SimpleNamespace(label_kind=kind, num_outputs=n) for name, (kind, n) in labels.items()}
     monkeypatch.setattr(run_data, "open_source", lambda source, split: sources[split])
     expected = r"Received: 10 of the kind 'class' in 'train\[:6\]', 12 of the kind 'classes' in 'test\[:6\]'"
-    with pytest.raises(ValueError, match=f"same labels. {expected}"):
-        splits()
+    for fields in ({}, {"data__eval_split": "train[6:]", "data__test_split": "test[:6]"}):
+        with pytest.raises(ValueError, match=f"same labels. {expected}"):
+            splits(**fields)
 
 
 def test_other_backends_do_not_train(monkeypatch):
@@ -152,10 +157,10 @@ def test_options_of_the_batches(monkeypatch):
     data = recipes.Data("digits", pp_train="a", pp_eval="b", batch_size=6, mixup=0.1, cutmix=0.2, shuffle_buffer=5)
     data.on_bad_image = "skip"
     found = object.__new__(run_data.Splits)
-    found.recipe, found.train, found.eval, found.eval_batch_size = recipes.Recipe(seed=7, data=data), "t", "e", 3
+    found.recipe, found.train, found.eval_batch_size = recipes.Recipe(seed=7, data=data), "t", 3
     found.task = types.SimpleNamespace(draw=lambda seed, step: (seed, step))
     found.backend = types.SimpleNamespace(num_workers=1, distribute=lambda batches: batches(1, 3))
-    train, evaluated = found.train_batches(4), found.eval_batches()
+    train, evaluated = found.train_batches(4), found.eval_batches("e")
     assert [batches.pop("draw")(9) for batches in (train, evaluated)] == [(7, 9), (7 ^ 0x6576616C, 9)]
     shared = {"shard_index": 1, "num_shards": 3, "on_bad_image": "skip"}
     mixing = {"mixup": 0.1, "cutmix": 0.2, "shuffle_buffer": 5}
@@ -165,17 +170,27 @@ def test_options_of_the_batches(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("loss", "labels", "captions"),
+    ("task", "loss", "labels", "logits", "captions"),
     [
-        ("softmax", [1, 0], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
-        ("sigmoid", [[1, 1], [1, 0]], ["dog · 75.0%", "dog · 90.0%\n(is cat)"]),
+        (
+            "classification",
+            "softmax",
+            [1, 0],
+            [[0, np.log(3)], [0, np.log(9)]],
+            ["dog · 75.0%", "dog · 90.0%\n(is cat)"],
+        ),
+        (
+            "multi_label",
+            "sigmoid",
+            [[1, 1], [1, 0]],
+            [[2, np.log(3)], [-3, -np.log(9)]],
+            ["cat, dog", "none\n(is cat)"],
+        ),
     ],
 )
-def test_captions_of_classes(loss, labels, captions):
-    """A class is right if it is one of those of the image."""
-    task = tasks.create(recipes.Recipe(loss=loss), outputs=2)
-    task.class_names = ("cat", "dog")
-    logits = np.log(np.array([[1.0, 3.0], [1.0, 9.0]], "float32"))
+def test_captions_of_classes(task, loss, labels, logits, captions):
+    task = tasks.create(recipes.Recipe(task=task, loss=loss), outputs=2)
+    task.class_names, logits = ("cat", "dog"), np.array(logits, "float32")
     images = np.zeros((2, 4, 4, 3), np.uint8)
     shown = task.show({"image": images, "predictions": logits, "label": np.array(labels)}, None)
     assert shown.captions == captions and shown.right.tolist() == [True, False]

@@ -6,16 +6,22 @@ import types
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import metrics, run_directory, trackers
+from keras_vit.training import errors, metrics, run_directory, trackers
 
 
 class FakeWandb:
     def __init__(self):
-        self.starts, self.logged, self.ended = [], [], 0
+        self.starts, self.logged, self.ended, self.axes = [], [], 0, []
 
     def init(self, **options):
         self.starts.append(options)
-        return types.SimpleNamespace(id=options["id"] or "new", log=self.log, finish=self.finish)
+        run = types.SimpleNamespace(id=options["id"] or "new", log=self.log_next, finish=self.finish)
+        run.define_metric = lambda name, step_metric: self.axes.append((name, step_metric))
+        return run
+
+    def log_next(self, values):
+        """W&B counts the calls: a step that does not increase would be dropped."""
+        self.log({name: value for name, value in values.items() if name != "step"}, values["step"])
 
     def log(self, values, step):
         self.logged.append((step, values))
@@ -70,6 +76,7 @@ def test_it_records_numbers_and_recipe_and_continues_a_resumed_run(package, run)
         (2, {"train/loss": 0.5, "train/learning_rate": 0.1}),
         (2, {"eval/accuracy": 0.75, "eval/loss": 1.5}),
     ]
+    assert fake.axes == ([("train/*", "step"), ("eval/*", "step")] if name == "wandb" else [])
     first = fake.starts[0]
     assert first["id"] is None and first["name"] == "mine" and int(first["config"]["total_steps"]) == 7
     assert first["config"]["data.pp_train"] == "x" * (500 if name == "mlflow" else 501)  # MLflow's limit
@@ -84,7 +91,7 @@ def test_each_tracker_continues_its_own_record(run, monkeypatch):
     for name, fake in fakes.items():
         monkeypatch.setitem(sys.modules, name, fake)
     for name in ("wandb", "mlflow", "wandb", "mlflow"):
-        trackers.TRACKERS[name](run)
+        trackers.TRACKERS[name](run, 0)
     assert [[start["id"] for start in fake.starts] for fake in fakes.values()] == [[None, "new"]] * 2
 
 
@@ -98,6 +105,38 @@ def test_an_error_while_it_records_costs_only_the_record(package, run, monkeypat
     record(run, name)
     assert len(run_directory.read_metrics(run)) == 2
     assert len([text for text in caplog.messages if "the network is down" in text]) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "content", "is_resumed"), [(0, None, False), (2, None, True), (0, "{}", True), (0, "", True)]
+)
+def test_a_tracker_that_cannot_start_ends_only_a_first_start(
+    step, content, is_resumed, package, run, monkeypatch, caplog
+):
+    name, fake = package
+
+    def fails(**options):
+        raise ConnectionError("the server is down")
+
+    monkeypatch.setattr(fake, {"wandb": "init", "mlflow": "start_run"}[name], fails)
+    if content is not None:
+        with open(f"{run}/trackers.json", "w") as file:
+            file.write(content)
+    if not is_resumed:
+        with pytest.raises(errors.TrainingError, match=f"--track={name} .* the server is down"):
+            record(run, name, step)
+        return
+    record(run, name, step)
+    assert len(run_directory.read_metrics(run)) == 2 and "the server is down" in caplog.text
+
+
+def test_a_damaged_list_of_records_begins_a_new_record(package, run, caplog):
+    name, fake = package
+    with open(f"{run}/trackers.json", "w"):
+        pass
+    record(run, name, step=2)
+    assert fake.starts[0]["id"] is None and fake.ended == 1 and "trackers.json" in caplog.text
+    assert trackers._io.read_json(f"{run}/trackers.json") == {name: "new"}
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

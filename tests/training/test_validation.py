@@ -27,12 +27,21 @@ BATCHES = [  # images, labels, valid, and what an evaluation of the batch return
 CONFUSIONS = [np.array([[1, 0], [1, 0]], np.float32), np.array([[0, 0], [0, 1]], np.float32)]
 
 
-def validation(batches=BATCHES, confusions=CONFUSIONS):
+def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     pairs = zip(batches, confusions, strict=True)
     results = iter([(sums, confusion, batch["label"]) for (batch, sums), confusion in pairs])
     backend = types.SimpleNamespace(first_rows=np.asarray)
     task = tasks.create(recipes.Recipe(), outputs=2)
-    return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches])
+    return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
+
+
+def test_the_test_split_has_other_names_and_no_interval():
+    """The loop chooses by the names that begin with `eval_`."""
+    found = validation(test_split="train[:3]")
+    (line,) = found(7, last=True)
+    assert list(line) == ["split", "test_accuracy", "test_loss", "examples"] and found.intervals() == []
+    assert found.results == {name.replace("test_", "eval_"): value for name, value in line.items()}
+    assert line["split"] == "train[:3]"
 
 
 def test_means_over_examples():

@@ -39,7 +39,9 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     backend = Backend(clock, seconds)
     train, test = (types.SimpleNamespace(num_examples=count) for count in (1_000, 64))
-    data = types.SimpleNamespace(task=None, channels=3, train=train, eval=test, train_batches=lambda step: [])
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=train, eval=test, test=None, train_batches=lambda step: []
+    )
     recipe = recipes.Recipe(total_steps=10_000, time=600.0, data=recipes.Data(batch_size=16))
     clock.now += 20  # the data were opened
     fields = budget.fields(recipe, backend, data, started=100.0)
@@ -59,7 +61,9 @@ def test_a_hundred_steps_are_not_few(time, total, monkeypatch, caplog):
     clock = types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
     recipe = recipes.Recipe(time=time, data=recipes.Data(batch_size=16))
     assert budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)["total_steps"] == total
     assert f"steps: {total} fit into 2:{time - 120:.0f}, at 1 s each (" in caplog.text
@@ -71,7 +75,9 @@ def test_processes_plan_with_the_mean_of_their_times(monkeypatch, caplog):
     clock = types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
     backend = Backend(clock, 2.0)
     backend.mean = lambda value: 2 * value
     recipe = recipes.Recipe(time=200.0, data=recipes.Data(batch_size=16))
@@ -81,12 +87,18 @@ def test_processes_plan_with_the_mean_of_their_times(monkeypatch, caplog):
     assert fields["total_steps"] == int(0.8 * (200 - 64 - 8) / 4)
 
 
-def test_a_time_below_the_fixed_costs_leaves_a_step_and_a_warning(monkeypatch, caplog):
+@pytest.mark.parametrize(("time", "steps"), [(5.0, 0), (47.0, 9), (48.0, None)])
+def test_a_time_for_fewer_than_ten_steps_is_refused(time, steps, monkeypatch):
+    """The fixed costs are 10 s three times, 3 steps, and 4 batches of half a step."""
     clock = types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
     split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(task=None, channels=3, train=split, eval=split, train_batches=lambda step: [])
-    recipe = recipes.Recipe(time=5.0, data=recipes.Data(batch_size=16))
-    fields = budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)
-    assert fields["total_steps"] == 1
-    assert "one evaluation take about 0:35" in caplog.text  # 10 s three times, 3 steps, 4 batches of half a step
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
+    recipe, backend = recipes.Recipe(time=time, data=recipes.Data(batch_size=16)), Backend(clock, 1.0)
+    if steps is None:
+        assert budget.fields(recipe, backend, data, started=0.0)["total_steps"] == 10
+        return
+    with pytest.raises(ValueError, match=f"for {steps} steps of 1 s: .* about 0:35. Increase --time to at least 0:48"):
+        budget.fields(recipe, backend, data, started=0.0)

@@ -105,6 +105,9 @@ class JaxBackend(Backend):
     def first_rows(self, value: Any) -> np.ndarray:
         return np.asarray(value.addressable_shards[0].data)
 
+    def gather(self, value: Any) -> np.ndarray:
+        return self.devices.fetch(value)
+
     def profile(self, path: str) -> AbstractContextManager:
         return jax.profiler.trace(path)
 

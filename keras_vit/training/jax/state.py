@@ -35,8 +35,8 @@ class TrainState(BaseState):
         """Put the current weights on the devices and start their averages."""
         for weight in (*self.trained, *self.fixed, *self.moving, *self.given):
             weight.assign(self._place(self.devices.fetch(weight.value)))
-        if self.averages:
-            self.averages = [self._place(self.devices.fetch(weight.value), np.float32) for weight in self.trained]
+        arrays = (self.devices.fetch(weight.value) for weight in self.averaged_variables)
+        self.averages = [self._place(array, np.float32) for array in arrays]
 
     def fetch(self, array: jax.Array) -> np.ndarray:
         return self.devices.fetch(array)
@@ -81,8 +81,8 @@ class TrainState(BaseState):
     def evaluated_arrays(self) -> dict:
         """Return the arguments of `pairs` for an evaluation, with averages in place of the averaged weights."""
         arrays = self.arrays()
-        weights = self.averages or arrays["weights"]
-        return {"weights": weights, "fixed": self.fixed_arrays(), "moving": arrays["moving"]}
+        evaluated, count = self.averages or [*arrays["weights"], *arrays["moving"]], len(self.trained)
+        return {"weights": evaluated[:count], "fixed": self.fixed_arrays(), "moving": evaluated[count:]}
 
     def pairs(self, weights: list, fixed: list, moving: list) -> list[tuple]:
         """Return pairs of (variable, value) for all weights of the model and of the teacher."""

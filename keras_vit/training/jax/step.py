@@ -67,7 +67,8 @@ class TrainStep:
         gradients, moved, means = self._gradients(arrays["weights"], fixed, arrays["moving"], values, seeds)
         norm = optim.global_norm(gradients)
         rate = rule.rate(step)
-        averages = arrays["averages"] or [None] * len(gradients)
+        count = len(gradients)
+        averages = arrays["averages"][:count] or [None] * count
         updated = [
             rule(path, weight, gradient, norm, rate, step, slots, average)
             for path, weight, gradient, slots, average in zip(
@@ -75,10 +76,14 @@ class TrainStep:
             )
         ]
         weights, slots, averages = zip(*updated, strict=True)
+        statistics = zip(arrays["averages"][count:], moved, strict=bool(arrays["averages"]))
         new = {
             "weights": list(weights),
             "slots": [list(values) for values in slots],
-            "averages": [average for average in averages if average is not None],
+            "averages": [
+                *(average for average in averages if average is not None),
+                *(rule.statistic_average(average, new, step) for average, new in statistics),
+            ],
             "moving": moved,
         }
         return new, {**means, "grad_norm": norm, "learning_rate": rate}

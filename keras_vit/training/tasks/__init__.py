@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from keras_vit import recipe as recipes
-from keras_vit.training.tasks.classification import Classification
+from keras_vit.training.tasks.classification import Classification, MultiLabel
 from keras_vit.training.tasks.distillation import Distillation, Teacher
 from keras_vit.training.tasks.mae import MAE
 from keras_vit.training.tasks.masked_patch import MaskedPatch
@@ -20,6 +20,7 @@ __all__ = [
     "Distillation",
     "MAE",
     "MaskedPatch",
+    "MultiLabel",
     "Regression",
     "Segmentation",
     "Shown",
@@ -32,6 +33,7 @@ __all__ = [
 
 TASKS: dict[str, type[Task]] = {
     "classification": Classification,
+    "multi_label": MultiLabel,
     "distillation": Distillation,
     "regression": Regression,
     "segmentation": Segmentation,
@@ -53,14 +55,14 @@ def create(recipe: recipes.Recipe, source: "Source | None" = None, outputs: int 
 
 def check_labels(recipe: recipes.Recipe, source: "Source") -> None:
     """Raise a ValueError if a source lacks the labels that the task of a recipe reads."""
-    wanted, kind = recipe.task.labels, {"values": "values", "mask": "masks"}.get(source.label_kind, "classes")
-    found = kind if source.num_outputs else None
+    wanted, found = recipe.task.labels, source.label_kind if source.num_outputs else None
     if wanted in (None, found):
         return
-    known = {None: "masked_patch", "classes": "classification", "values": "regression", "masks": "segmentation"}
-    has = f"labels that are {found}" if found else "no labels"
+    known = {None: "'masked_patch'", "class": "'classification'", "classes": "'multi_label' with loss='sigmoid'"}
+    known |= {"values": "'regression'", "mask": "'segmentation'"}
+    has = f"labels of the kind {found!r}" if found else "no labels"
     raise ValueError(
-        f"task={str(recipe.task)!r} learns from labels that are {wanted}. Received: data.source="
+        f"task={str(recipe.task)!r} learns from labels of the kind {wanted!r}. Received: data.source="
         f"{recipe.data.source!r}, which has {has}. Pass other data, or a task for these data, such as "
-        f"task={known[found]!r}."
+        f"task={known[found]}."
     )

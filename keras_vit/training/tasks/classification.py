@@ -1,4 +1,4 @@
-"""Classification: cross-entropy of the labels."""
+"""Classification: cross-entropy of the labels, of one class per image or of several."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
+from keras_vit._metrics import mean_average_precision
 from keras_vit._numbers import percent
 from keras_vit.training.tasks.task import Shown, Task
 
@@ -30,12 +31,9 @@ class Classification(Task):
     def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
         super().__init__(recipe, source, outputs)
         self.class_names = source.class_names if source is not None else ()
-        one_each = source is None or source.label_kind == "class"
-        self.counts = one_each and 0 < self.outputs <= MAX_CLASSES
+        self.counts = 0 < self.outputs <= MAX_CLASSES
         self.class_weights = None
         if recipe.class_balance and source is not None:
-            if not one_each:
-                raise ValueError(f"class_balance needs images of one class each. Received: {source!r}. Set it to 0.")
             counts = np.bincount(source.labels(), minlength=source.num_classes)
             self.class_weights = class_weights(counts, recipe.class_balance)
 
@@ -69,12 +67,39 @@ class Classification(Task):
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return the images with their most probable classes."""
         to_shares = ops.sigmoid if self.recipe.loss == "sigmoid" else ops.softmax
-        shares, labels = ops.convert_to_numpy(to_shares(batch["predictions"])), batch["label"]
+        shares, true = ops.convert_to_numpy(to_shares(batch["predictions"])), batch["label"]
         predicted, confidence = shares.argmax(axis=-1), shares.max(axis=-1)
-        true = labels if labels.ndim == 1 else labels.argmax(axis=-1)
-        right = predicted == true if labels.ndim == 1 else labels[np.arange(len(labels)), predicted] > 0
+        right = predicted == true
         captions = [
             f"{self.class_names[found]} · {percent(share)}" + ("" if is_right else f"\n(is {self.class_names[of]})")
             for found, share, is_right, of in zip(predicted, confidence, right, true, strict=True)
         ]
         return Shown({"image": batch["image"]}, captions, right, confidence)
+
+
+class MultiLabel(Classification):
+    """Independent binary cross-entropy of each class. The score needs the predictions of all examples."""
+
+    collects = True
+
+    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
+        super().__init__(recipe, source, outputs)
+        self.counts = False
+
+    def of_examples(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Return the mean average precision of logits."""
+        return {"mean_average_precision": mean_average_precision(predictions, labels > 0)}
+
+    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
+        """Return the images with all classes whose probability is at least 0.5."""
+        shares, true = ops.convert_to_numpy(ops.sigmoid(batch["predictions"])), batch["label"] > 0
+        predicted = shares >= 0.5
+        right, confidence = (predicted == true).all(axis=-1), np.maximum(shares, 1 - shares).min(axis=-1)
+        captions = [
+            self._listed(found) + ("" if is_right else f"\n(is {self._listed(of)})")
+            for found, is_right, of in zip(predicted, right, true, strict=True)
+        ]
+        return Shown({"image": batch["image"]}, captions, right, confidence)
+
+    def _listed(self, chosen: np.ndarray) -> str:
+        return ", ".join(self.class_names[index] for index in np.flatnonzero(chosen)) or "none"

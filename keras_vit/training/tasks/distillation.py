@@ -97,7 +97,7 @@ def check_teacher(teacher: str, class_names: list[str]) -> None:
     config = read_config(teacher)
     learned = recipes.parse_task(config["recipe"].get("task", "classification"))
     names, output = config["data"]["class_names"], config["output"]
-    if learned.labels != "classes" or output != "softmax":
+    if learned.labels != "class" or output != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
             f"{teacher}, trained with task={str(learned)!r} and loss={output!r}."

@@ -16,7 +16,7 @@ from keras_vit.training.tasks.task import Shown, Task
 class Regression(Task):
     """Regression of standardized numbers. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
 
-    The score is the mean absolute error over all numbers of an image, in the unit of the data.
+    The metrics are absolute errors, averaged over the numbers of an image: standardized, and in the unit of the data.
     """
 
     def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
@@ -60,7 +60,8 @@ class Regression(Task):
         errors = ops.abs(outputs - targets)
         loss = ops.mean(_LOSSES[self.arguments.loss](errors), axis=-1)
         mae = ops.mean(errors * np.asarray(self.standard.deviation, np.float32), axis=-1)
-        return {"loss": loss, "mae": mae}, self.standard.restore(outputs)
+        metrics = {"loss": loss, "standardized_mae": ops.mean(errors, axis=-1), "mae": mae}
+        return metrics, self.standard.restore(outputs)
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
         """Return the images with predicted and true numbers."""

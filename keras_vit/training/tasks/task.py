@@ -43,10 +43,12 @@ class Task:
         outputs: Number of outputs of the model; 0 if the task determines it.
         teacher: Model that the task learns from, opened by `open`; None without a teacher.
         counts: Whether `tally` counts anything.
+        collects: Whether `of_examples` needs the predictions of an evaluation.
     """
 
     teacher: Any = None
     counts = False
+    collects = False
     # Maps (seed, step, batch size) to additional entries of a global batch; None for tasks without such entries.
     draw: Callable[[int, Any, int], dict[str, Any]] | None = None
 
@@ -82,6 +84,10 @@ class Task:
 
     def of_tally(self, tally: np.ndarray) -> dict[str, float]:
         """Return the metrics of an evaluation that are computed from its tally."""
+        return {}
+
+    def of_examples(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """Return the metrics of an evaluation that are computed from all of its predictions and labels."""
         return {}
 
     def lines(self, tally: np.ndarray) -> list[str]:

@@ -90,6 +90,9 @@ class TensorFlowBackend(Backend):
     def first_rows(self, value: Any) -> np.ndarray:
         return self.strategy.experimental_local_results(value)[0].numpy()
 
+    def gather(self, value: Any) -> np.ndarray:
+        return self.strategy.gather(value, axis=0).numpy()
+
     def profile(self, path: str) -> AbstractContextManager:
         return tf.profiler.experimental.Profile(path)
 

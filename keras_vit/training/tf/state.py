@@ -38,7 +38,7 @@ class TrainState(BaseState):
 
     def averaged(self) -> list[tuple[keras.Variable, tf.Variable]]:
         """Return pairs of (weight, average) for all averaged weights."""
-        return list(zip(self.trained, self.averages, strict=True)) if self.averages else []
+        return list(zip(self.averaged_variables, self.averages, strict=True))
 
     def evaluated(self) -> list[tuple[keras.Variable, tf.Tensor]]:
         """Return pairs of (weight, value of its average) in a replica, for all averaged weights."""

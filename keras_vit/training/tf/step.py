@@ -98,9 +98,11 @@ class TrainStep:
     def _update(self, strategy, gradients, moved, norm, rate, step):
         """Update every weight on every device, in the cross-replica context."""
         state = self.state
-        for statistic, value in zip(state.moving, moved, strict=True):
+        averages = state.averages or [None] * len([*state.trained, *state.moving])
+        for statistic, value, average in zip(state.moving, moved, averages[len(state.trained) :], strict=True):
             strategy.extended.update(statistic.value, lambda variable, new: variable.assign(new), (value,), group=False)
-        averages = state.averages or [None] * len(state.trained)
+            if average is not None:
+                strategy.extended.update(average, self._update_average, (value, step), group=False)
         last: dict[str, tf.Operation] = {}  # bound by `partial`, because a strategy copies arguments for each device
         for index, weight in enumerate(state.trained):
             strategy.extended.update(
@@ -109,6 +111,9 @@ class TrainStep:
                 args=(gradients[index], norm, rate, step, state.slots[index], averages[index]),
                 group=False,
             )
+
+    def _update_average(self, average, new, step):
+        average.assign(self.state.rule.statistic_average(average, new, step))
 
     def _update_weight(self, last, path, weight, gradient, norm, rate, step, slots, average):
         # TensorFlow runs operations as soon as their inputs are ready. It would scale all momenta before the forward

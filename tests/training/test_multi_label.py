@@ -1,0 +1,77 @@
+"""Classification of images with several classes each."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import recipe as recipes
+from keras_vit.training import tasks
+from keras_vit.training.run_directory import load_run, read_metrics
+from keras_vit.training.validation import Validation
+from tests import programs
+from tests.training import worlds
+
+PP = "decode|resize(8)|value_range(-1, 1)"
+FIELDS = {
+    "task": "multi_label",
+    "loss": "sigmoid",
+    "label_smoothing": 0.0,
+    "data__pp_train": PP,
+    "data__pp_eval": PP,
+    "total_steps": 4,
+    "eval_every": 2,
+}
+RECIPE = recipes.Recipe(task="multi_label", loss="sigmoid")
+
+
+def test_the_score_is_of_all_images_without_padding():
+    """Each of the two batches has a precision of 1 for its own images, but their scores are not in one order."""
+    batches = [
+        {"image": np.zeros((2, 1)), "label": np.array([[1, 0], [0, 1]]), "valid": np.array([1, 1])},
+        {"image": np.zeros((2, 1)), "label": np.array([[1, 0], [1, 1]]), "valid": np.array([1, 0])},
+    ]
+    logits = [np.array([[2.0, 0.0], [1.0, 3.0]]), np.array([[0.5, 1.0], [9.0, -9.0]])]
+    sums = [{"loss": 1.0, "accuracy": 0.0, "examples": count} for count in (2.0, 1.0)]
+    results = iter([(each, np.zeros([0, 0]), scores) for each, scores in zip(sums, logits, strict=True)])
+    backend = types.SimpleNamespace(first_rows=np.asarray, gather=np.asarray)
+    task = tasks.create(RECIPE, outputs=2)
+    (line,) = Validation(backend, task, lambda batch: next(results), batches)(0)
+    assert line["eval_mean_average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
+    assert task.arguments.score.name == "mean_average_precision"
+    with pytest.raises(ValueError, match="loss='softmax'"):
+        recipes.check(recipes.replace(RECIPE, {"loss": "softmax"}))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Images whose colors are their classes."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    rows = ["path,labels"]
+    for index, chosen in enumerate(rng.random((60, 3)) < 0.5):
+        image = np.broadcast_to(255 * chosen, (8, 8, 3)).astype("uint8")
+        (folder / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
+        rows.append(f"{index}.png,{';'.join(np.array(['red', 'green', 'blue'])[chosen])}")
+    (folder / "colors.csv").write_text("\n".join(rows))
+    return f"manifest:{folder / 'colors.csv'}"
+
+
+@pytest.mark.slow
+def test_a_run_and_its_evaluation_have_the_same_score(source, tmp_path):
+    printed = worlds.train(tmp_path, data__source=source, **FIELDS)
+    line = [line for line in read_metrics(str(tmp_path)) if "eval_loss" in line][-1]
+    name = "mean_average_precision"
+    assert f"test {name} {100 * line[f'eval_{name}']:.2f}%" in printed and "accuracy" not in printed
+    assert load_run(str(tmp_path)).output == "sigmoid"
+    code, output = programs.run("train.evaluate", f"--model={tmp_path}", "--json")
+    assert code == 0 and json.loads(output[output.index("{") :])[name] == pytest.approx(line[f"eval_{name}"], abs=1e-6)
+
+
+def test_softmax_is_refused_at_the_start(source, tmp_path):
+    printed = worlds.train(
+        tmp_path, data__source=source, **FIELDS | {"task": "classification", "loss": "softmax"}, expect=2
+    )
+    assert "multi_label" in printed and "sigmoid" in printed
+    assert not (tmp_path / "checkpoints").exists()
