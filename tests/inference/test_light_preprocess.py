@@ -193,13 +193,31 @@ def test_operations_have_the_arguments_of_the_others(name):
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-def test_values_do_not_depend_on_whether_tensorflow_is_imported(monkeypatch):
+def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch):
     pp, content = tiny.PREPROCESS, tiny.images(1).contents[0]
-    expected = preparation.image_function(pp)(content)
-    monkeypatch.delitem(sys.modules, "tensorflow")
+    expected = preprocess.single_image(pp)(content_tensor(content)).numpy()
+    assert "tensorflow" in sys.modules
     calls = []
     monkeypatch.setattr(preparation, "_with_tensorflow", lambda pp: calls.append)
     np.testing.assert_array_equal(preparation.image_function(pp)(content), expected)
     assert calls == []
     preparation.image_function(pp)(b"GIF89a")
     assert calls == [b"GIF89a"]
+
+
+@pytest.mark.slow
+def test_many_images_are_prepared_by_a_graph(monkeypatch):
+    """The values and the errors are those of single images."""
+    pp, content = "decode|resize(8, antialias=True)|value_range(-1, 1)", encoded("PNG")
+    monkeypatch.setattr(preparation, "_EAGER", 1)
+    prepare = preparation._with_tensorflow.__wrapped__(pp)
+    np.testing.assert_array_equal(prepare(content), prepare(content))
+    with pytest.raises(Exception, match="Expected a JPEG") as error:
+        prepare(b"GIF89a")
+    assert "Expected a JPEG" in preparation.unreadable(error.value)
+
+
+def test_pillow_needs_bytes():
+    """TensorFlow reports the error of a string that resizes numbers with Pillow."""
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of("decode|resize(64, cast=False)|resize(32, 'pillow_bicubic')")(encoded("PNG"))
