@@ -83,6 +83,11 @@ class KerasPredictor(FunctionPredictor):
         return models.features(self.model, blocks=(-1,))
 
     @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """Shape of the input of the model, `(H, W, C)`; None for any size."""
+        return self.model.input_shape[1:]
+
+    @property
     def stored_precision(self) -> str:
         """Precision of the computation."""
         return self.model.dtype_policy.compute_dtype

@@ -75,6 +75,11 @@ class Predictor:
         return self.card.class_names
 
     @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """Shape of a preprocessed image, `(H, W, C)`; None for any size."""
+        return self.card.image_shape
+
+    @property
     def stored_precision(self) -> str:
         """Precision according to the dtypes in the file, independent of the card."""
         return "float32"
@@ -106,17 +111,17 @@ class Predictor:
 
     def prepared(self, images: Any) -> np.ndarray:
         """Convert images in any form that `predict` accepts to the input of the model, `[B, H, W, C]`."""
-        if image_inputs.are_prepared(images, self.card):
-            return np.asarray(images)
-        return self.preprocess([image.read() for image in image_inputs.of_any(images)])
+        images = image_inputs.listed(images)
+        found = image_inputs.prepared(images, self.card, self.image_shape)
+        return self.preprocess([image.read() for image in image_inputs.of_any(images)]) if found is None else found
 
     def predict(self, images: Any) -> np.ndarray:
         """Predict images.
 
         Args:
             images: Paths of images or folders, glob patterns, `.txt` lists of paths, contents of image files, PIL
-                images, or pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). A list of several such items is also accepted.
-                Float arrays `[B, H, W, C]` are preprocessed images.
+                images, or pixels (integers from 0 to 255, `[H, W, C]` or `[B, H, W, C]`). Several such items can be
+                passed as a list or another iterable. Float arrays `[B, H, W, C]` are preprocessed images.
 
         Returns:
             Probabilities, values in the unit of the data, scores or features, float32 `[B, k]`; or masks, integers
@@ -124,15 +129,18 @@ class Predictor:
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If an image cannot be read. `predict_each` continues with the next image instead.
+            ValueError: If an image cannot be read, or `images` is empty or has the wrong shape. `predict_each` continues
+                after an image that cannot be read.
         """
-        if image_inputs.are_prepared(images, self.card):
-            return self._predict(np.asarray(images))
+        images = image_inputs.listed(images)
+        found = image_inputs.prepared(images, self.card, self.image_shape)
+        if found is not None:
+            return self._predict(found)
         answers = []
-        for found in self.predict_each(images):
-            if found.answer is None:
-                raise ValueError(f"Expected images that can be read. Received: {found.name}: {found.error}")
-            answers.append(found.answer)
+        for each in self.predict_each(images):
+            if each.answer is None:
+                raise ValueError(f"Expected images that can be read. Received: {each.name}: {each.error}")
+            answers.append(each.answer)
         return np.stack(answers)
 
     def predict_each(
