@@ -12,7 +12,7 @@ OpenVINO file. Images are files, glob patterns, folders including their subfolde
 line, or `-` to read paths from the lines of standard input.
 
 Without --output, the program prints the predictions. An --output that ends in .csv, .jsonl or .parquet is a table with
-a row for each image. The same command continues the table: images that have a row are not predicted again. A table of
+a row for each image, twice if a list names the image twice. The same command continues the table: images that have a row are not predicted again. A table of
 another model is an error. The first column is path, and the last columns are error and model, a key that identifies the
 weights, the preprocessing and the names. The other columns are label and probability, label_2 and probability_2 and so
 on (--top_k), and uncertainty; or the values; or the share of each class in the mask. The uncertainty is 1 minus the
@@ -110,7 +110,8 @@ def main(argv: Sequence[str]) -> int:
             writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
         if done:
             logging.info("%d of %d images have a row in %s.", len(done), len(paths), options.output)
-        unreadable = predict(predictor, [path for path in paths if path not in done], writers)
+        left = [path for path in paths if path not in done]
+        unreadable = predict(predictor, list(dict.fromkeys(left)) if table else left, writers)
     for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
         show(found, card.output_name)
     if table:
@@ -187,6 +188,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
     """Return a function that writes the mask of an image at the size of the image, and the overlay."""
     folder = flags.FLAGS.output
     masks.check_preprocess(card.preprocess)
+    paths = list(dict.fromkeys(paths))
     names = dict(zip(paths, masks.file_names(folder, paths), strict=True))
     _io.make_directory(folder)
 
