@@ -25,8 +25,8 @@ def find(given: Sequence[str]) -> list[str]:
 
     A folder stands for all images in it and its subfolders. A glob pattern stands for its matches, and a text file
     (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
-    exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a folder
-    or matches a pattern is returned once.
+    exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
+    folder, or matches a pattern, is returned once.
 
     Raises:
         FileNotFoundError: If no file exists.

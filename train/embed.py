@@ -181,12 +181,14 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     for begin in track(range(0, len(chosen), flags.FLAGS.batch_size), what, unit="batches"):
         batch: list[np.ndarray] = []
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:
+            content = b""
             try:
                 with open(path, "rb") as image:
-                    batch.append(prepare(image.read()))
+                    content = image.read()
+                batch.append(prepare(content))
                 names.append(path)
             except Exception as error:
-                reason = error.strerror if isinstance(error, OSError) else preparation.unreadable(error)
+                reason = error.strerror if isinstance(error, OSError) else preparation.unreadable(error, content)
                 if reason is None:
                     raise
                 logging.error("%s: %s", path, reason)

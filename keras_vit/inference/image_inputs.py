@@ -12,7 +12,6 @@ from keras_vit import _image_files
 from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
 
-
 _ORIENTATION = 0x0112  # tag in Exif
 
 

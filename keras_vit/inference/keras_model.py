@@ -189,8 +189,9 @@ def card_of_model(
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
         raise UnknownPreprocessError(
-            f"The preprocessing of images for {name!r} is unknown. Give preprocess, such as 'value_range(-1, 1)' for "
-            "checkpoints of Vision Transformer and Big Transfer. Received: preprocess=None."
+            f"The preprocessing of images for {name!r} is unknown. Pass preprocess='value_range(-1, 1)' "
+            "(--preprocess='value_range(-1, 1)') for checkpoints of Vision Transformer and Big Transfer, or the values "
+            "with which the model was trained. Received: preprocess=None."
         )
     check_input(model)
     height, width, channels = model.input_shape[1:]

@@ -129,8 +129,8 @@ class Predictor:
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If an image cannot be read, or `images` is empty or has the wrong shape. `predict_each` continues
-                after an image that cannot be read.
+            ValueError: If an image cannot be read, or `images` is empty or has the wrong shape. After an image that
+                cannot be read, `predict_each` continues.
         """
         images = image_inputs.listed(images)
         found = image_inputs.prepared(images, self.card, self.image_shape)
@@ -255,12 +255,14 @@ class FunctionPredictor(Predictor):
 
 def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarray]) -> np.ndarray | str:
     """Return the preprocessed image, `[H, W, C]`, or the reason why it cannot be read."""
+    content = b""
     try:
-        return prepare(image.read())
+        content = image.read()
+        return prepare(content)
     except OSError as error:
         return error.strerror or str(error)
     except Exception as error:
-        reason = preparation.unreadable(error)
+        reason = preparation.unreadable(error, content)
         if reason is None:
             raise
         return reason

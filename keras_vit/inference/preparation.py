@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,16 @@ import numpy as np
 from keras_vit.inference import light_preprocess
 
 _EAGER = 32  # images before TensorFlow traces a graph: tracing takes as long as preprocessing this many images eagerly
+
+# Files that are not read, and how they begin.
+_OTHERS = {
+    "an empty file": rb"\Z",
+    "GIF": rb"GIF8",
+    "TIFF": rb"II\*\0|MM\0\*",
+    "HEIC": rb".{4}ftyp(he|mif1|msf1)",
+    "AVIF": rb".{4}ftypavi",
+    "JPEG XL": rb"\xff\n|\0\0\0\x0cJXL ",
+}
 
 
 @functools.lru_cache(maxsize=16)
@@ -58,11 +69,12 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
     return prepare
 
 
-def unreadable(error: Exception) -> str | None:
-    """Return the reason why an image cannot be read, or None if the image did not cause the error."""
+def unreadable(error: Exception, content: bytes) -> str | None:
+    """Return the reason why the content of a file cannot be read, or None if the content did not cause the error."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(error, tf.errors.OpError):
         return None
     from keras_vit.data import errors
 
-    return f"not a readable image: {errors.describe(error)}"
+    found = next((f" Received: {name}." for name, start in _OTHERS.items() if re.match(start, content, re.DOTALL)), "")
+    return f"not a readable image: {errors.describe(error)}{found}"

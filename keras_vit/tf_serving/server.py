@@ -13,7 +13,9 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import functools
+import ipaddress
 import json
+import re
 import select
 import socket
 import threading
@@ -74,7 +76,7 @@ class RestServer:
         self.port: int = self._socket.getsockname()[1]
         self._model = model
         config = uvicorn.Config(
-            make_app(model, limits),
+            make_app(model, limits, host),
             http=_connection_class(limits),
             loop="asyncio",
             ws="none",
@@ -135,8 +137,8 @@ def _connection_class(limits: Limits) -> type:
     return Connection
 
 
-def make_app(model: ServedModel, limits: Limits) -> Callable:
-    """Return the ASGI application that serves a model."""
+def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
+    """Return the ASGI application that serves a model at `host`, the address that the server listens on."""
     from starlette import applications, exceptions, requests, responses, routing
 
     page, counts = Page(model), metrics.Metrics(model.name)
@@ -159,6 +161,9 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         body = bodies[request] = bytearray()
         try:
             await _read_body(request, bodies, limits)
+            _check_host(request, host)
+            if request.method == "GET" and request.url.path.endswith(":predict"):
+                raise RequestError("Predictions need the method POST. Received: GET.", 405)
             if method is None:
                 raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
             if request.path_params:
@@ -183,10 +188,10 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         headers = {"connection": "close"}  # the body may be incomplete
         return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
-    routes = _text_routes(model, page, counts)
+    routes = _text_routes(model, page, counts, host)
     routes.append(routing.Route("/page/predict", endpoint(page.predict, is_prediction=True), methods=["POST"]))
     routes.append(routing.Route("/page/explain", endpoint(page.explain), methods=["POST"]))
-    for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
+    for prefix in (f"/v1/models/{{name}}{part}" for part in ("/versions/{version}", "/labels/{label}", "")):
         predict = endpoint(lambda body: model.predict(_parse_json(body, limits)), is_prediction=True)
         routes += [
             routing.Route(f"{prefix}:predict", predict, methods=["POST"]),
@@ -198,12 +203,16 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
     return app
 
 
-def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
+def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics, host: str) -> list[Any]:
     """Return the routes that need no worker thread: the page, its examples, health, readiness and metrics."""
-    from starlette import responses, routing
+    from starlette import exceptions, responses, routing
 
     def route(path: str, content: Callable[[], str | bytes], media_type: str = "text/plain") -> Any:
-        async def respond(_: Any) -> responses.Response:
+        async def respond(request: Any) -> responses.Response:
+            try:
+                _check_host(request, host)
+            except RequestError as error:
+                raise exceptions.HTTPException(error.status) from error  # its handler checks again, for the message
             status = 503 if path == "/readyz" and not model.is_warm else 200
             return responses.Response(content(), status, page.headers, media_type)
 
@@ -221,10 +230,26 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
     ]
 
 
-def _check_target(model: ServedModel, name: str, version: str | None = None) -> None:
-    if name != model.name or version not in (None, str(model.version)):
+def _check_host(request: Any, host: str) -> None:
+    """Raise an error for a host name that a web page on the internet may have directed to this machine.
+
+    Addresses, names without a dot and the name that the server listens on are not such names. A server on all addresses
+    of its machine may have any name.
+    """
+    name = re.sub(r":\d*$", "", request.headers.get("host", "")).lower()
+    if host.lower() in ("", "0.0.0.0", "::", name) or "." not in name:
+        return
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise RequestError(f"The server has no name {name[:100]!r}. Start it with --host={name[:100]}.") from None
+
+
+def _check_target(model: ServedModel, name: str, version: str | None = None, label: str = "stable") -> None:
+    if name != model.name or version not in (None, str(model.version)) or label != "stable":
         wanted = name if version is None else f"{name} version {version[:100]}"
-        served = f"{model.name} version {model.version}"
+        wanted += "" if label == "stable" else f" label {label[:100]}"
+        served = f"{model.name} version {model.version}, with the label stable"
         raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
 
 

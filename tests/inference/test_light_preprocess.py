@@ -214,7 +214,7 @@ def test_many_images_are_prepared_by_a_graph(monkeypatch):
     np.testing.assert_array_equal(prepare(content), prepare(content))
     with pytest.raises(Exception, match="Expected a JPEG") as error:
         prepare(b"GIF89a")
-    assert "Expected a JPEG" in preparation.unreadable(error.value)
+    assert "Received: GIF" in preparation.unreadable(error.value, b"GIF89a")
 
 
 def test_pillow_needs_bytes():
