@@ -39,13 +39,11 @@ def find(given: Sequence[str]) -> list[str]:
         if seen.get(path, True) and (is_named or path not in seen):
             paths.append(path)
             seen[path] = is_named
-    if given and not any(map(os.path.lexists, paths)):
-        names = ", ".join((paths or given)[:5])
-        raise FileNotFoundError(
-            f"No such file or folder: {names}."
-            if paths
-            else f"Expected image files. Found none in {names}. Images in folders end in {', '.join(EXTENSIONS)}."
-        )
+    if paths and not any(map(os.path.lexists, paths)):
+        raise FileNotFoundError(f"No such file or folder: {', '.join(paths[:5])}.")
+    if given and not paths:
+        names = ", ".join(given[:5])
+        raise FileNotFoundError(f"Expected images in {names}. Found none that end in {', '.join(EXTENSIONS)}.")
     return paths
 
 
@@ -81,23 +79,22 @@ def _lines(name: str) -> list[str]:
     return paths
 
 
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(EXTENSIONS)
+
+
 def _images_below(folder: str) -> list[str]:
     """Return the images in a folder and its subfolders, and log which files are left out."""
     tree = Tree(folder)
     files = sorted(tree.below(tree.root))
-    others = collections.Counter(os.path.splitext(path)[1] for path in files if not path.lower().endswith(EXTENSIONS))
+    others = collections.Counter(os.path.splitext(path)[1].lower() for path in files if not _is_image(path))
     left_out = [f"{count:,} {ending or 'without an ending'}" for ending, count in others.most_common()]
     left_out += [f"the folder {name}" for name in tree.system] + [f"the link or pipe {name}" for name in tree.skipped]
     if left_out:
-        more = f" and {len(left_out) - 10:,} more kinds" if len(left_out) > 10 else ""
         logging.warning(
-            "Files in %s that are left out: %s%s. Images end in %s.",
-            folder,
-            ", ".join(left_out[:10]),
-            more,
-            ", ".join(EXTENSIONS),
+            "Left out in %s: %s. Images end in %s.", folder, ", ".join(left_out[:20]), ", ".join(EXTENSIONS)
         )
-    return [os.path.join(folder, path) for path in files if path.lower().endswith(EXTENSIONS)]
+    return [os.path.join(folder, path) for path in files if _is_image(path)]
 
 
 class Tree:

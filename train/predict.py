@@ -15,8 +15,8 @@ Without --output, the program prints the predictions. An --output that ends in .
 a row for each image, or two rows if a list names an image twice. The same command continues the table: images that have
 a row are not predicted again. A table of another model is an error. The first column is path, and the last columns are
 error and model, a key that identifies the weights, the preprocessing and the names. The other columns are label and
-probability, label_2 and probability_2 and so on (--top_k), and uncertainty; or the values; or the share of each class in
-the mask. The uncertainty is 1 minus the margin between the two most probable classes. If an image may have several
+probability, label_2 and probability_2 and so on (--top_k), and uncertainty; or the values; or the share of each class
+in the mask. The uncertainty is 1 minus the margin between the two most probable classes. If an image may have several
 classes, the uncertainty is 1 - |2p - 1|, where p is the probability closest to 0.5. In a .csv file, names that a
 spreadsheet would run as formulas begin with an apostrophe. Parquet files need
 pip install 'keras-vision-transformers[parquet]'.

@@ -30,21 +30,22 @@ def listed(images: Any) -> list[Any]:
     return [images] if single or not isinstance(images, Iterable) else list(images)
 
 
-def prepared(images: Sequence[Any], card: ModelCard, shape: Sequence[int | None]) -> np.ndarray | None:
-    """Return the items of `listed` as an array `[B, H, W, C]` if they are preprocessed images, else None.
+def prepared(images: Any, card: ModelCard, shape: Sequence[int | None]) -> tuple[list[Any], np.ndarray | None]:
+    """Return images as a list, and as an array `[B, H, W, C]` if they are preprocessed.
 
     Arrays of floats are preprocessed images. Integers are pixels, except for a model with uint8 inputs: uint8 arrays of
     the model's image shape are preprocessed. `shape` is the shape of an image, `(H, W, C)`; None for any size.
     """
-    if not images:
+    items = listed(images)
+    if not items:
         raise ValueError("`images` must have at least one image. Received: none.")
-    arrays = [np.asarray(image) if hasattr(image, "shape") else image for image in images]
+    arrays = [np.asarray(item) for item in items if hasattr(item, "shape")]
     for array in arrays:
-        if not isinstance(array, np.ndarray):
-            return None
         is_input = array.dtype == np.uint8 and card.input == "uint8" and array.shape[-3:] == card.image_shape
         if array.dtype.kind in "biuO" and not is_input:
-            return None
+            return items, None
+    if len(arrays) < len(items):
+        return items, None
     batch = arrays[0] if len(arrays) == 1 else np.stack(arrays)
     batch = batch[None] if batch.ndim == 3 else batch
     if batch.ndim != 4 or any(wanted not in (None, size) for size, wanted in zip(batch.shape[1:], shape, strict=True)):
@@ -52,7 +53,7 @@ def prepared(images: Sequence[Any], card: ModelCard, shape: Sequence[int | None]
             f"Preprocessed images must have the shape {(None, *shape)}, and pixels must be integers from 0 to 255. "
             f"Received: shape {batch.shape}, dtype {batch.dtype}."
         )
-    return batch
+    return items, batch
 
 
 def of_files(paths: Iterable[str]) -> list[NamedImage]:

@@ -51,7 +51,7 @@ class KerasPredictor(FunctionPredictor):
         self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
     ):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
-        self.model, self.whole_model = model, whole_model
+        self.model, self.whole_model, self.image_shape = model, whole_model, model.input_shape[1:]
         self._prepared = False
         if output_activation(model) and card.output != "mask":
             self.scores_are = card.output_name
@@ -81,11 +81,6 @@ class KerasPredictor(FunctionPredictor):
     @functools.cached_property
     def _patch_maps(self) -> keras.Model:
         return models.features(self.model, blocks=(-1,))
-
-    @property
-    def image_shape(self) -> tuple[int | None, ...]:
-        """Shape of the input of the model, `(H, W, C)`; None for any size."""
-        return self.model.input_shape[1:]
 
     @property
     def stored_precision(self) -> str:

@@ -49,6 +49,7 @@ class Predictor:
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
         scores_are: Meaning of `scores`: `"logits"`, `"standardized"` values, or the name of the predictions, such as
             `"probabilities"`.
+        image_shape: Shape of a preprocessed image, `(H, W, C)`; None for any size.
         runtime_precision: Precision in the card, or `"float32"` if this machine does not support that precision.
         features_unavailable: Reason why `features` raises an error, and what to do; None if features are available.
 
@@ -64,6 +65,7 @@ class Predictor:
     def __init__(self, path: str, card: ModelCard):
         self.path = path
         self.card = card
+        self.image_shape: tuple[int | None, ...] = card.image_shape
         self.scores_are = card.output_name
         self.runtime_precision = card.precision
         if card.output == "features":
@@ -73,11 +75,6 @@ class Predictor:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the probabilities; empty for a predictor without classes."""
         return self.card.class_names
-
-    @property
-    def image_shape(self) -> tuple[int | None, ...]:
-        """Shape of a preprocessed image, `(H, W, C)`; None for any size."""
-        return self.card.image_shape
 
     @property
     def stored_precision(self) -> str:
@@ -111,9 +108,8 @@ class Predictor:
 
     def prepared(self, images: Any) -> np.ndarray:
         """Convert images in any form that `predict` accepts to the input of the model, `[B, H, W, C]`."""
-        images = image_inputs.listed(images)
-        found = image_inputs.prepared(images, self.card, self.image_shape)
-        return self.preprocess([image.read() for image in image_inputs.of_any(images)]) if found is None else found
+        items, found = image_inputs.prepared(images, self.card, self.image_shape)
+        return self.preprocess([image.read() for image in image_inputs.of_any(items)]) if found is None else found
 
     def predict(self, images: Any) -> np.ndarray:
         """Predict images.
@@ -132,12 +128,11 @@ class Predictor:
             ValueError: If an image cannot be read, or `images` is empty or has the wrong shape. After an image that
                 cannot be read, `predict_each` continues.
         """
-        images = image_inputs.listed(images)
-        found = image_inputs.prepared(images, self.card, self.image_shape)
+        items, found = image_inputs.prepared(images, self.card, self.image_shape)
         if found is not None:
             return self._predict(found)
         answers = []
-        for each in self.predict_each(images):
+        for each in self.predict_each(items):
             if each.answer is None:
                 raise ValueError(f"Expected images that can be read. Received: {each.name}: {each.error}")
             answers.append(each.answer)

@@ -1,8 +1,6 @@
 """Preprocessing of encoded images for a predictor, with TensorFlow only if needed."""
 
-import contextlib
 import functools
-import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -10,8 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.inference import light_preprocess
-
-_EAGER = 32  # images before TensorFlow traces a graph: tracing takes as long as preprocessing this many images eagerly
 
 # Files that are not read, and how they begin.
 _OTHERS = {
@@ -55,18 +51,8 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
         ) from error
     from keras_vit.data import preprocess
 
-    function, count = preprocess.single_image(pp), itertools.count()
-    host, device = preprocess.split(pp)  # a graph of the whole string rounds some values differently
-    graph = tf.function(preprocess.single_image(host), [tf.TensorSpec([], tf.string)], autograph=False)
-    normalize = preprocess.device_function(device)
-
-    def prepare(encoded: bytes) -> np.ndarray:
-        if next(count) >= _EAGER:
-            with contextlib.suppress(tf.errors.OpError):  # eager errors do not contain the trace of the graph
-                return normalize(graph(encoded)).numpy()
-        return function(tf.constant(encoded)).numpy()
-
-    return prepare
+    function = preprocess.single_image(pp)
+    return lambda encoded: function(tf.constant(encoded)).numpy()
 
 
 def unreadable(error: Exception, content: bytes) -> str | None:

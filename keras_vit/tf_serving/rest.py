@@ -27,13 +27,11 @@ def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[di
             columns = {names[0]: rows}
         else:
             for row in rows:
-                if not _is_named(row, names):
-                    raise RequestError(f"Every instance must have exactly the inputs {names}. Received: {_keys(row)}.")
+                _check_names(row, names, "Every instance")
             columns = {name: [row[name] for row in rows] for name in names}
     else:
         columns = body["inputs"] if _is_object(body["inputs"]) else {names[0]: body["inputs"]}
-        if not _is_named(columns, names):
-            raise RequestError(f"'inputs' must have exactly the inputs {names}. Received: {_keys(body['inputs'])}.")
+        _check_names(columns, names, "'inputs'")
     arrays = {name: _to_array(value, name, signature_inputs[name]) for name, value in columns.items()}
     return arrays, "instances" in body
 
@@ -57,12 +55,10 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict) and value.keys() != {"b64"}
 
 
-def _keys(value: object) -> str:
-    return str([key[:100] for key in list(value)[:10]]) if isinstance(value, dict) else "no names"
-
-
-def _is_named(value: object, names: Sequence[str]) -> bool:
-    return isinstance(value, dict) and value.keys() == set(names)
+def _check_names(value: object, names: Sequence[str], what: str) -> None:
+    if not isinstance(value, dict) or value.keys() != set(names):
+        received = str(list(value))[:200] if isinstance(value, dict) else "no names"
+        raise RequestError(f"{what} must have exactly the inputs {names}. Received: {received}.")
 
 
 def _to_array(value: object, name: str, info: Any) -> np.ndarray:

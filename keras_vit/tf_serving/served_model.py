@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data import headers, images
+from keras_vit.data import headers
+from keras_vit.data.images import MAX_PIXELS as MAX_IMAGE_PIXELS
 from keras_vit.exporting import safe_decode
 from keras_vit.inference import Predictor, masks, preparation
 from keras_vit.inference.outputs import NAMED, TOP_K
@@ -34,7 +35,7 @@ class ServedModel:
     def __init__(self, name: str, predictor: Predictor, examples: Mapping[str, bytes] | None = None):
         self.name, self.version, self.card, self.examples = name, 1, predictor.card, examples or {}
         self.is_warm = False
-        self.max_pixels = predictor.card.max_pixels or images.MAX_PIXELS
+        self.max_pixels = predictor.card.max_pixels or MAX_IMAGE_PIXELS
         self._large = threading.Lock()
         self._servable: SavedModelPredictor | ServedPredictor
         if isinstance(predictor, SavedModelPredictor):
@@ -57,8 +58,11 @@ class ServedModel:
             inputs, rows = rest.parse_predict(body, signatures[signature].inputs)
             with self._large if self._pixels(inputs) > _LARGE_PIXELS else contextlib.nullcontext():
                 outputs = self._servable.run(signature, inputs)
-                reasons = self._reasons(inputs, outputs)
-            return {**rest.format_predict(outputs, rows), **reasons}
+                response, valid = rest.format_predict(outputs, rows), outputs.get("valid")
+                if valid is not None and not valid.all():
+                    pairs = zip(inputs["image_bytes"], valid, strict=True)
+                    response["errors"] = ["" if ok else self._reason(content) for content, ok in pairs]
+                return response
         except RequestError:
             raise
         except RecursionError as error:
@@ -70,9 +74,8 @@ class ServedModel:
         """Return the outputs of `serving_default` for one encoded image, as in a response, and `error` if any."""
         request = {"inputs": {"image_bytes": [{"b64": base64.b64encode(content).decode()}]}}
         response = self.predict(request)
-        return {
-            name: values[0] for name, values in {**response["outputs"], "error": response.get("errors", [""])}.items()
-        }
+        outputs = {**response["outputs"], "error": response.get("errors", [""])}
+        return {name: values[0] for name, values in outputs.items()}
 
     def scores_of(self, images: np.ndarray) -> np.ndarray:
         """Return the predictions for preprocessed images `[B, H, W, C]`."""
@@ -86,14 +89,8 @@ class ServedModel:
         except Exception:
             logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
 
-    def _reasons(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
-        """Return why images are not valid, by the name of a field of the response; an empty dictionary if all are."""
-        contents, valid = inputs.get("image_bytes"), outputs.get("valid")
-        if contents is None or valid is None or all(valid):
-            return {}
-        return {"errors": ["" if ok else self._reason(content) for content, ok in zip(contents, valid, strict=True)]}
-
     def _reason(self, content: bytes) -> str:
+        """Return why an image is not valid."""
         try:
             headers.check(tf.constant(content), self.max_pixels, untrusted=True)
             self.card.prepare([content])
@@ -106,19 +103,19 @@ class ServedModel:
 
         Raises a `RequestError` for an image with too many pixels.
         """
-        encoded = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
+        images = [image for array in inputs.values() if array.dtype == object for image in array.ravel()]
         pixels = 0
-        for image in encoded:
+        for image in images:
             with contextlib.suppress(tf.errors.OpError):  # unreadable
                 count = int(headers.pixel_count(tf.constant(image)))
                 pixels += count if count <= self.max_pixels else 0  # larger images are not decoded
-        if len(encoded) > MAX_IMAGES or len(encoded) > 1 and pixels > MAX_PIXELS:
+        if len(images) > MAX_IMAGES or len(images) > 1 and pixels > MAX_PIXELS:
             raise RequestError(
                 f"A request may have at most {MAX_IMAGES} images, with {MAX_PIXELS:,} pixels in total. Received: "
-                f"{len(encoded)} images with {pixels:,} pixels. Send fewer images per request.",
+                f"{len(images)} images with {pixels:,} pixels. Send fewer images per request.",
                 413,
             )
-        return max(pixels, len(encoded) * (MAX_PIXELS // MAX_IMAGES))  # small images are enlarged by preprocessing
+        return max(pixels, len(images) * (MAX_PIXELS // MAX_IMAGES))  # small images are enlarged by preprocessing
 
     def metadata(self) -> dict[str, Any]:
         """Respond to a metadata request."""
@@ -158,11 +155,11 @@ class ServedPredictor:
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run a signature on `image_bytes`, bytes `[B]`. Unreadable images get zeros and `valid` = False."""
         contents = inputs["image_bytes"]
-        prepared = [self._read(content) for content in contents]
-        valid = np.array([image is not None for image in prepared], bool)
+        images = [self._read(content) for content in contents]
+        valid = np.array([image is not None for image in images], bool)
         answers: Any = np.zeros((0, len(self._names)), np.float32)
         if valid.any():
-            answers = self.predict(np.stack([image for image in prepared if image is not None]))
+            answers = self.predict(np.stack([image for image in images if image is not None]))
             answers = self._card.at_image_sizes(answers, [c for c, ok in zip(contents, valid, strict=True) if ok])
         outputs = self._methods[signature](answers, int(valid.sum()))
         return {**{name: _with_blanks(values, valid) for name, values in outputs.items()}, "valid": valid}
@@ -200,7 +197,7 @@ class ServedPredictor:
     def _read(self, contents: bytes) -> np.ndarray | None:
         """Preprocess an encoded image; None if it is unreadable or too large."""
         try:
-            headers.check(tf.constant(contents), images.MAX_PIXELS, untrusted=True)
+            headers.check(tf.constant(contents), MAX_IMAGE_PIXELS, untrusted=True)
             return self._predictor.preprocess([contents])[0]
         except tf.errors.OpError:
             return None

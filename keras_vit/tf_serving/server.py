@@ -13,7 +13,6 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import functools
-import ipaddress
 import json
 import re
 import select
@@ -161,7 +160,6 @@ def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
         body = bodies[request] = bytearray()
         try:
             await _read_body(request, bodies, limits)
-            _check_host(request, host)
             if request.method == "GET" and request.url.path.endswith(":predict"):
                 raise RequestError("Predictions need the method POST. Received: GET.", 405)
             if method is None:
@@ -188,7 +186,7 @@ def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
         headers = {"connection": "close"}  # the body may be incomplete
         return responses.Response(json.dumps({"error": message}), status, headers, "application/json")
 
-    routes = _text_routes(model, page, counts, host)
+    routes = _text_routes(model, page, counts)
     routes.append(routing.Route("/page/predict", endpoint(page.predict, is_prediction=True), methods=["POST"]))
     routes.append(routing.Route("/page/explain", endpoint(page.explain), methods=["POST"]))
     for prefix in (f"/v1/models/{{name}}{part}" for part in ("/versions/{version}", "/labels/{label}", "")):
@@ -200,19 +198,21 @@ def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
         ]
     app = applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: endpoint(None)})
     app.router.redirect_slashes = False  # a redirection would not read the body
-    return app
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        name = re.sub(r":\d*$", "", requests.Request(scope).headers.get("host", "")).lower()
+        message = f"The server has no name {name[:100]!r}. Start it with --host={name[:100]}."
+        await (app if _is_own(name, host) else failed(400, message))(scope, receive, send)
+
+    return checked
 
 
-def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics, host: str) -> list[Any]:
+def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
     """Return the routes that need no worker thread: the page, its examples, health, readiness and metrics."""
-    from starlette import exceptions, responses, routing
+    from starlette import responses, routing
 
     def route(path: str, content: Callable[[], str | bytes], media_type: str = "text/plain") -> Any:
-        async def respond(request: Any) -> responses.Response:
-            try:
-                _check_host(request, host)
-            except RequestError as error:
-                raise exceptions.HTTPException(error.status) from error  # its handler checks again, for the message
+        async def respond(_: Any) -> responses.Response:
             status = 503 if path == "/readyz" and not model.is_warm else 200
             return responses.Response(content(), status, page.headers, media_type)
 
@@ -230,19 +230,13 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics, host: 
     ]
 
 
-def _check_host(request: Any, host: str) -> None:
-    """Raise an error for a host name that a web page on the internet may have directed to this machine.
+def _is_own(name: str, host: str) -> bool:
+    """Return whether `name` may be a name of the server that listens on `host`.
 
-    Addresses, names without a dot and the name that the server listens on are not such names. A server on all addresses
-    of its machine may have any name.
+    A web page on the internet may direct its own name to this machine, but not an address or a name without a dot. A
+    server on all addresses of its machine may have any name.
     """
-    name = re.sub(r":\d*$", "", request.headers.get("host", "")).lower()
-    if host.lower() in ("", "0.0.0.0", "::", name) or "." not in name:
-        return
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        raise RequestError(f"The server has no name {name[:100]!r}. Start it with --host={name[:100]}.") from None
+    return host.lower() in ("", "0.0.0.0", "::", name) or bool(re.fullmatch(r"[^.]*|[\d.]+|\[.*\]", name))
 
 
 def _check_target(model: ServedModel, name: str, version: str | None = None, label: str = "stable") -> None:

@@ -205,18 +205,6 @@ def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch
     assert calls == [b"GIF89a"]
 
 
-@pytest.mark.slow
-def test_many_images_are_prepared_by_a_graph(monkeypatch):
-    """The values and the errors are those of single images."""
-    pp, content = "decode|resize(8, antialias=True)|value_range(-1, 1)", encoded("PNG")
-    monkeypatch.setattr(preparation, "_EAGER", 1)
-    prepare = preparation._with_tensorflow.__wrapped__(pp)
-    np.testing.assert_array_equal(prepare(content), prepare(content))
-    with pytest.raises(Exception, match="Expected a JPEG") as error:
-        prepare(b"GIF89a")
-    assert "Received: GIF" in preparation.unreadable(error.value, b"GIF89a")
-
-
 def test_pillow_needs_bytes():
     """TensorFlow reports the error of a string that resizes numbers with Pillow."""
     with pytest.raises(light_preprocess.NotCovered):
