@@ -116,10 +116,10 @@ class Client:
             found = self.run("serving_default", {"image_bytes": batch})
             kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")
             columns = [found[name].tolist() if name in found else None for name in _OUTPUTS[kind]]
+            columns.append(np.asarray(found.get("errors", [""] * len(batch))).tolist())
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
                 raise self._unexpected(f"expected {', '.join(_OUTPUTS[kind])} for {len(batch)} images")
-            errors = found.get("errors", [""] * len(batch))
-            for labels, scores, valid, error in zip(*columns, errors, strict=True):
+            for labels, scores, valid, error in zip(*columns, strict=True):
                 blank = Prediction([], [], False, kind, error=str(error))
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
