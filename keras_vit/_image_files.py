@@ -42,8 +42,9 @@ def find(given: Sequence[str]) -> list[str]:
     if paths and not any(map(os.path.lexists, paths)):
         raise FileNotFoundError(f"No such file or folder: {', '.join(paths[:5])}.")
     if given and not paths:
-        names = ", ".join(given[:5])
-        raise FileNotFoundError(f"Expected images in {names}. Found none that end in {', '.join(EXTENSIONS)}.")
+        raise FileNotFoundError(
+            f"Expected images in {', '.join(given[:5])}. Found none. Images in folders end in {', '.join(EXTENSIONS)}."
+        )
     return paths
 
 
@@ -92,7 +93,7 @@ def _images_below(folder: str) -> list[str]:
     left_out += [f"the folder {name}" for name in tree.system] + [f"the link or pipe {name}" for name in tree.skipped]
     if left_out:
         logging.warning(
-            "Left out in %s: %s. Images end in %s.", folder, ", ".join(left_out[:20]), ", ".join(EXTENSIONS)
+            "Left out in %s: %s. Images in folders end in %s.", folder, ", ".join(left_out[:20]), ", ".join(EXTENSIONS)
         )
     return [os.path.join(folder, path) for path in files if _is_image(path)]
 
