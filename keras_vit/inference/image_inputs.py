@@ -30,11 +30,11 @@ def listed(images: Any) -> list[Any]:
     return [images] if single or not isinstance(images, Iterable) else list(images)
 
 
-def prepared(images: Any, card: ModelCard, shape: Sequence[int | None]) -> tuple[list[Any], np.ndarray | None]:
+def prepared(images: Any, card: ModelCard, shape: Sequence[int | None] | None) -> tuple[list[Any], np.ndarray | None]:
     """Return images as a list, and as an array `[B, H, W, C]` if they are preprocessed.
 
     Arrays of floats are preprocessed images. Integers are pixels, except for a model with uint8 inputs: uint8 arrays of
-    the model's image shape are preprocessed. `shape` is the shape of an image, `(H, W, C)`; None for any size.
+    the model's image shape are preprocessed. `shape` is the expected shape of an image, if any.
     """
     items = listed(images)
     if not items:
@@ -48,7 +48,7 @@ def prepared(images: Any, card: ModelCard, shape: Sequence[int | None]) -> tuple
         return items, None
     batch = arrays[0] if len(arrays) == 1 else np.stack(arrays)
     batch = batch[None] if batch.ndim == 3 else batch
-    if batch.ndim != 4 or any(wanted not in (None, size) for size, wanted in zip(batch.shape[1:], shape, strict=True)):
+    if shape and (batch.ndim != 4 or any(n not in (None, m) for m, n in zip(batch.shape[1:], shape, strict=True))):
         raise ValueError(
             f"Preprocessed images must have the shape {(None, *shape)}, and pixels must be integers from 0 to 255. "
             f"Received: shape {batch.shape}, dtype {batch.dtype}."

@@ -49,7 +49,7 @@ class Predictor:
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
         scores_are: Meaning of `scores`: `"logits"`, `"standardized"` values, or the name of the predictions, such as
             `"probabilities"`.
-        image_shape: Shape of a preprocessed image, `(H, W, C)`; None for any size.
+        image_shape: Shape of a preprocessed image, `(H, W, C)`, with None for any size; None if it is not checked.
         runtime_precision: Precision in the card, or `"float32"` if this machine does not support that precision.
         features_unavailable: Reason why `features` raises an error, and what to do; None if features are available.
 
@@ -65,7 +65,7 @@ class Predictor:
     def __init__(self, path: str, card: ModelCard):
         self.path = path
         self.card = card
-        self.image_shape: tuple[int | None, ...] = card.image_shape
+        self.image_shape: tuple[int | None, ...] | None = card.image_shape
         self.scores_are = card.output_name
         self.runtime_precision = card.precision
         if card.output == "features":
@@ -222,7 +222,7 @@ class FunctionPredictor(Predictor):
 
     def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
         super().__init__(path, card)
-        self._function = function
+        self._function, self.image_shape = function, None
         raw = {"probabilities": "logits", "values": "standardized", "mask": "logits"}
         self.scores_are = raw.get(card.output_name, card.output_name)
 
