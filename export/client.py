@@ -46,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
             failed += 1
     if not paths and not failed:
         raise ValueError("Name at least one image: keras-vit client --url=URL --name=NAME image.jpg ...")
-    names = masks.file_names(options.output, paths) if options.output else []
+    unique = list(dict.fromkeys(paths))
+    names = dict(zip(unique, masks.file_names(options.output, unique), strict=True)) if options.output else {}
     try:
         with Client(options.url, options.name, timeout=options.timeout, retries=6) as client:
             predictions = client.predict(contents, options.batch_size)
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         return 1
     for index, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
         if not prediction.valid:
-            logging.error("%s: the server cannot read this image", path)
+            logging.error("%s: %s", path, prediction.error or "the server cannot read this image")
             failed += 1
             continue
         if names:
@@ -65,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
                     "--output requires a model that predicts masks. Received: a model of " + prediction.kind + "."
                 )
             _io.make_directory(options.output)
-            masks.write_files(names[index], prediction.mask, masks.read_pixels(contents[index], "decode"))
+            masks.write_files(names[path], prediction.mask, masks.read_pixels(contents[index], "decode"))
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
         if options.json:
             answer = {"path": path, **outputs.as_json(parts, prediction.kind)}

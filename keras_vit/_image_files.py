@@ -1,9 +1,12 @@
 """Search for image files in folders, glob patterns and lists."""
 
+import collections
 import glob
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from absl import logging
 
 from keras_vit import _io
 
@@ -18,34 +21,44 @@ SYSTEM = (
 
 
 def find(given: Sequence[str]) -> list[str]:
-    """Return the image files for the given names, in order and without duplicates.
+    """Return the image files for the given names, in order.
 
     A folder stands for all images in it and its subfolders. A glob pattern stands for its matches, and a text file
     (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
-    exist are included.
+    exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
+    folder, or matches a pattern, is returned once.
 
     Raises:
         FileNotFoundError: If no file exists.
         ValueError: If a list is empty, or a name is a remote address.
     """
-    paths: list[str] = []
     check_local(given)
+    paths: list[str] = []
+    seen: dict[str, bool] = {}  # path -> whether the user named it
+    for path, is_named in _found(given):
+        if seen.get(path, True) and (is_named or path not in seen):
+            paths.append(path)
+            seen[path] = is_named
+    if paths and not any(map(os.path.lexists, paths)):
+        raise FileNotFoundError(f"No such file or folder: {', '.join(paths[:5])}.")
+    if given and not paths:
+        raise FileNotFoundError(
+            f"Expected images in {', '.join(given[:5])}. Found none. Images in folders end in {', '.join(EXTENSIONS)}."
+        )
+    return paths
+
+
+def _found(given: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each path that `find` finds, and whether the user named this path."""
     for name in given:
         matches = [] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
-        if name == "-" or name.lower().endswith(".txt") and os.path.isfile(name):
-            for line in _lines(name):
-                paths += _images_below(line) if os.path.isdir(line) else [line]
-        elif matches:
-            files = [path for path in matches if not os.path.isdir(path)]
-            paths += files or [path for folder in matches for path in _images_below(folder)]
-        else:
-            paths += _images_below(name) if os.path.isdir(name) else [name]
-    if given and not any(map(os.path.lexists, paths)):
-        raise FileNotFoundError(
-            f"Expected image files. Found none at {', '.join((paths or given)[:5])}. Images in folders end in "
-            f"{', '.join(EXTENSIONS)}."
-        )
-    return list(dict.fromkeys(paths))
+        files = [path for path in matches if not os.path.isdir(path)]
+        is_list = name == "-" or name.lower().endswith(".txt") and os.path.isfile(name)
+        for path in _lines(name) if is_list else files or matches or [name]:
+            if os.path.isdir(path):
+                yield from ((image, False) for image in _images_below(path))
+            else:
+                yield path, not matches
 
 
 def check_local(names: Sequence[str]) -> None:
@@ -67,10 +80,22 @@ def _lines(name: str) -> list[str]:
     return paths
 
 
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(EXTENSIONS)
+
+
 def _images_below(folder: str) -> list[str]:
+    """Return the images in a folder and its subfolders, and log which files are left out."""
     tree = Tree(folder)
-    found = (path for path in tree.below(tree.root) if path.lower().endswith(EXTENSIONS))
-    return [os.path.join(folder, path) for path in sorted(found)]
+    files = sorted(tree.below(tree.root))
+    others = collections.Counter(os.path.splitext(path)[1].lower() for path in files if not _is_image(path))
+    left_out = [f"{count:,} {ending or 'without an ending'}" for ending, count in others.most_common()]
+    left_out += [f"the folder {name}" for name in tree.system] + [f"the link or pipe {name}" for name in tree.skipped]
+    if left_out:
+        logging.warning(
+            "Left out in %s: %s. Images in folders end in %s.", folder, ", ".join(left_out[:20]), ", ".join(EXTENSIONS)
+        )
+    return [os.path.join(folder, path) for path in files if _is_image(path)]
 
 
 class Tree:

@@ -161,24 +161,27 @@ def images(tmp_path, monkeypatch):
         (["deep/"], ["deep/d.PNG", "deep/deeper/e.webp"]),
         (["d*p"], ["deep/d.PNG", "deep/deeper/e.webp"]),
         (["[abd]*"], ["a.png", "b.png"]),  # the files that match, and not those in the folder that matches, too
-        (["LIST.TXT"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
-        (["list.txt"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
-        (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png"]),
+        (["a.png", "b.png", "a.png", "a*"], ["a.png", "b.png", "a.png"]),
+        (["LIST.TXT"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png", "b.png"]),
+        (["list.txt"], ["b.png", "deep/deeper/e.webp", "[ab].png", " with space.png", "b.png"]),
+        (["a.png", "-"], ["a.png", "b.png", "deep/deeper/e.webp", "[ab].png", " with space.png", "b.png"]),
     ],
 )
 def test_finding_images(given, expected, images, monkeypatch):
     """Lines of lists are not patterns; links back into a folder are not followed."""
-    text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png"
+    text = "b.png\r\n\ndeep/deeper\n[ab].png\n with space.png\nb.png"
     pathlib.Path(given[0] if given[0].lower() == "list.txt" else "list.txt").write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert _image_files.find(given) == expected
 
 
-def test_files_of_every_extension_are_images(tmp_path):
+def test_files_of_every_extension_are_images(tmp_path, caplog):
     names = ["a.jpg", "b.jpeg", "c.png", "d.bmp", "e.webp", "f.jpe", "g.jfif", "h.JPG"]
-    for name in (*names, "i.gif", "j.jpg.txt", "jpg"):
+    for name in (*names, "i.gif", "j.heic", "k.gif", "j.jpg.txt", "jpg"):
         (tmp_path / name).write_bytes(b"")
+    (tmp_path / "@eaDir").mkdir()
     assert _image_files.find([str(tmp_path)]) == [str(tmp_path / name) for name in names]
+    assert "2 .gif, 1 .heic, 1 .txt, 1 without an ending, the folder @eaDir" in caplog.text
 
 
 def test_an_address_is_not_written_to(tmp_path, monkeypatch):

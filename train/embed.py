@@ -178,19 +178,21 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
     compute = predictor.patch_features if flags.FLAGS.dense else predictor.features
     what = f"Features, starting with image {start + 1:,}"
     for begin in track(range(0, len(chosen), flags.FLAGS.batch_size), what, unit="batches"):
-        batch = {}
+        batch: list[np.ndarray] = []
         for path in chosen[begin : begin + flags.FLAGS.batch_size]:
+            content = b""
             try:
                 with open(path, "rb") as image:
-                    batch[path] = prepare(image.read())
+                    content = image.read()
+                batch.append(prepare(content))
+                names.append(path)
             except Exception as error:
-                reason = error.strerror if isinstance(error, OSError) else preparation.unreadable(error)
+                reason = error.strerror if isinstance(error, OSError) else preparation.unreadable(error, content)
                 if reason is None:
                     raise
                 logging.error("%s: %s", path, reason)
         if batch:
-            names += batch
-            features.append(np.asarray(compute(np.stack(list(batch.values()))), np.float32))
+            features.append(np.asarray(compute(np.stack(batch)), np.float32))
     return np.array(names, np.str_), np.concatenate(features) if features else np.zeros((0, 0), np.float32)
 
 

@@ -12,12 +12,14 @@ OpenVINO file. Images are files, glob patterns, folders including their subfolde
 line, or `-` to read paths from the lines of standard input.
 
 Without --output, the program prints the predictions. An --output that ends in .csv, .jsonl or .parquet is a table with
-a row for each image. The same command continues the table: images that have a row are not predicted again. A table of
-another model is an error. The first column is path, and the last columns are error and model, a key that identifies the
-weights, the preprocessing and the names. The other columns are label and probability, label_2 and probability_2 and so
-on (--top_k), and uncertainty; or the values; or the share of each class in the mask. The uncertainty is 1 minus the
-margin between the two most probable classes. If an image may have several classes, the uncertainty is 1 - |2p - 1|,
-where p is the probability closest to 0.5. Parquet files need pip install 'keras-vision-transformers[parquet]'.
+a row for each image, or two rows if a list names an image twice. The same command continues the table: images that have
+a row are not predicted again. A table of another model is an error. The first column is path, and the last columns are
+error and model, a key that identifies the weights, the preprocessing and the names. The other columns are label and
+probability, label_2 and probability_2 and so on (--top_k), and uncertainty; or the values; or the share of each class
+in the mask. The uncertainty is 1 minus the margin between the two most probable classes. If an image may have several
+classes, the uncertainty is 1 - |2p - 1|, where p is the probability closest to 0.5. In a .csv file, names that a
+spreadsheet would run as formulas begin with an apostrophe. Parquet files need
+pip install 'keras-vision-transformers[parquet]'.
 
 For a model that predicts masks, any other --output is a folder. The program writes NAME.png, the class of each pixel in
 the colors of a palette, and NAME_overlay.png, the image overlaid with these colors. Both files have the size of the
@@ -108,7 +110,8 @@ def main(argv: Sequence[str]) -> int:
             writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
         if done:
             logging.info("%d of %d images have a row in %s.", len(done), len(paths), options.output)
-        unreadable = predict(predictor, [path for path in paths if path not in done], writers)
+        left = [path for path in paths if path not in done]
+        unreadable = predict(predictor, list(dict.fromkeys(left)) if table else left, writers)
     for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
         show(found, card.output_name)
     if table:
@@ -185,6 +188,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
     """Return a function that writes the mask of an image at the size of the image, and the overlay."""
     folder = flags.FLAGS.output
     masks.check_preprocess(card.preprocess)
+    paths = list(dict.fromkeys(paths))
     names = dict(zip(paths, masks.file_names(folder, paths), strict=True))
     _io.make_directory(folder)
 

@@ -65,6 +65,8 @@ def _resize_rows(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
     return tf.cond(tf.shape(image)[0] == size, lambda: image, lambda: _weighted_rows(image, size, method))
 
 
+# A graph, also in eager execution, in which a loop over the taps takes six times as long.
+@tf.function(autograph=False, reduce_retracing=True)
 def _weighted_rows(image: tf.Tensor, size: tf.Tensor, method: str) -> tf.Tensor:
     first, weights = _weights(tf.shape(image)[0], size, *FILTERS[method])  # [size], [taps, size]
     last = tf.shape(image)[0] - 1

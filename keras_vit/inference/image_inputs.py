@@ -1,8 +1,9 @@
 """Images as users pass them: files and folders, contents of files, or pixels."""
 
 import functools
+import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from keras_vit import _image_files
 from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
+
+_ORIENTATION = 0x0112  # tag in Exif
 
 
 class NamedImage(NamedTuple):
@@ -19,16 +22,38 @@ class NamedImage(NamedTuple):
     read: Callable[[], bytes]
 
 
-def are_prepared(images: Any, card: ModelCard) -> bool:
-    """Return whether images are preprocessed. Files, their contents, PIL images and uint8 pixels are not.
+def listed(images: Any) -> list[Any]:
+    """Return images as a list. An array, even of several images, is one item."""
+    if isinstance(images, (list, tuple)) and not isinstance(images, NamedImage):
+        return list(images)
+    single = isinstance(images, (str, bytes, os.PathLike, NamedImage)) or hasattr(images, "shape") or _is_pil(images)
+    return [images] if single or not isinstance(images, Iterable) else list(images)
 
-    For a model with uint8 inputs, uint8 arrays of the model's image shape are preprocessed.
+
+def prepared(images: Any, card: ModelCard, shape: Sequence[int | None] | None) -> tuple[list[Any], np.ndarray | None]:
+    """Return images as a list, and as an array `[B, H, W, C]` if they are preprocessed.
+
+    Arrays of floats are preprocessed images. Integers are pixels, except for a model with uint8 inputs: uint8 arrays of
+    the model's image shape are preprocessed. `shape` is the expected shape of an image, if any.
     """
-    first = images[0] if isinstance(images, (list, tuple)) and images else images
-    if isinstance(first, (str, os.PathLike, bytes, NamedImage)):
-        return False
-    first = np.asarray(first)
-    return first.dtype != np.uint8 or card.input == "uint8" and first.shape[-3:] == card.image_shape
+    items = listed(images)
+    if not items:
+        raise ValueError("`images` must have at least one image. Received: none.")
+    arrays = [np.asarray(item) for item in items if hasattr(item, "shape")]
+    for array in arrays:
+        is_input = array.dtype == np.uint8 and card.input == "uint8" and array.shape[-3:] == card.image_shape
+        if array.dtype.kind in "biuO" and not is_input:
+            return items, None
+    if len(arrays) < len(items):
+        return items, None
+    batch = arrays[0] if len(arrays) == 1 else np.stack(arrays)
+    batch = batch[None] if batch.ndim == 3 else batch
+    if shape and (batch.ndim != 4 or any(n not in (None, m) for m, n in zip(batch.shape[1:], shape, strict=True))):
+        raise ValueError(
+            f"Preprocessed images must have the shape {(None, *shape)}, and pixels must be integers from 0 to 255. "
+            f"Received: shape {batch.shape}, dtype {batch.dtype}."
+        )
+    return items, batch
 
 
 def of_files(paths: Iterable[str]) -> list[NamedImage]:
@@ -41,18 +66,19 @@ def of_any(images: Any) -> list[NamedImage]:
 
     Args:
         images: Paths of images, folders, glob patterns or lists of paths (see `_image_files.find`); contents of image
-            files; or arrays of pixels from 0 to 255, `[N, H, W, C]` or `[H, W, C]`.
+            files; PIL images; or arrays of pixels from 0 to 255, `[N, H, W, C]` or `[H, W, C]`.
 
     Raises:
         FileNotFoundError: If no file exists.
         ValueError: If an array does not contain pixels.
         TypeError: If `images` has another type.
     """
-    items = images if isinstance(images, (list, tuple)) and not isinstance(images, NamedImage) else [images]
+    items = listed(images)
     if all(isinstance(item, (str, os.PathLike)) for item in items):
         return of_files(_image_files.find([os.fspath(item) for item in items]))
     found: list[NamedImage] = []
     for item in items:
+        item = _file_of(item) if _is_pil(item) else item
         if isinstance(item, NamedImage):
             found.append(item)
         elif isinstance(item, (str, os.PathLike)):
@@ -76,6 +102,37 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
+def _is_pil(image: Any) -> bool:
+    return hasattr(image, "getexif")
+
+
+def _file_of(image: Any) -> bytes:
+    """Return a PIL image as a file, so that each mode and orientation is decoded as usual.
+
+    A JPEG image that Pillow has not decoded yet is read from its file, because decoders of JPEG differ in some values.
+    All other images are written as PNG files.
+    """
+    if image.format in ("JPEG", "MPO") and image.tile and not image.decoderconfig and image.tell() == 0:
+        position = image.fp.tell()
+        image.fp.seek(0)
+        content = image.fp.read()
+        image.fp.seek(position)
+        return content
+    exif, oriented = image.getexif(), b""
+    if exif.get(_ORIENTATION) in range(2, 9):
+        oriented = type(exif)()
+        oriented[_ORIENTATION] = exif[_ORIENTATION]
+    if image.mode == "F":
+        return _encode(np.asarray(image)[..., None])[0]
+    if image.mode.startswith("I"):
+        image = image.convert("I").convert("I;16")
+    elif image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+        image = image.convert("RGB")
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=1, exif=oriented, icc_profile=b"")
+    return file.getvalue()
+
+
 def _encode(pixels: np.ndarray) -> list[bytes]:
     """Encode an array of pixels, `[N, H, W, C]` or `[H, W, C]`, as PNG files."""
     pixels = pixels[None] if pixels.ndim == 3 else pixels
@@ -85,7 +142,7 @@ def _encode(pixels: np.ndarray) -> list[bytes]:
             f"{pixels.shape}, dtype {pixels.dtype}."
         )
     low, high = float(pixels.min()), float(pixels.max())
-    if pixels.dtype != np.uint8 and not (low >= 0 and 1 < high <= 255):
+    if low < 0 or high > 255 or pixels.dtype.kind in "bf" and high <= 1:
         raise ValueError(
             "`images` must be pixels from 0 to 255, before the preprocessing, which is part of the artifact. Received: "
             f"dtype {pixels.dtype}, values from {low:g} to {high:g}."

@@ -52,7 +52,7 @@ class KerasPredictor(FunctionPredictor):
         self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
     ):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
-        self.model, self.whole_model = model, whole_model
+        self.model, self.whole_model, self.image_shape = model, whole_model, model.input_shape[1:]
         self._prepared = False
         if output_activation(model) and card.output != "mask":
             self.scores_are = card.output_name
@@ -181,8 +181,9 @@ def card_of_model(
     stated = preprocess or (run.preprocess if run else getattr(model, "preprocess", None) or _normalization(model))
     if not stated:
         raise ValueError(
-            f"The preprocessing of images for {name!r} is unknown. Pass preprocess (--preprocess), such as "
-            "'value_range(-1, 1)', or set model.input_normalization before saving. Received: preprocess=None."
+            f"The preprocessing of images for {name!r} is unknown. Pass preprocess='value_range(-1, 1)' "
+            "(--preprocess='value_range(-1, 1)') for checkpoints of Vision Transformer and Big Transfer, or the values "
+            "with which the model was trained. Received: preprocess=None."
         )
     check_input(model)
     height, width, channels = model.input_shape[1:]

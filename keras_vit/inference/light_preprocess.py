@@ -1,4 +1,4 @@
-"""Preprocessing without TensorFlow, whose import takes longer than the prediction of an exported file.
+"""Preprocessing without TensorFlow, which needs several times as long, and as long again for its import.
 
 The module supports the usual files (see `light_decode`) and the operations that recipes use for evaluation. The pixels
 equal those of `keras_vit.data` bit for bit, because each formula sums in the order of TensorFlow's kernel. All other
@@ -87,17 +87,19 @@ def _kernel(method: str, antialias: bool) -> Kernel:
 def _resize(image: np.ndarray, height: int, width: int, kernel: Kernel, cast: bool) -> np.ndarray:
     if image.shape[:2] == (height, width):
         return image
-    resized = kernel(image.astype(np.float32), height, width)
+    resized = kernel(image, height, width)
     return resized.astype(image.dtype) if cast else resized
 
 
 def _with_pillow(image: np.ndarray, height: int, width: int, resample: int) -> np.ndarray:
     """Resize one axis after the other, in the order of `keras_vit.data.pillow`, with any version of Pillow."""
     Image = import_pillow()
+    if image.dtype != np.uint8:
+        raise NotCovered
     old_height, old_width = image.shape[:2]
     is_height_first = height < old_height and old_height - height > 2 * (old_width - width)
     between = (old_width, height) if is_height_first else (width, old_height)
-    picture = Image.fromarray(image.astype(np.uint8).squeeze(-1) if image.shape[-1] == 1 else image.astype(np.uint8))
+    picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     for size in (between, (width, height)):
         picture = picture.resize(size, Image.Resampling(resample))
     return np.asarray(picture).reshape(height, width, -1)
@@ -109,7 +111,7 @@ def _bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
     left, right, x = _neighbors(image.shape[1], width)
     x, y = x[:, None], y[:, None, None]
     rows = np.unique(np.concatenate([top, bottom]))  # a large image has many rows that are not needed
-    image = image[rows]
+    image = image[rows].astype(np.float32)
     image = image[:, left] + (image[:, right] - image[:, left]) * x  # [rows, width, C]
     upper, lower = image[np.searchsorted(rows, top)], image[np.searchsorted(rows, bottom)]
     return upper + (lower - upper) * y
@@ -157,7 +159,7 @@ def _area(image: np.ndarray, height: int, width: int) -> np.ndarray:
     (rows, row_shares, y), (columns, column_shares, x) = (
         _shares(size, target) for size, target in zip(image.shape[:2], (height, width), strict=True)
     )
-    total = np.zeros((height, width, image.shape[-1]), np.float32)
+    image, total = image.astype(np.float32), np.zeros((height, width, image.shape[-1]), np.float32)
     # Float32 sums depend on the order. Sum in the order of TensorFlow's loops: along each row, then over the rows.
     for row, row_share in zip(rows, row_shares, strict=True):
         along = np.zeros_like(total)

@@ -59,7 +59,8 @@ def open_predictor(
             return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
     if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
-            f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels. "
+            f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
+            "(--preprocess, --labels). "
             "For another checkpoint or image size, export the model again. Received: "
             f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )

@@ -49,6 +49,7 @@ class Predictor:
         kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
         scores_are: Meaning of `scores`: `"logits"`, `"standardized"` values, or the name of the predictions, such as
             `"probabilities"`.
+        image_shape: Shape of a preprocessed image, `(H, W, C)`, with None for any size; None if it is not checked.
         runtime_precision: Precision in the card, or `"float32"` if this machine does not support that precision.
         features_unavailable: Reason why `features` raises an error, and what to do; None if features are available.
 
@@ -64,6 +65,7 @@ class Predictor:
     def __init__(self, path: str, card: ModelCard):
         self.path = path
         self.card = card
+        self.image_shape: tuple[int | None, ...] | None = card.image_shape
         self.scores_are = card.output_name
         self.runtime_precision = card.precision
         if card.output == "features":
@@ -106,17 +108,16 @@ class Predictor:
 
     def prepared(self, images: Any) -> np.ndarray:
         """Convert images in any form that `predict` accepts to the input of the model, `[B, H, W, C]`."""
-        if image_inputs.are_prepared(images, self.card):
-            return np.asarray(images)
-        return self.preprocess([image.read() for image in image_inputs.of_any(images)])
+        items, found = image_inputs.prepared(images, self.card, self.image_shape)
+        return self.preprocess([image.read() for image in image_inputs.of_any(items)]) if found is None else found
 
     def predict(self, images: Any) -> np.ndarray:
         """Predict images.
 
         Args:
             images: Paths of images or folders, glob patterns, `.txt` lists of paths, contents of image files, PIL
-                images, or pixels (uint8 `[H, W, C]` or `[B, H, W, C]`). A list of several such items is also accepted.
-                Float arrays `[B, H, W, C]` are preprocessed images.
+                images, or pixels (integers from 0 to 255, `[H, W, C]` or `[B, H, W, C]`). Several such items can be
+                passed as a list or another iterable. Float arrays `[B, H, W, C]` are preprocessed images.
 
         Returns:
             Probabilities, values in the unit of the data, scores or features, float32 `[B, k]`; or masks, integers
@@ -124,15 +125,17 @@ class Predictor:
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If an image cannot be read. `predict_each` continues with the next image instead.
+            ValueError: If an image cannot be read, or `images` is empty or has the wrong shape. After an image that
+                cannot be read, `predict_each` continues.
         """
-        if image_inputs.are_prepared(images, self.card):
-            return self._predict(np.asarray(images))
+        items, found = image_inputs.prepared(images, self.card, self.image_shape)
+        if found is not None:
+            return self._predict(found)
         answers = []
-        for found in self.predict_each(images):
-            if found.answer is None:
-                raise ValueError(f"Expected images that can be read. Received: {found.name}: {found.error}")
-            answers.append(found.answer)
+        for each in self.predict_each(items):
+            if each.answer is None:
+                raise ValueError(f"Expected images that can be read. Received: {each.name}: {each.error}")
+            answers.append(each.answer)
         return np.stack(answers)
 
     def predict_each(
@@ -219,7 +222,7 @@ class FunctionPredictor(Predictor):
 
     def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
         super().__init__(path, card)
-        self._function = function
+        self._function, self.image_shape = function, None
         raw = {"probabilities": "logits", "values": "standardized", "mask": "logits"}
         self.scores_are = raw.get(card.output_name, card.output_name)
 
@@ -247,12 +250,14 @@ class FunctionPredictor(Predictor):
 
 def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarray]) -> np.ndarray | str:
     """Return the preprocessed image, `[H, W, C]`, or the reason why it cannot be read."""
+    content = b""
     try:
-        return prepare(image.read())
+        content = image.read()
+        return prepare(content)
     except OSError as error:
         return error.strerror or str(error)
     except Exception as error:
-        reason = preparation.unreadable(error)
+        reason = preparation.unreadable(error, content)
         if reason is None:
             raise
         return reason

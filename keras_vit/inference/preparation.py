@@ -1,6 +1,7 @@
 """Preprocessing of encoded images for a predictor, with TensorFlow only if needed."""
 
 import functools
+import re
 import sys
 from collections.abc import Callable
 
@@ -8,17 +9,27 @@ import numpy as np
 
 from keras_vit.inference import light_preprocess
 
+# Files that are not read, and how they begin.
+_OTHERS = {
+    "an empty file": rb"\Z",
+    "GIF": rb"GIF8",
+    "TIFF": rb"II\*\0|MM\0\*",
+    "HEIC": rb".{4}ftyp(he|mif1|msf1)",
+    "AVIF": rb".{4}ftypavi",
+    "JPEG XL": rb"\xff\n|\0\0\0\x0cJXL ",
+}
+
 
 @functools.lru_cache(maxsize=16)
 def image_function(pp: str) -> Callable[[bytes], np.ndarray]:
     """Return the function from an encoded image to the input of a predictor, float32 `[H, W, C]`.
 
-    If TensorFlow is not imported yet, the function avoids the import where possible. The values are the same.
+    Where possible, the function does not use TensorFlow, which needs several times as long. The values are the same.
     """
     light = light_preprocess.function_of(pp)
 
     def prepare(encoded: bytes) -> np.ndarray:
-        if light is not None and "tensorflow" not in sys.modules:
+        if light is not None:
             try:
                 return light(encoded)
             except light_preprocess.NotCovered:
@@ -44,11 +55,12 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
     return lambda encoded: function(tf.constant(encoded)).numpy()
 
 
-def unreadable(error: Exception) -> str | None:
-    """Return the reason why an image cannot be read, or None if the image did not cause the error."""
+def unreadable(error: Exception, content: bytes) -> str | None:
+    """Return the reason why the content of a file cannot be read, or None if the content did not cause the error."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(error, tf.errors.OpError):
         return None
     from keras_vit.data import errors
 
-    return f"not a readable image: {errors.describe(error)}"
+    found = next((f" Received: {name}." for name, start in _OTHERS.items() if re.match(start, content, re.DOTALL)), "")
+    return f"not a readable image: {errors.describe(error)}{found}"

@@ -3,8 +3,10 @@
 import contextlib
 import csv
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +19,8 @@ from keras_vit.inference.predictor import Prediction
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
+# Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
+_FORMULA = re.compile(r"'*[=+@\t\r\n-]")
 _WRITE_EVERY = 30.0  # seconds between writes, but at least 20 times the duration of a write
 
 
@@ -38,18 +42,20 @@ class PredictionTable:
     ) -> dict[str, Row]:
         """Start or continue the table for a model, and return the existing rows of `paths`.
 
-        The file contains the rows of other images first, then the rows of `paths` in their order. With
-        `uncertain_first`, all rows are sorted by uncertainty instead.
+        The file contains the rows of other images first, then a row for each of `paths` in their order, also if a path
+        occurs twice. With `uncertain_first`, all rows are sorted by uncertainty instead.
 
         Raises:
             ValueError: If the file has rows of another model, or other columns.
         """
         columns, self._model = columns_of(card, top_k), model_key(card)
         self._is_ranked, self._uncertain_first = card.output_name == "probabilities", uncertain_first
-        self._places, self._next_write = {path: place for place, path in enumerate(paths)}, 0.0
+        given = set(paths)
+        self._others = [row["path"] for row in self._found if row["path"] not in given]
+        self._given, self._next_write = list(paths), 0.0
         for row in self._found:
             if row["model"] != self._model:
-                raise _foreign(self.path, f"predictions of another model or preprocessing (model={row['model']})")
+                raise _foreign(self.path, f"a cut row, or predictions of another model (model={row['model']})")
             if list(row) != list(columns):
                 names = sorted(map(str, row.keys() ^ columns.keys()))
                 raise _foreign(self.path, f"other columns ({', '.join(names[:5]) or 'in another order'})")
@@ -78,7 +84,9 @@ class PredictionTable:
         if not self._columns:
             return
         start = time.monotonic()
-        rows = sorted(self.rows.values(), key=lambda row: self._places.get(row["path"], -1))
+        added = self.rows.keys() - {*self._others, *self._given}
+        order = [*self._others, *(path for path in self.rows if path in added), *self._given]
+        rows = [self.rows[path] for path in order if path in self.rows]
         if self._uncertain_first:
             rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
         with _io.atomic_file(self.path) as temporary:
@@ -144,7 +152,8 @@ def _read(path: str) -> list[Row]:
             return _io.import_pyarrow().parquet.read_table(path).to_pylist()
         if path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
-                return list(csv.DictReader(file, strict=True))
+                lines = [[_unescaped(text) for text in line] for line in csv.reader(file, strict=True) if line]
+            return [dict(itertools.zip_longest(lines[0], line)) for line in lines[1:]]
         rows, damaged = _io.read_json_lines(path)
     except (ValueError, csv.Error) as error:
         raise _foreign(path, f"a file that cannot be read ({_io.one_line(error)})") from error
@@ -164,9 +173,17 @@ def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row])
         if extension == ".jsonl":
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             return
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        file.writelines(",".join(map(_field, line)) + "\n" for line in (columns, *(row.values() for row in rows)))
+
+
+def _field(value: str | float | None) -> str:
+    """Return a field of a CSV file. The csv module does not quote a carriage return if lines end without it."""
+    text = "'" + value if isinstance(value, str) and _FORMULA.match(value) else "" if value is None else str(value)
+    return '"' + text.replace('"', '""') + '"' if re.search(r'[",\r\n]', text) else text
+
+
+def _unescaped(text: str) -> str:
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _foreign(path: str, received: str) -> ValueError:

@@ -12,6 +12,9 @@ from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
 _FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
 _LOOKED_AT = 32  # number of images of a batch whose values are checked
 
+# Exif orientation -> method of `PIL.Image.Image.transpose` that turns the image upright.
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
+
 # Kinds of values, as named in the warnings.
 PIXELS, FRACTIONS, SCALED = "pixels in [0, 255]", "values in [0, 1]", "values around 0"
 
@@ -23,7 +26,8 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
 
     Args:
         images: Array, tensor or PIL image with integers or floats in [0, 255]. The last axis contains the channels. If
-            all channels have the same normalization, any shape is allowed.
+            all channels have the same normalization, any shape is allowed. A PIL image is turned upright and becomes
+            gray or RGB.
         model: Model of this package whose `input_normalization` is applied. If the normalization is unknown, the pixels
             are mapped to [-1, 1] with a warning. If the model has an `input_range`, the pixels are mapped to this
             range. None for [-1, 1].
@@ -42,7 +46,9 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
     >>> preprocess_input(np.array([0, 255], np.uint8), model).tolist()
     [0.0, 1.0]
     """
-    if not hasattr(images, "dtype"):
+    if hasattr(images, "getexif"):
+        images = _upright(images)
+    elif not hasattr(images, "dtype"):
         images = _checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
     _checks.choice("data_format", data_format, (None, "channels_last"))
     if model is not None:
@@ -59,6 +65,16 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
     if "float32" not in str(images.dtype):
         images = keras.ops.cast(images, "float32")
     return images / scale - offset  # operators also work for tensors of tf.data under another backend
+
+
+def _upright(image: Any) -> np.ndarray:
+    """Return the pixels of a PIL image, `[H, W]` or `[H, W, 3]`, upright according to its Exif orientation."""
+    orientation = image.getexif().get(0x0112)
+    image = image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
+    if image.mode.startswith("I;16"):
+        return np.asarray(image) >> 8
+    gray = {"1": "L", "LA": "L", "L": "L", "I": "I", "F": "F"}
+    return np.asarray(image.convert(gray.get(image.mode, "RGB")))
 
 
 def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:

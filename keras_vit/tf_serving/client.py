@@ -44,6 +44,7 @@ class Prediction(NamedTuple):
         valid: Whether the server could read the image.
         kind: `"probabilities"`, `"values"` or `"mask"`.
         mask: Class of each pixel of the image, `[h, w]`; None for models that do not predict masks.
+        error: Why the development server could not read the image. TensorFlow Serving gives no reason.
     """
 
     labels: list[str]
@@ -51,6 +52,7 @@ class Prediction(NamedTuple):
     valid: bool
     kind: str = "probabilities"
     mask: np.ndarray | None = None
+    error: str = ""
 
 
 class Client:
@@ -114,10 +116,11 @@ class Client:
             found = self.run("serving_default", {"image_bytes": batch})
             kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")
             columns = [found[name].tolist() if name in found else None for name in _OUTPUTS[kind]]
+            columns.append(np.asarray(found.get("errors", [""] * len(batch))).tolist())
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
                 raise self._unexpected(f"expected {', '.join(_OUTPUTS[kind])} for {len(batch)} images")
-            for labels, scores, valid in zip(*columns, strict=True):
-                blank = Prediction([], [], False, kind)
+            for labels, scores, valid, error in zip(*columns, strict=True):
+                blank = Prediction([], [], False, kind, error=str(error))
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
 
@@ -139,14 +142,17 @@ class Client:
             inputs: Arrays, or lists of bytes, by input name.
 
         Returns:
-            Arrays by output name. Arrays of strings or bytes have the dtype `object`.
+            Arrays by output name, and `errors` from the development server if images are not valid. Arrays of strings
+            or bytes have the dtype `object`.
         """
         columns = {name: _to_json(value) for name, value in inputs.items()}
         content = self._send_until_available(json.dumps({"signature_name": signature, "inputs": columns}).encode())
         try:
-            outputs = json.loads(content)["outputs"]
+            response = json.loads(content)
+            outputs = response["outputs"]
             # The server omits the name of a single output. This name is the name of the signature.
             named = outputs if isinstance(outputs, dict) else {signature: outputs}
+            named |= {"errors": response["errors"]} if "errors" in response else {}
             return {name: _to_array(value) for name, value in named.items()}
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise self._unexpected(f"{type(error).__name__}: {error}") from error

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit._palette import palette
-from keras_vit.data import errors, headers
-from keras_vit.inference import masks, outputs
+from keras_vit.data import headers
+from keras_vit.inference import masks, outputs, preparation
 from keras_vit.inspection import examples, plots
 from keras_vit.inspection.occlusion import covered_scores
 from keras_vit.inspection.page import html
@@ -49,10 +49,7 @@ class Page:
         kind, names = self._model.card.output_name, self._model.card.names
         found = self._model.predict_image(bytes(body))
         if not found["valid"]:
-            raise RequestError(
-                "The image must be a readable JPEG, PNG, BMP or WebP file of at most "
-                f"{self._model.max_pixels:,} pixels. Received: {len(body):,} bytes."
-            )
+            raise RequestError(f"The image cannot be read: {found['error']}")
         if kind == "mask":
             mask = masks.from_png(base64.b64decode(found["mask_bytes"]["b64"]))
             colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
@@ -92,7 +89,7 @@ class Page:
             headers.check(tf.constant(content), self._model.max_pixels, untrusted=True)
             return examples.load(content, "", self._model.card.preprocess)
         except tf.errors.OpError as error:
-            raise RequestError(f"The image cannot be read: {errors.describe(error)}.") from error
+            raise RequestError(f"The image cannot be read: {preparation.unreadable(error, content)}") from error
 
 
 def _examples(names: Sequence[str]) -> str:

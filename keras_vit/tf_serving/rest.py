@@ -23,16 +23,15 @@ def parse_predict(body: object, signature_inputs: Mapping[str, Any]) -> tuple[di
         rows = body["instances"]
         if not isinstance(rows, list) or not rows:
             raise RequestError("'instances' must be a list of at least one instance.")
-        if len(names) == 1 and not _is_named(rows[0], names):
+        if len(names) == 1 and not any(map(_is_object, rows)):
             columns = {names[0]: rows}
-        elif all(_is_named(row, names) for row in rows):
-            columns = {name: [row[name] for row in rows] for name in names}
         else:
-            raise RequestError(f"Every instance must have exactly the inputs {names}.")
+            for row in rows:
+                _check_names(row, names, "Every instance")
+            columns = {name: [row[name] for row in rows] for name in names}
     else:
-        columns = body["inputs"] if _is_named(body["inputs"], names) else {names[0]: body["inputs"]}
-        if len(columns) < len(names):
-            raise RequestError(f"'inputs' must have exactly the inputs {names}.")
+        columns = body["inputs"] if _is_object(body["inputs"]) else {names[0]: body["inputs"]}
+        _check_names(columns, names, "'inputs'")
     arrays = {name: _to_array(value, name, signature_inputs[name]) for name, value in columns.items()}
     return arrays, "instances" in body
 
@@ -51,8 +50,15 @@ def format_predict(outputs: Mapping[str, np.ndarray], rows: bool) -> dict[str, A
     return {"predictions": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
 
 
-def _is_named(value: object, names: Sequence[str]) -> bool:
-    return isinstance(value, dict) and value.keys() == set(names)
+def _is_object(value: object) -> bool:
+    """Return whether a value has the inputs as keys, and is not bytes."""
+    return isinstance(value, dict) and value.keys() != {"b64"}
+
+
+def _check_names(value: object, names: Sequence[str], what: str) -> None:
+    if not isinstance(value, dict) or value.keys() != set(names):
+        received = str(list(value))[:200] if isinstance(value, dict) else "no names"
+        raise RequestError(f"{what} must have exactly the inputs {names}. Received: {received}.")
 
 
 def _to_array(value: object, name: str, info: Any) -> np.ndarray:

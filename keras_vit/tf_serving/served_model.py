@@ -13,8 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import headers
+from keras_vit.data.images import MAX_PIXELS as MAX_IMAGE_PIXELS
 from keras_vit.exporting import safe_decode
-from keras_vit.inference import Predictor, masks
+from keras_vit.inference import Predictor, masks, preparation
 from keras_vit.inference.outputs import NAMED, TOP_K
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import rest
@@ -34,7 +35,7 @@ class ServedModel:
     def __init__(self, name: str, predictor: Predictor, examples: Mapping[str, bytes] | None = None):
         self.name, self.version, self.card, self.examples = name, 1, predictor.card, examples or {}
         self.is_warm = False
-        self.max_pixels = predictor.card.max_pixels or safe_decode.MAX_PIXELS
+        self.max_pixels = predictor.card.max_pixels or MAX_IMAGE_PIXELS
         self._large = threading.Lock()
         self._servable: SavedModelPredictor | ServedPredictor
         if isinstance(predictor, SavedModelPredictor):
@@ -45,7 +46,7 @@ class ServedModel:
             self._servable = ServedPredictor(predictor)
 
     def predict(self, body: object) -> dict[str, Any]:
-        """Respond to a predict request."""
+        """Respond to a predict request. If images are not valid, the response has `errors`, a text for each image."""
         signature = body.get("signature_name", "") if isinstance(body, Mapping) else ""
         if not isinstance(signature, str):
             raise RequestError(f"'signature_name' must be a string. Received: {json.dumps(signature)[:100]}.")
@@ -56,7 +57,12 @@ class ServedModel:
         try:
             inputs, rows = rest.parse_predict(body, signatures[signature].inputs)
             with self._large if self._pixels(inputs) > _LARGE_PIXELS else contextlib.nullcontext():
-                return rest.format_predict(self._servable.run(signature, inputs), rows)
+                outputs = self._servable.run(signature, inputs)
+                response, valid = rest.format_predict(outputs, rows), outputs.get("valid")
+                if valid is not None and not valid.all():
+                    pairs = zip(inputs["image_bytes"], valid, strict=True)
+                    response["errors"] = ["" if ok else self._reason(content) for content, ok in pairs]
+                return response
         except RequestError:
             raise
         except RecursionError as error:
@@ -65,9 +71,11 @@ class ServedModel:
             raise RequestError(str(error).split("\n", 1)[0]) from error
 
     def predict_image(self, content: bytes) -> dict[str, Any]:
-        """Return the outputs of `serving_default` for one encoded image, as in a response."""
+        """Return the outputs of `serving_default` for one encoded image, as in a response, and `error` if any."""
         request = {"inputs": {"image_bytes": [{"b64": base64.b64encode(content).decode()}]}}
-        return {name: values[0] for name, values in self.predict(request)["outputs"].items()}
+        response = self.predict(request)
+        outputs = {**response["outputs"], "error": response.get("errors", [""])}
+        return {name: values[0] for name, values in outputs.items()}
 
     def scores_of(self, images: np.ndarray) -> np.ndarray:
         """Return the predictions for preprocessed images `[B, H, W, C]`."""
@@ -80,6 +88,15 @@ class ServedModel:
             self.is_warm = True
         except Exception:
             logging.exception("%s cannot predict; /readyz stays at status 503", self.name)
+
+    def _reason(self, content: bytes) -> str:
+        """Return why an image is not valid."""
+        try:
+            headers.check(tf.constant(content), self.max_pixels, untrusted=True)
+            self.card.prepare([content])
+        except tf.errors.OpError as error:
+            return preparation.unreadable(error, content) or ""
+        return "not a readable image"
 
     def _pixels(self, inputs: Mapping[str, np.ndarray]) -> int:
         """Return the number of pixels to count for a request.
@@ -180,7 +197,7 @@ class ServedPredictor:
     def _read(self, contents: bytes) -> np.ndarray | None:
         """Preprocess an encoded image; None if it is unreadable or too large."""
         try:
-            headers.check(tf.constant(contents), safe_decode.MAX_PIXELS, untrusted=True)
+            headers.check(tf.constant(contents), MAX_IMAGE_PIXELS, untrusted=True)
             return self._predictor.preprocess([contents])[0]
         except tf.errors.OpError:
             return None

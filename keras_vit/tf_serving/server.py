@@ -14,6 +14,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
+import re
 import select
 import socket
 import threading
@@ -74,7 +75,7 @@ class RestServer:
         self.port: int = self._socket.getsockname()[1]
         self._model = model
         config = uvicorn.Config(
-            make_app(model, limits),
+            make_app(model, limits, host),
             http=_connection_class(limits),
             loop="asyncio",
             ws="none",
@@ -135,8 +136,8 @@ def _connection_class(limits: Limits) -> type:
     return Connection
 
 
-def make_app(model: ServedModel, limits: Limits) -> Callable:
-    """Return the ASGI application that serves a model."""
+def make_app(model: ServedModel, limits: Limits, host: str) -> Callable:
+    """Return the ASGI application that serves a model at `host`, the address that the server listens on."""
     from starlette import applications, exceptions, requests, responses, routing
 
     page, counts = Page(model), metrics.Metrics(model.name)
@@ -159,6 +160,8 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         body = bodies[request] = bytearray()
         try:
             await _read_body(request, bodies, limits)
+            if request.method == "GET" and request.url.path.endswith(":predict"):
+                raise RequestError("Predictions need the method POST. Received: GET.", 405)
             if method is None:
                 raise RequestError(f"Malformed request: {request.method} {request.url.path[:200]}", 404)
             if request.path_params:
@@ -186,7 +189,7 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
     routes = _text_routes(model, page, counts)
     routes.append(routing.Route("/page/predict", endpoint(page.predict, is_prediction=True), methods=["POST"]))
     routes.append(routing.Route("/page/explain", endpoint(page.explain), methods=["POST"]))
-    for prefix in ("/v1/models/{name}/versions/{version}", "/v1/models/{name}"):
+    for prefix in (f"/v1/models/{{name}}{part}" for part in ("/versions/{version}", "/labels/{label}", "")):
         predict = endpoint(lambda body: model.predict(_parse_json(body, limits)), is_prediction=True)
         routes += [
             routing.Route(f"{prefix}:predict", predict, methods=["POST"]),
@@ -195,7 +198,13 @@ def make_app(model: ServedModel, limits: Limits) -> Callable:
         ]
     app = applications.Starlette(routes=routes, exception_handlers={exceptions.HTTPException: endpoint(None)})
     app.router.redirect_slashes = False  # a redirection would not read the body
-    return app
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        name = re.sub(r":\d*$", "", requests.Request(scope).headers.get("host", "")).lower()
+        message = f"The server has no name {name[:100]!r}. Start it with --host={name[:100]}."
+        await (app if _is_own(name, host) else failed(400, message))(scope, receive, send)
+
+    return checked
 
 
 def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> list[Any]:
@@ -221,10 +230,20 @@ def _text_routes(model: ServedModel, page: Page, counts: metrics.Metrics) -> lis
     ]
 
 
-def _check_target(model: ServedModel, name: str, version: str | None = None) -> None:
-    if name != model.name or version not in (None, str(model.version)):
+def _is_own(name: str, host: str) -> bool:
+    """Return whether `name` may be a name of the server that listens on `host`.
+
+    A web page on the internet may direct its own name to this machine, but not an address or a name without a dot. A
+    server on all addresses of its machine may have any name.
+    """
+    return host.lower() in ("", "0.0.0.0", "::", name) or bool(re.fullmatch(r"[^.]*|[\d.]+|\[.*\]", name))
+
+
+def _check_target(model: ServedModel, name: str, version: str | None = None, label: str = "stable") -> None:
+    if name != model.name or version not in (None, str(model.version)) or label != "stable":
         wanted = name if version is None else f"{name} version {version[:100]}"
-        served = f"{model.name} version {model.version}"
+        wanted += "" if label == "stable" else f" label {label[:100]}"
+        served = f"{model.name} version {model.version}, with the label stable"
         raise RequestError(f"Servable not found for request: {wanted}. Served: {served}.", 404)
 
 

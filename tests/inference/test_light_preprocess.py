@@ -195,13 +195,19 @@ def test_operations_have_the_arguments_of_the_others(name):
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-def test_values_do_not_depend_on_whether_tensorflow_is_imported(monkeypatch):
+def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch):
     pp, content = tiny.PREPROCESS, tiny.images(1).contents[0]
-    expected = preparation.image_function(pp)(content)
-    monkeypatch.delitem(sys.modules, "tensorflow")
+    expected = preprocess.single_image(pp)(content_tensor(content)).numpy()
+    assert "tensorflow" in sys.modules
     calls = []
     monkeypatch.setattr(preparation, "_with_tensorflow", lambda pp: calls.append)
     np.testing.assert_array_equal(preparation.image_function(pp)(content), expected)
     assert calls == []
     preparation.image_function(pp)(b"GIF89a")
     assert calls == [b"GIF89a"]
+
+
+def test_pillow_needs_bytes():
+    """TensorFlow reports the error of a string that resizes numbers with Pillow."""
+    with pytest.raises(light_preprocess.NotCovered):
+        light_preprocess.function_of("decode|resize(64, cast=False)|resize(32, 'pillow_bicubic')")(encoded("PNG"))

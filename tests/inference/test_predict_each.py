@@ -1,6 +1,7 @@
 """Images in every form that users have, predicted by one predictor."""
 
 import contextlib
+import dataclasses
 import io
 
 import numpy as np
@@ -155,3 +156,82 @@ def test_equal_probabilities_are_in_the_order_of_the_classes():
     names = [f"class {number}" for number in range(40)]
     found = outputs.parts(np.arange(40) % 2, names, top_k=3)
     assert found == [("class 1", 1.0), ("class 3", 1.0), ("class 5", 1.0)]
+
+
+def files_of(mode, **options):
+    """Yield the file and the opened image of a picture in this mode, for each format that has the mode."""
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 4, 3), np.uint8)).resize((40, 30))
+    picture = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50) if mode == "I;16" else picture
+    for kind in ("JPEG", "PNG"):
+        with contextlib.suppress(OSError):  # the format does not have this mode
+            file = io.BytesIO()
+            (picture if mode == "I;16" else picture.convert(mode)).save(file, kind, **options)
+            yield file.getvalue(), Image.open(file)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_an_opened_image_is_its_file(mode, orientation):
+    """However its pixels are stored, and before and after Pillow has decoded them."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for content, image in files_of(mode, exif=exif):
+        predictor = Means(
+            dataclasses.replace(CARD, preprocess=CARD.preprocess.replace("decode", "decode(precise=True)"))
+        )
+        expected = predictor.prepared(content)
+        np.testing.assert_array_equal(predictor.prepared(image), expected)
+        np.testing.assert_array_equal(predictor.prepared([image.copy()]), expected)
+
+
+def test_modes_that_files_do_not_have():
+    """YCbCr, HSV and floats are the picture; only the first frame of a file is in the file of the image."""
+    gray, colors = (np.full((9, 9, *more), 77, np.uint8) for more in ((), (3,)))
+    for image in (
+        Image.fromarray(colors).convert("YCbCr"),
+        Image.fromarray(colors).convert("HSV"),
+        *(Image.fromarray(gray).convert(mode) for mode in ("F", "PA", "LAB", "RGBX")),
+    ):
+        np.testing.assert_allclose(Means().prepared(image)[0], Means().prepared(colors)[0], atol=0.01)
+    with pytest.raises(ValueError, match="0 to 255"):
+        Means().prepared(Image.fromarray(gray).convert("F").point(lambda value: value / 255))
+    deep = Image.fromarray(np.full((9, 9), 77 * 257, np.int32))
+    np.testing.assert_array_equal(Means().prepared(deep), Means().prepared(colors))
+
+
+def test_a_changed_image_is_not_its_file():
+    (content, image), _ = files_of("RGB")
+    image.paste((0, 0, 0), (0, 0, 40, 30))
+    assert not np.array_equal(Means().prepared(image), Means().prepared(content))
+    assert (Means().prepared(image) == Means().prepared(np.zeros((30, 40, 3), np.uint8))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint16, np.int32])
+def test_integers_are_pixels(dtype):
+    pixels = tiny.arrays(2) % 128
+    for images in (pixels.astype(dtype), list(pixels.astype(dtype)), iter(pixels.astype(dtype))):
+        np.testing.assert_array_equal(Means().prepared(images), Means().prepared(pixels))
+
+
+def test_preprocessed_images_in_other_forms():
+    images = np.random.default_rng(0).uniform(-1, 1, (2, tiny.SIZE, tiny.SIZE, 3)).astype(np.float32)
+    expected = Means().predict(images)
+    for form in (list(images), iter(images), [images]):
+        np.testing.assert_array_equal(Means().predict(form), expected)
+    np.testing.assert_array_equal(Means().predict(images[1]), expected[1:])
+    assert len(Means().prepared(images[:0])) == 0
+
+
+@pytest.mark.parametrize(
+    "images", [[], (), iter([]), np.zeros((80, 100, 3), np.float32), np.float32(5), np.zeros((3, 3))]
+)
+def test_what_is_no_image_is_named(images):
+    for method in (Means().predict, Means().prepared):
+        with pytest.raises(ValueError, match="images"):
+            method(images)
+
+
+def test_each_named_image_has_an_answer(folder):
+    paths = [f"{folder}/1.png", f"{folder}/0.png", f"{folder}/1.png"]
+    assert len(Means().predict(paths)) == 3
+    assert [each.name for each in Means().predict_each(path for path in paths)] == paths

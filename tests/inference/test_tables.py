@@ -19,6 +19,7 @@ CARD = tiny.card(model_sha256="1")
 VALUES = Values(("age", "label"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 NAMES = ["a.png", "b, c.png", 'é "d".png', "e\nf.png"]
+HOSTILE = ["y\rz.png", "=1+1.png", "'=1.png", "+a", "-b", "@c", "\td", "\r\ne", "''", "'f", "g\r\n", "h\\"]
 
 
 def found(name, label="ape", probability=0.7, uncertainty=0.2):
@@ -194,3 +195,42 @@ def test_folders_of_any_classes():
     assert all(0 < len(name.encode()) <= 210 for name in names.values())
     assert folder_names(("a ", "b")) == {"a ": "a", "b": "b"}  # Windows drops spaces at the end
     assert folder_names(("c ", "C")) == {"c ": "c-0", "C": "C-1"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["probabilities", "mask"])
+def test_every_name_is_read_back(suffix, kind, tmp_path):
+    """Names of files and classes are texts, in columns and as columns, and no text is a formula in a spreadsheet."""
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    card = dataclasses.replace(tiny.card(kind) if kind == "mask" else CARD, class_names=tuple(HOSTILE))
+    path = tmp_path / f"table{suffix}"
+    predictions = [Prediction(name, np.zeros(2), [(name, 0.5), ("+a", 0.25)], 0.5) for name in HOSTILE]
+    assert fill(path, predictions, card, paths=HOSTILE) == []
+    content = path.read_bytes()
+    assert fill(path, [], card, paths=HOSTILE) == HOSTILE and path.read_bytes() == content
+    if suffix == ".csv":
+        with open(path, encoding="utf-8", newline="") as file:
+            fields = [field for line in csv.reader(file) for field in line]
+        assert not [field for field in fields if field[:1] in tuple("=+-@\t\r\n")]
+
+
+def test_a_list_that_names_an_image_twice_has_two_rows(tmp_path):
+    path, twice = tmp_path / "table.csv", [NAMES[1], NAMES[0], NAMES[1]]
+    fill(path, [found(NAMES[1]), found(NAMES[0])], paths=twice)
+    assert [row["path"] for row in read(path)] == twice
+    fill(path, [found("x"), found(NAMES[2])], paths=[NAMES[2]])
+    assert [row["path"] for row in read(path)] == [*twice, "x", NAMES[2]]
+    fill(path, [], paths=twice[:1])
+    assert [row["path"] for row in read(path)] == [NAMES[0], "x", NAMES[2], NAMES[1]]
+
+
+def test_a_cut_table_is_refused(tmp_path):
+    path = tmp_path / "table.csv"
+    fill(path, [found(NAMES[0])])
+    for length in (-3, -14):
+        content = path.read_bytes()[:length]
+        (tmp_path / "cut.csv").write_bytes(content)
+        with pytest.raises(ValueError, match="cut row"):
+            fill(tmp_path / "cut.csv", [])
+        assert (tmp_path / "cut.csv").read_bytes() == content

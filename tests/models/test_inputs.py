@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import io
 import pathlib
 import warnings
 
@@ -33,6 +34,21 @@ def test_pixels_are_scaled():
     assert prepared.dtype == np.float32 and (prepared.min(), prepared.max()) == (-1.0, 1.0)
     tensor = keras.ops.convert_to_tensor(PIXELS)
     np.testing.assert_allclose(keras_vit.preprocess_input(tensor), prepared, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "P"])
+def test_images_of_pillow_are_upright_in_every_mode(mode, orientation):
+    """Like their files."""
+    pillow = pytest.importorskip("PIL.Image")
+    image = pillow.fromarray(np.repeat(np.arange(0, 240, 10, np.uint8).reshape(4, 6)[..., None], 3, -1)).convert(mode)
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    image.save(file, "JPEG" if mode == "CMYK" else "PNG", exif=exif)
+    expected = preprocess.single_image("decode(precise=True)|value_range(-1, 1)")(tf.constant(file.getvalue()))
+    found = keras_vit.preprocess_input(pillow.open(file))
+    np.testing.assert_allclose(found, expected[..., 0] if mode == "L" else expected, atol=1e-6)
 
 
 def test_the_format_of_the_data_is_channels_last():

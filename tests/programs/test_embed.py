@@ -312,9 +312,11 @@ def test_another_image_size(run, images, tmp_path):
 def test_unreadable_images_are_left_out(option, run, images, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"not a picture")
     output = tmp_path / "a.npz"
-    code = embed(run, output, images[0], tmp_path / "bad.png", tmp_path / "none.png", f"--on_bad_image={option}")
-    assert code == (option == "error")
-    assert rows(output)[0] == [str(images[0])]
+    (tmp_path / "list.txt").write_text(f"{images[0]}\n{tmp_path}/bad.png\n{images[0]}\n{tmp_path}/none.png\n")
+    assert embed(run, output, tmp_path / "list.txt", f"--on_bad_image={option}") == (option == "error")
+    names, features = rows(output)
+    assert names == [str(images[0])] * 2  # a row for each line
+    np.testing.assert_array_equal(*features)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The development server and the client, over real sockets."""
 
+import asyncio
 import base64
 import concurrent.futures
 import contextlib
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.inference import masks
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.tf_serving import client, served_model, server
 from keras_vit.tf_serving.client import RequestError
@@ -53,7 +55,7 @@ def test_client_gets_the_artifacts_predictions(running, images, expected):
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
     assert [answer.valid for answer in answers] == [True] * 5 + [False] + [True] * 4
-    assert answers[5] == client.Prediction([], [], False)
+    assert answers[5]._replace(error="") == client.Prediction([], [], False) and "JPEG" in answers[5].error
     for answer, labels, scores in zip(
         answers[:5] + answers[6:], expected["top_k_classes"], expected["top_k_scores"], strict=False
     ):
@@ -67,7 +69,8 @@ def test_status_and_metadata(running):
     status = servers.get(f"{running}/v1/models/pets")
     assert status["model_version_status"][0]["version"] == "1"
     assert status["model_version_status"][0]["state"] == "AVAILABLE"
-    assert servers.get(f"{running}/v1/models/pets/versions/1") == status
+    for name in ("versions/1", "labels/stable"):
+        assert servers.get(f"{running}/v1/models/pets/{name}") == status
     for path in ("pets/metadata", "pets/versions/1/metadata"):
         definitions = servers.get(f"{running}/v1/models/{path}")["metadata"]["signature_def"]["signature_def"]
         assert definitions["serving_default"]["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
@@ -92,6 +95,9 @@ def test_status_and_metadata(running):
         ("/v1/models/pets:predict", b'{"signature_name": 0, "instances": ["a"]}', 400, "signature_name"),
         (f"/v1/models/pets/versions/{'9' * 5000}:predict", b"{}", 404, "Servable not found"),
         ("/v1/models/pets/versions/x", b"", 404, "version x"),
+        ("/v1/models/pets/labels/canary", b"", 404, "label canary"),
+        ("/v1/models/pets:predict", b"", 405, "POST"),
+        ("/v1/models/pets:predict", b'{"instances": [{"img": "a"}]}', 400, "['img']"),
     ],
 )
 def test_rest_errors(running, images, path, body, status, message):
@@ -105,6 +111,49 @@ def test_rest_errors(running, images, path, body, status, message):
         assert caught.value.code == status
         assert message in json.loads(caught.value.read())["error"]
     assert servers.is_answering(running, images)
+
+
+def test_reasons_of_images_that_are_not_valid(running, images):
+    """Beside the outputs, which are those of TensorFlow Serving; nothing if all are valid."""
+    huge = bytearray(masks.to_png(np.zeros((8, 8, 3), np.uint8)))
+    huge[16:24] = b"\0\0\xff\xff" * 2  # width and height
+    bad = [b"", b"GIF89a" + bytes(20), b"\0\0\0\x18ftypheic" + bytes(20), b"II*\0", bytes(huge), b"text"]
+    for form, outputs in (("instances", "predictions"), ("inputs", "outputs")):
+        body = json.dumps({form: [{"b64": base64.b64encode(image).decode()} for image in (images[0], *bad)]})
+        code, answer = servers.post(running, body)
+        assert code == 200 and answer.keys() == {outputs, "errors"}
+        expected = ("", "empty", "GIF", "HEIC", "TIFF", "1,000,000 pixels", "JPEG")
+        assert [text in error for text, error in zip(expected, answer["errors"], strict=True)] == [True] * 7
+        assert answer["errors"][0] == ""
+    with client.Client(running, "pets") as asking:
+        assert "GIF" in asking.predict([images[0], bad[1]])[1].error
+    assert servers.post(running, png(images[:1]))[1].keys() == {"predictions"}
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/v1/models/pets", "/page/predict", "/nothing"])
+def test_the_names_of_the_server(base, path):
+    """A page on the internet may direct its own name to this machine, and read what the server sends."""
+    model = servers.loaded(base)
+
+    def rejects(name, host):
+        app = server.make_app(model, server.Limits(), host)
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "scheme": "http"}
+        scope |= {"server": ("localhost", 80), "headers": [(b"host", name.encode())] if name else []}
+        asyncio.run(app(scope, receive, send))
+        return sent[0]["status"] == 400 and b"--host" in sent[-1]["body"]
+
+    assert rejects("evil.example", "localhost") and rejects("evil.example:8501", "my.machine")
+    for name in ("localhost:8501", "127.0.0.1:80", "192.168.1.9", "[::1]:8501", "gpu-box", "My.Machine:1", ""):
+        assert not rejects(name, "my.machine")
+    assert not rejects("evil.example", "0.0.0.0") and not rejects("evil.example", "::")
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "x"])
