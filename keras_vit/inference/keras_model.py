@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io, _storage, checkpoints, models, training, zoo
+from keras_vit import _io, _onednn, _storage, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit._values import Values
@@ -50,6 +50,8 @@ class KerasPredictor(FunctionPredictor):
     def __init__(
         self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
     ):
+        if keras.backend.backend() == "tensorflow":
+            _onednn.advise()
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model = model, whole_model
         self._prepared = False
