@@ -130,9 +130,8 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
             for name in list(processes):
                 answer = processes[name].step()
                 if answer.get("seconds", 0.0) * rounds > LIMIT:
-                    answer = {
-                        "error": f"left out: a step takes {answer['seconds']:.3g} s, {rounds} take over {LIMIT:.0f} s"
-                    }
+                    reason = f"left out: a step takes {answer['seconds']:.3g} s, and {rounds} steps over {LIMIT:.0f} s"
+                    answer = {"error": reason}
                 if succeeds(name, answer):
                     seconds[name].append(answer["seconds"])
                     for key in ("peak_bytes", "library_bytes", "note"):

@@ -1,8 +1,8 @@
 """Rates of the machine, which bound every step: `machine.py machine WORK`.
 
 The matrix products have the shapes of the model's blocks. PyTorch computes them, because it uses the processor's matrix
-instructions (AMX) even if the weights change. Products without a fast implementation, such as bfloat16 on AVX2, are left
-out: a set would take minutes.
+instructions (AMX) even if the weights change. Products without a fast implementation, such as bfloat16 on AVX2, are
+left out, because they would take minutes.
 """
 
 import os
@@ -26,9 +26,9 @@ def machine(work: Work) -> Step:
     products, slow = {}, []
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         pairs = [(torch.rand(rows, shape[0]).to(dtype), torch.rand(shape).to(dtype)) for shape in shapes]
-        trial = pairs[0][0][:64]
-        seconds = min(_timed(lambda: trial @ pairs[0][1]) for _ in range(2))
-        estimate = seconds * operations / (2 * len(trial) * hidden * 3 * hidden)
+        few, right = pairs[0][0][:64], pairs[0][1]
+        seconds = min(_timed(lambda few=few, right=right: few @ right) for _ in range(2))
+        estimate = seconds * operations / (2 * len(few) * hidden * 3 * hidden)
         if estimate > _SLOW:
             slow.append(f"{name} products are left out: they would take {estimate:.0f} s")
             continue
