@@ -53,7 +53,17 @@ SHARED_PARTS = (
     ("train.launch.", "train.launching"),
     ("train.launching.", "train.launching"),
 )
-WITH_TENSORFLOW = {"_onednn", "data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
+WITH_TENSORFLOW = {
+    "_onednn",
+    "data",
+    "distribute",
+    "training",
+    "inference",
+    "exporting",
+    "tf_serving",
+    "planning",
+    *PROGRAMS,
+}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {
