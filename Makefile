@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test test-fast test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
-	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
+	@echo "make demo       train, evaluate, export and verify on the embedded digits (three minutes)"
 	@echo "make test       run the tests, the fast and the slow ones"
 	@echo "make test-fast  run the tests that are not slow"
 	@echo "make test-all   run every case of every matrix, too"
