@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test test-slow test-workshop test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
-	@echo "make demo       train, evaluate, export and verify on the embedded digits (a few minutes)"
+	@echo "make demo       train, evaluate, export and verify on the embedded digits (three minutes)"
 	@echo "make test       run the fast tests (two and a half minutes on two cores)"
 	@echo "make test-slow  run the slow tests of the package"
 	@echo "make test-workshop  run the tests of benchmarks/, docs/ and tools/"

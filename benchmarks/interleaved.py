@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from absl import logging
 
 ROOT = Path(__file__).parents[1]
 WORKERS = Path(__file__).with_name("workers")
-_TIMEOUT = 1800.0  # seconds after which a step counts as hanging
+LIMIT = 300.0  # seconds for building a system, with its first steps, and for its steps in all rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,9 @@ def worker(
         root: Checkout of keras_vit to measure; None for another package.
         environment: Further variables of the process.
     """
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", **(environment or {})}
+    # All packages that use TensorFlow get the operations that keras_vit turns on.
+    shared = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1", "KERAS_BACKEND": "tensorflow"}
+    variables = {**shared, **(environment or {})}
     variables["PYTHONPATH"] = "" if root is None else str(root)
     return System(name, (python or sys.executable, str(script), function or name, json.dumps(work or {})), variables)
 
@@ -92,7 +95,7 @@ def worker(
 def run(systems: Sequence[System], rounds: int) -> list[Result]:
     """Run one step of each system per round.
 
-    If a system fails, its result has an `error`, and the other systems continue.
+    If a system fails or takes longer than `LIMIT`, its result has an `error`, and the other systems continue.
 
     Args:
         systems: The systems. Ratios are relative to the first one.
@@ -117,7 +120,7 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
 
     try:
         for system in systems:
-            logging.info("Building %s", system.name)
+            logging.info("Building %s and running its first steps, at most %.0f s", system.name, LIMIT)
             processes[system.name] = _Process(system)
             answer = processes[system.name].read()
             results[system.name].versions = answer.get("versions", {})
@@ -126,6 +129,9 @@ def run(systems: Sequence[System], rounds: int) -> list[Result]:
         for index in range(rounds):
             for name in list(processes):
                 answer = processes[name].step()
+                if answer.get("seconds", 0.0) * rounds > LIMIT:
+                    reason = f"left out: a step takes {answer['seconds']:.3g} s, and {rounds} steps over {LIMIT:.0f} s"
+                    answer = {"error": reason}
                 if succeeds(name, answer):
                     seconds[name].append(answer["seconds"])
                     for key in ("peak_bytes", "library_bytes", "note"):
@@ -172,7 +178,7 @@ class _Process:
 
     def read(self) -> dict:
         """Return the next JSON line, or `{"error": ...}` if the process ended. Skip other output of libraries."""
-        watchdog = threading.Timer(_TIMEOUT, self._process.kill)
+        watchdog, started = threading.Timer(LIMIT, self._process.kill), time.monotonic()
         watchdog.start()
         try:
             for line in self._output:
@@ -180,6 +186,8 @@ class _Process:
                     return json.loads(line)
         finally:
             watchdog.cancel()
+        if time.monotonic() - started >= LIMIT:
+            return {"error": f"left out: no answer after {LIMIT:.0f} s"}
         return {"error": f"the process ended with code {self._process.wait()}. {self._last_line()}".strip()}
 
     def step(self) -> dict:

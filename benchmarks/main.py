@@ -7,6 +7,7 @@
 Each package has a separate environment with pinned versions, which is installed from PyPI at first use.
 Every system runs in a separate process, and the systems of a row take their steps in turn. In the same rounds, another
 process measures the rates of matrix products and copies on this machine; each row shows its share of these rates.
+A system that takes over five minutes to build, or over five minutes for its steps, is left out of its row.
 
 A failure does not stop the other rows. Rows that were already measured with the same code on the same machine are
 skipped, so a stopped run can be resumed; `--again` measures them again. Close all other programs first.
@@ -76,13 +77,15 @@ def measure(row: Row, python_of: Environments, rounds: int) -> dict:
     with host.OtherPrograms() as others:
         if row.together:
             results = interleaved.run([*systems, *([machine] if machine else [])], rounds)
-            rates = results.pop().rates if machine else None
+            measured = results.pop() if machine else None
         else:
             results = [interleaved.run([system], rounds)[0] for system in systems]
-            rates = interleaved.run([machine], rounds)[0].rates if machine else None
+            measured = interleaved.run([machine], rounds)[0] if machine else None
     for result in results:
         result.error = python_of.broken.get(result.system, result.error)
-    return records.make(row, results, rounds, others.share, rates)
+    if measured and measured.note:
+        logging.info("Rates of the machine: %s", measured.note)
+    return records.make(row, results, rounds, others.share, measured.rates if measured else None)
 
 
 def main(argv: Sequence[str]) -> None:

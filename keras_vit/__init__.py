@@ -1,10 +1,17 @@
-"""Vision Transformers in Keras 3."""
+"""Vision Transformers in Keras 3.
+
+The import sets `TF_ENABLE_ONEDNN_OPTS=1`, unless the variable is set or TensorFlow is already imported.
+"""
 
 import importlib
 import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Any
+
+from keras_vit import _onednn
+
+_onednn.turn_on()
 
 # Subpackages that need TensorFlow or take long to import. They are imported on first access.
 _LAZY = (

@@ -11,6 +11,7 @@ import sys
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as keras_vit; some tests import TensorFlow first
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 if "PYTEST_XDIST_WORKER" in os.environ:  # the processes share the cores: threads of one would only wait for the other's
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")

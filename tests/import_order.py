@@ -7,6 +7,7 @@ import sys
 # A module may import what stands before it. The package itself (`keras_vit/__init__.py`) comes last.
 ORDER = (
     "version",
+    "_onednn",
     "_extras",
     "_checks",
     "_io",
@@ -53,7 +54,17 @@ SHARED_PARTS = (
     ("train.launch.", "train.launching"),
     ("train.launching.", "train.launching"),
 )
-WITH_TENSORFLOW = {"data", "distribute", "training", "inference", "exporting", "tf_serving", "planning", *PROGRAMS}
+WITH_TENSORFLOW = {
+    "_onednn",
+    "data",
+    "distribute",
+    "training",
+    "inference",
+    "exporting",
+    "tf_serving",
+    "planning",
+    *PROGRAMS,
+}
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
 # that runs, inside of a function; nor has it a loop whose rounds follow each other, or a way to say what comes later.
 BACKEND_SWITCHES = {

@@ -41,7 +41,7 @@ with program.imports(__name__):
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.outputs import as_number, is_correct
-    from keras_vit.inspection import examples, plots, report
+    from keras_vit.inspection import _inputs, examples, plots, report
     from keras_vit.inspection.headings import run_title
     from keras_vit.training import reconstructions, run_directory
 
@@ -57,15 +57,17 @@ def main(argv: Sequence[str]) -> int:
     pp = predictor.card.preprocess
 
     # Images in the format of the model's input; only images of a run have labels
-    found, origin = find_images([*options.images, *argv[1:]], predictor.card, preprocess.single_image(pp))
-    prepared = prepare(found.contents, pp)
+    encoded = tf.TensorSpec([], tf.string)
+    prepare_one = tf.function(preprocess.single_image(pp), input_signature=[encoded], autograph=False)
+    found, origin = find_images([*options.images, *argv[1:]], predictor.card, prepare_one)
+    prepared = [prepare_one(content).numpy() for content in track(found.contents, "Preparing")]
     is_mask = predictor.card.output == "mask"
     predict = predictor.predict if predictor.class_names and not is_mask else None
     measured = predict or predictor.card.output in ("values", "mask")
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
-    shown = track(prepared, "Predicting")
-    outputs = np.concatenate([predictor.predict(image[None]) for image in shown]) if measured else None
+    batches = _inputs.batches(track(prepared, "Predicting"), 16)  # images may differ in size
+    outputs = np.concatenate([predictor.predict(batch) for batch in batches]) if measured else None
     results = evaluate(predictor, outputs, found.labels)
     if not measured:
         found = found._replace(labels=None)  # the model has no class names
@@ -122,12 +124,6 @@ def find_images(
         if source.num_examples > limit:
             origin += f", {limit:,} of {source.num_examples:,} images"
     return sample_images.keep_readable(found, prepare_one, on_bad_image), origin
-
-
-def prepare(contents: Sequence[bytes], pp: str) -> list[np.ndarray]:
-    """Return the preprocessed images. Their sizes may differ."""
-    function = preprocess.single_image(pp)
-    return [function(tf.constant(content)).numpy() for content in track(contents, "Preparing")]
 
 
 def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarray | None) -> evaluators.Result | None:

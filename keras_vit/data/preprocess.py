@@ -276,6 +276,8 @@ def complete(pp: str, input_shape: Sequence[int | None], method: str = "area") -
 
 
 def _fixes_size(pp: str) -> bool:
+    if all(call.op.name == "decode" for call in parse(pp)):
+        return False  # known without tracing the decoder
     try:
         output_size(pp)
     except ValueError:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io, _storage, checkpoints, models, training, zoo
+from keras_vit import _io, _onednn, _storage, checkpoints, models, training, zoo
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit._values import Values
@@ -51,6 +51,8 @@ class KerasPredictor(FunctionPredictor):
     def __init__(
         self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
     ):
+        if keras.backend.backend() == "tensorflow":
+            _onednn.advise()
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model, self.image_shape = model, whole_model, model.input_shape[1:]
         self._prepared = False

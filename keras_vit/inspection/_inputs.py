@@ -1,5 +1,6 @@
 """Checks of the models and images that users pass to this package."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,15 @@ def check_images(model: keras.Model, images: Any, name: str = "model") -> np.nda
 def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
     """Yield batches `[b, height, width, channels]` with b up to `batch_size`.
 
-    `images` is an array or an iterable of images or batches. An iterable is read one element at a time.
+    `images` is an array or an iterable of images or batches. An iterable is read one element at a time. Consecutive
+    images of the same size are in one batch.
     """
+    for _, same in itertools.groupby(_each(images), key=lambda image: image.shape):
+        while part := list(itertools.islice(same, batch_size)):
+            yield np.stack(part)
+
+
+def _each(images: Any) -> Iterator[np.ndarray]:
     for element in [images] if hasattr(images, "shape") else images:
         batch = np.asarray(element)
         batch = batch[None] if batch.ndim == 3 else batch
@@ -47,8 +55,7 @@ def batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
                 "Each element of `images` must be an image [height, width, channels] or a batch of them. "
                 f"Received: shape {batch.shape}."
             )
-        for start in range(0, len(batch), batch_size):
-            yield batch[start : start + batch_size]
+        yield from batch
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

@@ -12,7 +12,7 @@ _SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
 
 def run_title(recipe: Mapping[str, Any]) -> str:
     """Return a title for a run from its recipe, such as `"ViT-B/16 on flowers"`."""
-    return f"{_model(recipe['model'])} on {source_title(recipe['data']['source'])}"
+    return f"{model_title(recipe['model'])} on {source_title(recipe['data']['source'])}"
 
 
 def source_title(source: str) -> str:
@@ -26,8 +26,8 @@ def stamp() -> str:
     return f"keras_vit {version.__version__} · {datetime.date.today():%d %B %Y}"
 
 
-def _model(model: Mapping[str, Any]) -> str:
-    """Return the name of the variant, or the number of layers if the sizes differ from the variant's."""
+def model_title(model: Mapping[str, Any]) -> str:
+    """Return the name of a recipe's variant, or the number of layers if the sizes differ from the variant's."""
     name, sizes = str(model["variant"]), model.get("arguments", {})
     if name not in models.VIT or not any(sizes.get(size) for size in _SIZES):
         return name

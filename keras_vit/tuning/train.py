@@ -1,5 +1,6 @@
 """Complete training run, for the program `keras-vit train` and for `keras_vit.fine_tune`."""
 
+import dataclasses
 import math
 import os
 import time
@@ -17,7 +18,7 @@ from keras_vit.checkpoints import load_checkpoint
 from keras_vit.data import Source, preprocess
 from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.inspection import examples, plots
-from keras_vit.inspection.headings import run_title, stamp
+from keras_vit.inspection.headings import model_title, run_title, stamp
 from keras_vit.planning import memory
 from keras_vit.program import logs
 from keras_vit.training import backend as backends
@@ -103,7 +104,8 @@ def train_on(
     set_normalization(state.model, recipe.data.pp_eval)
     task.name_outputs(state.model)
     count = sum(math.prod(weight.shape) for weight in state.trained)
-    logging.info("%s: %s weights, %s trained", recipe.model.variant, f"{state.model.count_params():,}", f"{count:,}")
+    name = model_title(dataclasses.asdict(run.given.model))
+    logging.info("%s: %s weights, %s trained", name, f"{state.model.count_params():,}", f"{count:,}")
     run.record()
 
     # Training: `loop.run` runs the steps, and logs, evaluates and saves between them

@@ -96,6 +96,20 @@ def test_ratios_are_of_the_same_round():
     assert results[1].ratio == 1.5
 
 
+@pytest.mark.slow
+def test_slow_systems_are_left_out_with_a_reason(monkeypatch):
+    monkeypatch.setattr(interleaved, "LIMIT", 2.5)
+    hangs = "import time; time.sleep(60)"
+    systems = [
+        interleaved.System(name, (sys.executable, "-c", code, json.dumps(times)))
+        for name, code, times in (("fast", CLOCK, [1.0, 1.0]), ("slow", CLOCK, [1.5, 1.5]), ("hangs", hangs, []))
+    ]
+    fast, slow, hanging = interleaved.run(systems, 2)
+    assert fast.error is None and fast.seconds == 1.0
+    assert "a step takes 1.5 s" in slow.error and "no answer after 2 s" in hanging.error
+    assert slow.seconds is hanging.seconds is None
+
+
 def test_every_row_names_functions_of_its_worker_and_known_environments():
     assert len(rows.ROWS) >= 18
     for row in rows.ROWS.values():

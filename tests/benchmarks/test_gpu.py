@@ -40,7 +40,7 @@ def test_the_program_runs_without_tensorflow(environment, tmp_path):
     speed = rows["speed"]
     assert speed["images_per_second"] > 0 and speed["utilization"] is None
     assert set(speed["ms_per_batch"]) == {"1", "2"}
-    assert set(speed["ms_with_gradients"]["5"]) == {"plain", "written out"}
+    assert set(speed["ms_with_gradients"]["5"]) == {"plain"}
     assert speed["mae"]["images_per_second"] > 0 and speed["mae"]["batch_size"] == 2
     assert (tmp_path / "gpu.md").read_text() == done.stdout
 

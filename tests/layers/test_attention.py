@@ -27,7 +27,6 @@ def plain(*arguments):
 def implementations():
     """Return {name: function of query, key and value} for this backend and these devices."""
     found = {
-        "written_out": kernel._attend,
         "chunks": functools.partial(chunked_attention.attend, chunk_size=64),
         "selected": kernel.attention,
     }

@@ -37,15 +37,9 @@ def value_and_gradients(function, arguments, upstream):
     return value, tape.gradient(value, arguments, output_gradients=upstream)
 
 
-def plain_formula(name):
-    """The formula of a name; of attention, without the weights."""
-    formula = getattr(formulas, name)
-    return (lambda *arguments: formula(*arguments)[0]) if name == "attention" else formula
-
-
 def assert_same(formula, arguments, *constants, rtol, atol):
     """The kernel of a formula has its values, and its derivatives up to the rounding of other orders of summation."""
-    kernel, plain = getattr(kernels, formula), plain_formula(formula)
+    kernel, plain = getattr(kernels, formula), getattr(formulas, formula)
     upstream = random(*plain(*arguments, *constants).shape, dtype=arguments[0].dtype)
     value, got = value_and_gradients(lambda *a: kernel(*a, *constants), arguments, upstream)
     expected_value, expected = value_and_gradients(lambda *a: plain(*a, *constants), arguments, upstream)
@@ -59,12 +53,6 @@ def cases(dtype):
     """{name: formula, arguments, constants}"""
     image = random(2, 3, 5, 16, dtype=dtype) * 3 + 1
     return {
-        "attention": ("attention", [random(2, 5, 3, 4, dtype=dtype) for _ in range(3)], ()),
-        "attention of one query": (
-            "attention",
-            [random(2, n, 3, 4, dtype=dtype) for n in (1, 7, 7)],
-            (),
-        ),
         "layer_norm": (
             "layer_norm",
             [random(2, 5, 16, dtype=dtype) * 3 + 1, random(16), random(16)],
@@ -86,7 +74,7 @@ def test_kernels_in_float32(name):
 @pytest.mark.parametrize("name", list(cases("float32")))
 def test_gradients_in_bfloat16_are_those_of_float32_to_four_roundings(name):
     formula, arguments, constants = cases("bfloat16")[name]
-    kernel, plain = getattr(kernels, formula), plain_formula(formula)
+    kernel, plain = getattr(kernels, formula), getattr(formulas, formula)
     upstream = random(*plain(*arguments, *constants).shape, dtype="bfloat16")
     value, found = value_and_gradients(lambda *a: kernel(*a, *constants), arguments, upstream)
     np.testing.assert_array_equal(*(tf.cast(v, tf.float32) for v in (value, plain(*arguments, *constants))))

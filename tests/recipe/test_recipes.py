@@ -146,7 +146,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
 @pytest.mark.parametrize(
     ("name", "arguments", "steps", "share"),
     [
-        ("digits", None, 600, 1 / 3),
+        ("digits", None, 300, 1 / 2),
         ("cifar10_scratch", None, 4_883, 1 / 4),
         ("masked_patch_fashion_mnist", None, 936, 2 / 8),
         ("fashion_mnist_hour", "vit", 936, 2 / 34),

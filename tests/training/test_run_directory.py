@@ -369,8 +369,8 @@ def test_the_record_of_a_run_is_published_by_the_chief(is_chief, monkeypatch):
 
 # The devices
 
-ONE = {"kind": "cpu", "replicas": 1, "processes": 1, "strategy": "OneDeviceStrategy, 1 replica"}
-TWO = {**ONE, "replicas": 2, "strategy": "MirroredStrategy, 2 replicas"}
+ONE = {"kind": "cpu", "replicas": 1, "processes": 1, "strategy": "OneDeviceStrategy, 1 replica", "onednn": True}
+TWO = {**ONE, "replicas": 2, "strategy": "MirroredStrategy, 2 replicas", "onednn": False}
 
 
 def test_other_devices_are_noted_and_logged(trained, caplog):
@@ -381,6 +381,7 @@ def test_other_devices_are_noted_and_logged(trained, caplog):
             run_directory.write_config(trained, recipe(), DATA, step=step, devices=devices)
         assert bool(caplog.records) == (devices is TWO)
     assert "replicas: 1 -> 2" in caplog.text and "processes" not in caplog.text
+    assert "onednn: True -> False" in caplog.text
     config = run_directory.read_config(trained)
     assert config["devices"] == TWO
     assert [(entry["until_step"], entry.get("devices")) for entry in config["history"]] == [(5, None), (7, ONE)]

@@ -3,9 +3,9 @@
 A kernel takes the arguments of its plain formula in `keras_vit.layers.formulas` and computes the same values with the
 same operations. Only the backward pass is written by hand. It saves fewer tensors or moves less memory than automatic
 differentiation. Some kernels also use a different implementation, whose values are the same up to rounding in the
-dtype. Attention uses cuDNN on NVIDIA GPUs with JAX. XLA compiles GELU and the gate of SwiGLU when TensorFlow trains on
-CPUs. Layers always call the kernel, in training and inference. If `choice.uses_kernel` returns False, the kernel calls
-the formula.
+dtype. Attention processes long sequences in chunks, and uses cuDNN on NVIDIA GPUs with JAX. XLA compiles GELU and the
+gate of SwiGLU when TensorFlow trains on CPUs. Layers always call the kernel, in training and inference. If
+`choice.uses_kernel` returns False, the kernel calls the formula.
 """
 
 from keras_vit.layers.kernels.attention import attention

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import distribute
+from keras_vit import _onednn, distribute
 from keras_vit import recipe as recipes
 from keras_vit._progress import Progress
 from keras_vit.layers.bit import BiTRoot
@@ -25,6 +25,7 @@ def create_backend(
     """Return the backend with the requested strategy; see `keras_vit.training.create.create`."""
     if several_hosts:
         raise ValueError("--several_hosts is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
+    _onednn.advise()
     strategy = distribute.create_strategy(name, tpu, virtual_devices)
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
@@ -43,6 +44,9 @@ class TensorFlowBackend(Backend):
 
     def describe(self) -> str:
         return distribute.describe(self.strategy)
+
+    def record(self) -> dict[str, Any]:
+        return {**super().record(), "onednn": _onednn.is_on()}
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"), self.strategy.scope():
