@@ -47,14 +47,14 @@ def tests_of(room: str, path: pathlib.Path) -> tuple[str, ...]:
 
 
 def to_toml(mutants: list[Mutant]) -> str:
-    """Return mutants in the format of `tools/mutants.toml`."""
-    entries = []
+    """Return mutants in the format of `tools/mutants.toml`, one per line."""
+    lines = []
     for mutant in mutants:
         fields: dict[str, object] = {"file": mutant.file, "line": mutant.line, "replacement": mutant.replacement}
-        fields |= {"tests": list(mutant.tests), "occurrence": mutant.occurrence}
-        lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
-        entries.append("\n".join(["[[mutant]]", *lines]))
-    return "\n\n".join(entries) + "\n"
+        fields |= {"tests": list(mutant.tests), **({"occurrence": mutant.occurrence} if mutant.occurrence > 1 else {})}
+        entry = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
+        lines.append(f"    {{ {entry} }},\n")
+    return f"mutant = [\n{''.join(lines)}]\n"
 
 
 def one_line(before: str, after: str) -> tuple[int, str, str] | None:

@@ -400,7 +400,6 @@ class Made(functools.partial):
         ({"images": "nowhere/*.png"}, FileNotFoundError, "nowhere"),
         ({"images": "."}, FileNotFoundError, "Images in folders end in"),
         ({"images": b"bad"}, UnreadableImageError, "image 0"),
-        ({"preprocess": None}, ValueError, "preprocess"),
         ({"class_names": ["a"]}, ValueError, "class_names"),
         ({"model": "nowhere"}, FileNotFoundError, "nowhere"),
     ],

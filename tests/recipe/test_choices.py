@@ -72,7 +72,7 @@ def test_the_size_of_images_scales_every_preprocessing():
     assert any("resize(512)|central_crop(448)" in evaluator for evaluator in recipe.evaluators)
     recipe = recipes.with_image_size(toy.load("digits", None), 16)  # 8 pixels, never resized
     assert recipe.data.pp_train == "inception_crop(16, 70)|value_range(-1, 1)"
-    assert recipe.data.pp_eval == "resize(16)|value_range(-1, 1)"
+    assert recipe.data.pp_eval == "resize(16, antialias=True)|value_range(-1, 1)"
 
 
 def test_every_operation_with_a_size_is_scaled():
@@ -82,13 +82,13 @@ def test_every_operation_with_a_size_is_scaled():
         assert recipes.with_scaled_sizes(f"{name}(7, 50)", 0.4) == f"{name}(3, 50)"  # 2.8
     assert recipes.with_scaled_sizes("randaug(2, 10)|pad(4)", 0.5) == "randaug(2, 10)|pad(4)"
     plain = recipes.with_image_size(recipes.Recipe(data=recipes.Data(pp_train="flip_lr", pp_eval="")), 32).data
-    assert (plain.pp_train, plain.pp_eval) == ("resize(32)|flip_lr", "resize(32)")
+    assert (plain.pp_train, plain.pp_eval) == ("resize(32, antialias=True)|flip_lr", "resize(32, antialias=True)")
 
 
 def test_a_variant_brings_its_sizes_and_its_weights():
     small = recipes.with_variant(toy.load("digits", None), "ViT_S16")
     assert small.model.variant == "ViT-S/16" and small.model.checkpoint is None
-    assert small.model.arguments == {"pooling": "gap", "position_embedding": "sincos2d", "dropout_rate": 0.1}
+    assert small.model.arguments == {"pooling": "gap", "position_embedding": "sincos2d"}
     assert recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "ViT-L/16").model.checkpoint == "imagenet21k"
     bit = recipes.with_variant(toy.load("finetune", "ViT_B16,pets"), "BiT_R50x1")
     assert bit.model.checkpoint == "bit-m" and bit.model.arguments == {"pool_padding": "zeros"}

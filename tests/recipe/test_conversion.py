@@ -133,17 +133,18 @@ def test_fields_by_path():
     [
         ("classification", ["0.5 nats", "50.00%"]),
         ("distillation('a')", ["0.5 nats", "50.00%"]),
-        ("regression", ["0.5", "0.5"]),
+        ("regression", ["0.5", "0.5", "0.5"]),
+        ("multi_label", ["0.5 nats", "50.00%"]),
         ("segmentation", ["0.5 nats", "50.00%", "50.00%"]),
         ("masked_patch", ["0.5", "50.00%"]),
         ("mae", ["0.5", "50.00%"]),
     ],
 )
 def test_units_and_directions_of_metrics(task, shown):
-    """The loss and the error of a regression are better if they are smaller."""
+    """The loss and the errors of a regression are better if they are smaller."""
     metrics = recipes.parse_task(task).metrics
     assert [metric.text(0.5) for metric in metrics] == shown
-    smaller = 2 if task == "regression" else 1
+    smaller = 3 if task == "regression" else 1
     assert [metric.larger_is_better for metric in metrics] == [False] * smaller + [True] * (len(metrics) - smaller)
 
 

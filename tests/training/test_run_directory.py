@@ -348,7 +348,7 @@ def test_fields_that_do_not_affect_the_weights():
     how_often = {"steps_per_loop", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints", "evaluators"}
     how_long = {"stop_after"}
     how_computed = {"jit", "optim.accumulation_steps", "model.remat", "model.attention_chunk_size"}
-    evaluation = {"data.eval_batch_size", "data.on_bad_image", "data set.name", "data set.num_eval"}
+    evaluation = {"data.eval_batch_size", "data.test_split", "data.on_bad_image", "data set.name", "data set.num_eval"}
     assert set(run_fields.HARMLESS) == how_often | how_long | how_computed | evaluation
 
 

@@ -158,7 +158,7 @@ def test_options_of_the_batches(monkeypatch):
     data.on_bad_image = "skip"
     found = object.__new__(run_data.Splits)
     found.recipe, found.train, found.eval_batch_size = recipes.Recipe(seed=7, data=data), "t", 3
-    found.task = types.SimpleNamespace(draw=lambda seed, step: (seed, step))
+    found.task = types.SimpleNamespace(draw=lambda seed, step: (seed, step), on_host=lambda batches: batches)
     found.backend = types.SimpleNamespace(num_workers=1, distribute=lambda batches: batches(1, 3))
     train, evaluated = found.train_batches(4), found.eval_batches("e")
     assert [batches.pop("draw")(9) for batches in (train, evaluated)] == [(7, 9), (7 ^ 0x6576616C, 9)]
