@@ -29,13 +29,12 @@ def load(name: str) -> types.ModuleType:
 
 
 def call(name: str, *arguments: object, **options: object) -> int | None:
-    """Runs the program with a command line, with flags set to `options` beside it; returns its exit code."""
+    """Run `main` with a command line and flags set to `options`, without early checks; return its exit code."""
     main = load(name).main
     with flagsaver.flagsaver():
         flags.FLAGS.unparse_flags()
         remaining = flags.FLAGS([name, *map(str, arguments)])
         with flagsaver.flagsaver(**options):
-            early_checks.check(remaining[1:])
             return main(remaining)
 
 

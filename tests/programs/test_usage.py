@@ -25,8 +25,7 @@ TAKE_DATA = {  # the programs with --data, and what else they require
 
 
 def test_missing_arguments_are_named():
-    with pytest.raises(ValueError, match="--model is missing"):
-        call("train.predict", "a.png")
+    assert "--model is missing" in run("train.predict", "a.png")[1]
     with pytest.raises(ValueError, match="keras-vit predict"):
         call("train.predict", f"--model={RUN}")
     with pytest.raises(ValueError, match="--model.*--output"):
