@@ -55,9 +55,7 @@ def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
     return {}
 
 
-def convert(
-    converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None = None
-) -> bytes:
+def convert(converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: Any = None) -> bytes:
     """Convert a graph to a TFLite file of a precision, with built-in operators only."""
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     converter.allow_custom_ops = False
@@ -80,10 +78,8 @@ def convert(
     return converter.convert()
 
 
-def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndarray]:
+def _batches(spec: tf.TensorSpec, images: np.ndarray) -> Iterator[np.ndarray]:
     """Yield full batches of calibration images in the dtype of the input."""
-    if images is None:
-        raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]
     for start in track(range(0, len(images), batch_size), "Calibrating", unit="batches"):
         yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)
