@@ -11,7 +11,6 @@ import pytest
 from keras_vit.inference import formats, onnx, openvino, saved_model
 from tests import tiny
 
-
 OF_WEIGHTS = pytest.mark.parametrize(
     ("dtype", "precision"), [("float32", "float32"), ("int8", "dynamic_int8"), ("uint8", "dynamic_int8")]
 )
