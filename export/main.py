@@ -35,13 +35,13 @@ flags.DEFINE_enum(
     ["saved_model", "tflite", "onnx", "openvino"],
     "Format; by default chosen by the extension of --output.",
 )
-PRECISIONS = ["float32", "mixed_bfloat16", "float16", "weight_only_int8", "dynamic_int8", "int8", "int16x8"]
+PRECISIONS = ["float32", "mixed_bfloat16", "float16", "dynamic_int8", "int8", "int16x8"]
 flags.DEFINE_enum(
     "precision",
     "float32",
     PRECISIONS,
-    "Precision of the artifact. SavedModel: float32, mixed_bfloat16, float16; OpenVINO: float32, mixed_bfloat16, "
-    "weight_only_int8; ONNX: float32, weight_only_int8; TFLite: all but mixed_bfloat16.",
+    "Precision of the artifact. SavedModel: float32, mixed_bfloat16, float16; OpenVINO: float32, mixed_bfloat16; "
+    "ONNX: float32; TFLite: all but mixed_bfloat16.",
 )
 flags.DEFINE_integer("batch_size", None, "Files: images per call; by default 1 for TFLite, else any number.", 1)
 # Flags of a SavedModel.

@@ -56,10 +56,9 @@ def export(
             uses the preprocessing of the run, or the model's `input_normalization`.
         class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
         **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
-            `"float32"`, `"float16"`, `"weight_only_int8"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`,
-            `"weight_only_int8"`; OpenVINO: also `"mixed_bfloat16"`) and `tolerance`. For files: `batch_size`. For a
-            SavedModel: `version`, `top_k`, `max_pixels`, `extra_signatures` and `warm_up`. For a TFLite file: `input`,
-            `calibration` and `features`.
+            `"float32"`, `"float16"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`; OpenVINO: `"float32"`,
+            `"mixed_bfloat16"`) and `tolerance`. For files: `batch_size`. For a SavedModel: `version`, `top_k`,
+            `max_pixels`, `extra_signatures` and `warm_up`. For a TFLite file: `input`, `calibration` and `features`.
 
     Returns:
         The comparison of the artifact's outputs with the model's.

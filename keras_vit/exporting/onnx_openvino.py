@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit._progress import Progress
-from keras_vit.exporting import artifact_check, calibrated_rounding, single_file, verify, weight_only
+from keras_vit.exporting import artifact_check, single_file, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
@@ -23,10 +23,7 @@ from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
 from keras_vit.models.onnx_erfc import register_erfc
 
-PRECISIONS = {
-    "onnx": ("float32", weight_only.NAME),
-    "openvino": ("float32", openvino.BFLOAT16, weight_only.NAME),
-}
+PRECISIONS = {"onnx": ("float32",), "openvino": ("float32", openvino.BFLOAT16)}
 _LARGEST_GRAPH = 2**31  # bytes of a TensorFlow graph or an ONNX file, with the weights; a limit of Protocol Buffers
 
 
@@ -56,8 +53,7 @@ def write(
             f"An ONNX file can have at most 2 GiB. Received: a model with {size / 2**30:.2f} GiB of float32 weights. "
             "Export a SavedModel, a .tflite file or an .xml file for OpenVINO."
         )
-    is_rounded = precision == weight_only.NAME
-    exported = with_answers(calibrated_rounding.rounded(model, card, images) if is_rounded else copy, card, batch_size)
+    exported = with_answers(copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input="float32")
     with single_file.draft(path, card) as (name, describe):
@@ -69,8 +65,6 @@ def write(
             raise single_file.ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
-        if is_rounded:
-            (weight_only.in_openvino_file if format == "openvino" else weight_only.in_onnx_file)(name)
         describe()
         try:
             artifact = open_artifact(name)

@@ -7,13 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import _checks
 from keras_vit._progress import track
-from keras_vit.exporting import weight_only
 
 PRECISIONS = {
     "float32": "as the model",
     "float16": "weights stored in 16 bits, computed in float32: half the size",
-    weight_only.NAME: "weights stored in 8 bits, computed in float32: a quarter of the size",
     "dynamic_int8": "weights in 8 bits, activations quantized at run time: a quarter of the size",
     "int8": "weights and activations of the dense layers in 8 bits, with ranges found by calibration",
     "int16x8": "all activations in 16 bits, weights in 8, with ranges found by calibration: for integer-only hardware",
@@ -43,8 +42,7 @@ FLOAT_OPERATORS = (
 
 def check(precision: str, calibration: object) -> None:
     """Raise an error for an unknown precision or missing calibration images."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
+    _checks.choice("precision", precision, list(PRECISIONS))
     if precision in CALIBRATED and not calibration:
         raise ValueError(f"The precision {precision!r} needs real training images for calibration. Received: none.")
 
@@ -57,13 +55,11 @@ def model_arguments(model: keras.Model, precision: str) -> dict[str, Any]:
     return {}
 
 
-def convert(
-    converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: np.ndarray | None = None
-) -> bytes:
+def convert(converter: Any, precision: str, spec: tf.TensorSpec, signature: str, images: Any = None) -> bytes:
     """Convert a graph to a TFLite file of a precision, with built-in operators only."""
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     converter.allow_custom_ops = False
-    if precision not in ("float32", weight_only.NAME):
+    if precision != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision in CALIBRATED:
         converter.representative_dataset = lambda: ((signature, {spec.name: batch}) for batch in _batches(spec, images))
@@ -79,14 +75,11 @@ def convert(
     if precision == "int16x8":
         integers = tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
         converter.target_spec.supported_ops = [integers, tf.lite.OpsSet.TFLITE_BUILTINS]
-    content = converter.convert()
-    return weight_only.in_tflite_file(content) if precision == weight_only.NAME else content
+    return converter.convert()
 
 
-def _batches(spec: tf.TensorSpec, images: np.ndarray | None) -> Iterator[np.ndarray]:
+def _batches(spec: tf.TensorSpec, images: np.ndarray) -> Iterator[np.ndarray]:
     """Yield full batches of calibration images in the dtype of the input."""
-    if images is None:
-        raise ValueError("calibration_images must be given for precisions with integer activations. Received: None.")
     batch_size = spec.shape[0]
     for start in track(range(0, len(images), batch_size), "Calibrating", unit="batches"):
         yield images[np.arange(start, start + batch_size) % len(images)].astype(spec.dtype.as_numpy_dtype)

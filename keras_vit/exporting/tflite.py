@@ -12,14 +12,12 @@ from keras_vit._progress import Progress
 from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
-from keras_vit.exporting.calibrated_rounding import rounded
 from keras_vit.exporting.inference_model import inference_model, reference
-from keras_vit.exporting.weight_only import NAME as WEIGHT_ONLY
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
 
-WITH_FEATURES = ("float32", "float16", "weight_only_int8", "dynamic_int8")  # precisions that support features
+WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 
 
 def write(
@@ -73,10 +71,8 @@ def write(
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
-    examples = {WEIGHT_ONLY: images, "int16x8": calibration}.get(precision)  # with 8 bits, activations lose much more
-    converted = copy if examples is None else rounded(copy, card_of_model, examples)
     with Progress("Converting to TFLite"):
-        content = convert(converted, card, normalize, calibration_images, features)
+        content = convert(copy, card, normalize, calibration_images, features)
     with single_file.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)

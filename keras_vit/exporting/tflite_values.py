@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from keras_vit._values import Values
-from keras_vit.exporting import tflite_files
+
+_ALIGNMENT = 16  # bytes, for weights, as TFLite's schema requires
 
 
 def append(content: bytes, signature: str, values: Values) -> bytes:
     """Append operators that multiply a signature's only output by the deviation and add the mean."""
     from tensorflow.lite.python import schema_py_generated as schema
 
-    model = tflite_files.read(content)
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
     definition = next(item for item in model.signatureDefs if item.signatureKey == signature.encode())
     graph = model.subgraphs[definition.subgraphIndex]
     (output,) = definition.outputs
@@ -34,9 +35,11 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
         return len(graph.tensors) - 1
 
     for name, numbers in (("Mul", values.deviation), ("Add", values.mean)):
-        operator = schema.OperatorT()
+        code, operator = schema.OperatorCodeT(), schema.OperatorT()
+        code.builtinCode = code.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, name.upper())
+        operator.opcodeIndex = len(model.operatorCodes)
+        model.operatorCodes.append(code)
         constant = add_tensor(f"values/{name}/constant", [len(numbers)], numbers)
-        operator.opcodeIndex = tflite_files.add_code(model, getattr(schema.BuiltinOperator, name.upper()))
         operator.inputs = [result, constant]
         result = add_tensor(f"values/{name}", graph.tensors[raw].shape)
         operator.outputs = [result]
@@ -50,4 +53,21 @@ def append(content: bytes, signature: str, values: Values) -> bytes:
     model.subgraphs = [model.subgraphs[index] for index in order]
     for item in model.signatureDefs:
         item.subgraphIndex = order.index(item.subgraphIndex)
-    return tflite_files.pack(model)
+    return _pack(model)
+
+
+def _pack(model: Any) -> bytes:
+    """Serialize a `ModelT` to the content of a file."""
+    import flatbuffers
+
+    class Builder(flatbuffers.Builder):
+        """Builder that aligns bytes as the schema requires, which the generated code does not."""
+
+        def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803  the name that is overridden
+            alignment = _ALIGNMENT if elemSize == 1 else alignment
+            return super().StartVector(elemSize, numElems, alignment)
+
+    size = sum(len(buffer.data) for buffer in model.buffers if buffer.data is not None)
+    builder = Builder(size + (1 << 16))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())

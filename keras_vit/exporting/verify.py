@@ -109,7 +109,6 @@ TOLERANCES = {
     "float32": Tolerance(1e-4, 1.0),
     "bfloat16": Tolerance(0.1, 0.98),
     "float16": Tolerance(0.02, 0.999),
-    "weight_only_int8": Tolerance(0.1, 0.995),
     "dynamic_int8": Tolerance(0.5, 0.99),
     "int8": Tolerance(1.0, 0.9, accuracy_drop=0.01),
     "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
@@ -117,13 +116,11 @@ TOLERANCES = {
 
 # Limits for values in standard deviations, and for scores and features relative to the largest number. Errors add up
 # through the blocks, and no softmax dampens these errors.
-RELATIVE = {"float32": 1e-4, "float16": 0.02} | dict.fromkeys(("int8", "int16x8"), 0.25)
-RELATIVE |= dict.fromkeys(("bfloat16", "weight_only_int8", "dynamic_int8"), 0.1)
+RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
 
 # Minimum fraction of pixels of masks with equal classes. On the border between two classes, their logits are equal and
 # rounding decides. The larger the rounding errors, the wider the strip of such pixels, for every model.
-MASKS = {"float32": 0.999, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
-MASKS |= dict.fromkeys(("bfloat16", "weight_only_int8"), 0.98)
+MASKS = {"float32": 0.999, "bfloat16": 0.98, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
 
 
 def compare(

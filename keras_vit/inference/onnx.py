@@ -48,9 +48,10 @@ class OnnxPredictor(SingleOutputPredictor):
     @property
     def stored_precision(self) -> str:
         """Precision according to the dtypes of the weights."""
-        onnx = import_onnx()
+        with _extras.needed("onnx", "ONNX files need onnx"):
+            import onnx
         types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
-        return "weight_only_int8" if onnx.TensorProto.INT8 in types else "float32"
+        return "dynamic_int8" if types & {onnx.TensorProto.INT8, onnx.TensorProto.UINT8} else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return self._session.run([self.card.output_name], {INPUT: batch})[0]
@@ -63,8 +64,6 @@ def _open_session(path: str, num_threads: int | None, output: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or os.cpu_count() or 1
     options.log_severity_level = 3  # errors
-    # Convert 8-bit weights to float32 on opening. By default, ONNX Runtime would also round activations to 8 bits.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common class
@@ -72,13 +71,6 @@ def _open_session(path: str, num_threads: int | None, output: str) -> Any:
     inputs, outputs = ([node.name for node in nodes] for nodes in (session.get_inputs(), session.get_outputs()))
     check_names(path, inputs, outputs, output)
     return session
-
-
-def import_onnx() -> Any:
-    """Import the package `onnx`."""
-    with _extras.needed("onnx", "ONNX files need onnx"):
-        import onnx
-    return onnx
 
 
 def check_names(path: str, inputs: Sequence[str], outputs: Sequence[str], output: str) -> None:

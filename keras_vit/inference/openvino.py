@@ -27,7 +27,7 @@ class OpenVinoPredictor(SingleOutputPredictor):
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         self._is_half = self.card.precision == BFLOAT16
-        compiled, self._has_integers = _compile(path, num_threads, self.card.output_name, self._is_half)
+        compiled = _compile(path, num_threads, self.card.output_name, self._is_half)
         if self._is_half and compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32":
             self.runtime_precision = "float32"
             absl_logging.warning(
@@ -42,14 +42,15 @@ class OpenVinoPredictor(SingleOutputPredictor):
     @property
     def stored_precision(self) -> str:
         """Precision according to the dtypes of the weights and the card, which sets the runtime's precision."""
-        return "weight_only_int8" if self._has_integers else "bfloat16" if self._is_half else "float32"
+        nodes = import_openvino().Core().read_model(self.path).get_ops()
+        types = {node.get_element_type().get_type_name() for node in nodes if node.get_type_name() == "Constant"}
+        return "dynamic_int8" if types & {"i8", "u8"} else "bfloat16" if self._is_half else "float32"
 
     def _run(self, batch: np.ndarray) -> np.ndarray:
         return self._request.infer({INPUT: batch})[self.card.output_name]
 
 
-def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> tuple[Any, bool]:
-    """Return the compiled model, and whether the file has 8-bit weights."""
+def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> Any:
     openvino = import_openvino()
     # Without a hint, OpenVINO computes in bfloat16 on CPUs with bfloat16 instructions.
     hint = "bf16" if is_half else "f32"
@@ -58,14 +59,12 @@ def _compile(path: str, num_threads: int | None, output: str, is_half: bool) -> 
         config["INFERENCE_NUM_THREADS"] = num_threads
     try:
         core = openvino.Core()
-        model = core.read_model(path)
-        compiled = core.compile_model(model, "CPU", config)
+        compiled = core.compile_model(core.read_model(path), "CPU", config)
     except RuntimeError as error:
         raise ValueError(f"{path!r} is not an OpenVINO model that can be run: {error}") from error
     inputs, outputs = ([next(iter(port.names), "") for port in ports] for ports in (compiled.inputs, compiled.outputs))
     check_names(path, inputs, outputs, output)
-    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
-    return compiled, any(node.get_element_type().get_type_name() == "i8" for node in constants)
+    return compiled
 
 
 def import_openvino() -> Any:

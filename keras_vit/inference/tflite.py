@@ -46,13 +46,13 @@ class TFLitePredictor(Predictor):
     def stored_precision(self) -> str:
         """Precision according to the dtypes of the weights and of the operators' outputs."""
         with open(self.path, "rb") as file:
-            stored, computed, read = tensor_types(file.read())
+            stored, computed = tensor_types(file.read())
         if "INT16" in computed:
             return "int16x8"
         if "INT8" in computed:
             return "int8"
         if "INT8" in stored:
-            return "dynamic_int8" if "INT8" in read else "weight_only_int8"
+            return "dynamic_int8"
         return "float16" if "FLOAT16" in stored else "float32"
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
@@ -69,31 +69,20 @@ class TFLitePredictor(Predictor):
         return in_batches(lambda batch: runner(images=batch)[output], images, self.input_details["shape"][0])
 
 
-def tensor_types(content: bytes) -> tuple[set[str], set[str], set[str]]:
-    """Return three sets of dtypes of a TFLite file's tensors.
-
-    The sets contain the dtypes of constants and inputs, of the outputs of operators, and of the inputs of all operators
-    except DEQUANTIZE.
-    """
+def tensor_types(content: bytes) -> tuple[set[str], set[str]]:
+    """Return the dtypes of a TFLite file's constants and inputs, and those of the outputs of its operators."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     names = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
     model = schema.Model.GetRootAs(content, 0)
     stored: set[str] = set()
     computed: set[str] = set()
-    read: set[str] = set()
-    codes = map(model.OperatorCodes, range(model.OperatorCodesLength()))
-    kinds = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
     for graph in map(model.Subgraphs, range(model.SubgraphsLength())):
-        operators = list(map(graph.Operators, range(graph.OperatorsLength())))
+        operators = map(graph.Operators, range(graph.OperatorsLength()))
         results = {int(index) for operator in operators for index in operator.OutputsAsNumpy()}
         for index in range(graph.TensorsLength()):
             (computed if index in results else stored).add(names[graph.Tensors(index).Type()])
-        for operator in operators:
-            if kinds[operator.OpcodeIndex()] != schema.BuiltinOperator.DEQUANTIZE:
-                inputs = (int(index) for index in operator.InputsAsNumpy() if index >= 0)  # -1 is a missing input
-                read |= {names[graph.Tensors(index).Type()] for index in inputs}
-    return stored, computed, read
+    return stored, computed
 
 
 def make_interpreter(path: str, num_threads: int | None = None) -> Any:

@@ -99,7 +99,6 @@ def model(folder):
     ("kind", "precision"),
     [
         *((kind, "float32") for kind in formats.FORMATS),
-        *((kind, "weight_only_int8") for kind in ("tflite", "onnx", "openvino")),
         *(("tflite", precision) for precision in ("float16", "dynamic_int8")),
     ],
 )
@@ -111,9 +110,6 @@ def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_pa
         exporting.export(model, path, kind, images=known["images"], **options)
     except ImportError as error:
         pytest.skip(str(error))
-    artifact = open_predictor(path)
-    found = artifact.features(prepared(known["images"]))
+    found = open_predictor(path).features(prepared(known["images"]))
     tolerance = exporting.verify.RELATIVE[precision]
     assert_close(found, known["pooled"], tolerance + 1e-4)  # of the artifact, and of the model
-    if precision == "weight_only_int8":
-        assert artifact.card.bytes < 4 * model.count_params() / 3.5

@@ -21,7 +21,6 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.models import registry
 from tests.docs import pages, test_quick_start
 
 NARROW = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "mlp_dim": 64}
@@ -51,7 +50,7 @@ def make_workspace(folder):
     for name in keras_vit.list_models():
         if not name.startswith("BiT"):
             constructor = functools.partial(narrow, name, create_model)
-            setattr(keras_vit, registry.constructor_name(name), constructor)
+            setattr(keras_vit, keras_vit.models.constructor_name(name), constructor)
     keras_vit.create_model = lambda name, **arguments: narrow(name, create_model, **arguments)
     fit = keras.Model.fit
 

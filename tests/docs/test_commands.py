@@ -25,6 +25,7 @@ OTHERS = {
     "helpfull",
     "dereference",  # of tar
     "query",
+    "target",  # of tools.compile_plan
     "only",
     "tint",
     "xla_gpu_deterministic_ops",

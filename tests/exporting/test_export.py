@@ -380,7 +380,7 @@ class Made(functools.partial):
     ("change", "error", "message"),
     [
         ({"precison": "int8"}, TypeError, "'precison'.* Did you mean 'precision'"),
-        ({"path": "a.onnx", "precision": "float16"}, ValueError, "'float32', 'weight_only_int8'.*'float16'"),
+        ({"path": "a.onnx", "precision": "float16"}, ValueError, "must be one of 'float32'.*'float16'"),
         ({"path": "z.bin"}, ValueError, r"`path` must end in \.tflite"),
         ({"path": "z.onnx", "format": "tflite"}, ValueError, r"must end in \.tflite for format='tflite'"),
         ({"path": "z.tflite", "format": "saved_model"}, ValueError, "must be a directory"),

@@ -1,11 +1,13 @@
 """ONNX and OpenVINO files."""
 
+import dataclasses
 import gc
 import importlib.util
 import os
 import subprocess
 import sys
 import time
+import types
 import weakref
 
 import numpy as np
@@ -142,6 +144,36 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
         onnx._open_session(str(tmp_path / "a.onnx"), None, "probabilities")
     with pytest.raises(ImportError, match=r"keras-vision-transformers\[openvino\]"):
         openvino.import_openvino()
+
+
+@pytest.mark.slow
+def test_an_openvino_file_computes_in_bfloat16_where_the_processor_does(tmp_path, caplog, monkeypatch):
+    runtime = pytest.importorskip("openvino")
+    path, hints = path_of("openvino", tmp_path), []
+
+    class Core(runtime.Core):
+        def compile_model(self, model, device, config):
+            hints.append(config["INFERENCE_PRECISION_HINT"])
+            return super().compile_model(model, device, config)
+
+    monkeypatch.setattr(openvino, "import_openvino", lambda: types.SimpleNamespace(Core=Core))
+    with caplog.at_level("WARNING", logger="absl"):
+        comparison = export(small(), "openvino", tmp_path, precision="mixed_bfloat16")
+    is_half = "BF16" in runtime.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert comparison.precision == ("mixed_bfloat16" if is_half else "float32")
+    assert comparison.summary().endswith(f"computed in {comparison.precision}")
+    assert ("does not compute in bfloat16: model.xml runs in float32" in caplog.text) is not is_half
+    artifact = open_artifact(path)
+    assert (artifact.card.precision, artifact.stored_precision) == ("mixed_bfloat16", "bfloat16")
+    model_card.write(path, dataclasses.replace(artifact.card, precision="float32"))
+    assert open_artifact(path).stored_precision == "float32"
+    assert hints == ["bf16", "bf16", "f32"]
+
+
+def test_precisions_of_other_formats(kind, tmp_path):
+    others = {"onnx": "'float32'. Received", "openvino": "'float32', 'mixed_bfloat16'. Received"}
+    with pytest.raises(ValueError, match=f"`precision` must be one of {others[kind]}: precision='int8'"):
+        export(small(), kind, tmp_path, precision="int8")
 
 
 @pytest.mark.slow

@@ -94,10 +94,21 @@ def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
 def test_the_first_graph_of_a_file_returns_values(tmp_path):
     options = {"card": card(), "images": tiny.images(2), "features": True, "input": "uint8"}
     tflite.write(network(), str(tmp_path / "a.tflite"), **options)
+    starts = starts_of_buffers((tmp_path / "a.tflite").read_bytes())
+    assert len(starts) > 8 and not any(start % 16 for start in starts)  # TFLite's schema: force_align
     opened = make_interpreter(str(tmp_path / "a.tflite"))
     assert opened.get_signature_list().keys() == {"values", "features"}
     opened.allocate_tensors()
     assert opened.get_output_details()[0]["shape"].tolist() == [1, 2]
+
+
+def starts_of_buffers(content):
+    """The places of the buffers of a TFLite file."""
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content, 0)
+    buffers = [model.Buffers(index)._tab for index in range(model.BuffersLength())]
+    return [table.Vector(table.Offset(4)) for table in buffers if table.Offset(4)]
 
 
 def test_differences_are_in_standard_deviations():

@@ -5,10 +5,15 @@ import os
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from keras_vit.inference import formats, onnx, openvino, saved_model
 from tests import tiny
+
+OF_WEIGHTS = pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "float32"), ("int8", "dynamic_int8"), ("uint8", "dynamic_int8")]
+)
 
 
 class Opened(RuntimeError):
@@ -51,7 +56,27 @@ def test_threads_of_an_onnx_file(given, threads, opened, monkeypatch):
         threads,
         {"providers": ["CPUExecutionProvider"]},
     )
-    assert options.get_session_config_entry("session.disable_quant_qdq") == "1"
+
+
+@OF_WEIGHTS
+def test_the_precision_of_an_onnx_file_that_another_program_quantized(dtype, precision, tmp_path):
+    library = pytest.importorskip("onnx")
+    weights = library.numpy_helper.from_array(np.ones((2, 3), dtype), "weights")
+    path = str(tmp_path / "a.onnx")
+    library.save(library.helper.make_model(library.helper.make_graph([], "graph", [], [], [weights])), path)
+    predictor = types.SimpleNamespace(path=path)
+    assert onnx.OnnxPredictor.stored_precision.fget(predictor) == precision
+
+
+@OF_WEIGHTS
+def test_the_precision_of_an_openvino_file_that_another_program_quantized(dtype, precision, tmp_path):
+    runtime = pytest.importorskip("openvino")
+    images = runtime.opset13.parameter([2, 3], np.float32)
+    weights = runtime.opset13.convert(runtime.opset13.constant(np.ones((2, 3), dtype)), "f32")
+    path = str(tmp_path / "a.xml")
+    runtime.save_model(runtime.Model([runtime.opset13.multiply(images, weights)], [images]), path, False)
+    predictor = types.SimpleNamespace(path=path, _is_half=False)
+    assert openvino.OpenVinoPredictor.stored_precision.fget(predictor) == precision
 
 
 @pytest.mark.parametrize(("given", "threads"), [(3, {"INFERENCE_NUM_THREADS": 3}), (None, {})])

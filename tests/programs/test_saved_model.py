@@ -27,7 +27,7 @@ def test_a_second_export_takes_the_next_version(run, saved_model):
         (["--output=a.onnx"], "a.onnx", "onnx"),
         (["--output=served"], "served", "saved_model"),
         (["--output=a", "--format=saved_model"], "a", "saved_model"),
-        (["--output=a", "--format=onnx", "--precision=weight_only_int8"], "a/model.onnx", "onnx"),
+        (["--output=a", "--format=onnx"], "a/model.onnx", "onnx"),
         (["--output=a", "--format=openvino"], "a/model.xml", "openvino"),
         (["--output=a", "--format=tflite"], "a/model_float32.tflite", "tflite"),
         (["--output=a", "--format=tflite", "--precision=int8"], "a/model_int8.tflite", "tflite"),
