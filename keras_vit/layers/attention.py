@@ -126,13 +126,15 @@ class SelfAttention(CompositeLayer):
                 f"num_heads={self.num_heads}, head_dim={self.head_dim}, width {hidden_size}."
             )
         heads_shape = (*x_shape[:-1], self.num_heads, head_dim)
-        for name, use_bias in zip(("query", "key", "value"), self._biases(), strict=True):
+        biases = (self.use_bias,) * 3 if isinstance(self.use_bias, bool) else self.use_bias
+        for name, use_bias in zip(("query", "key", "value"), biases, strict=True):
             shape = (None, self.num_heads, head_dim)
             self._add_projection(name, "bnd,dhk->bnhk", shape, "hk" if use_bias else None, x_shape)
         if self.qk_norm is not None:
-            self.query_norm, self.key_norm = self._norm("query_norm"), self._norm("key_norm")
-            for norm in (self.query_norm, self.key_norm):
+            for name in ("query_norm", "key_norm"):
+                norm = NORMS[self.qk_norm](self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
                 norm.build(heads_shape)
+                setattr(self, name, norm)
         if self.output_projection != "none":
             bias = "d" if self.output_projection == "bias" else None
             self._add_projection("out", "bnhk,hkd->bnd", (None, hidden_size), bias, heads_shape)
@@ -182,12 +184,6 @@ class SelfAttention(CompositeLayer):
             y = self.out(y)  # [B, N, D]
         return (y, scores) if return_attention_scores else y
 
-    def _biases(self):
-        return (self.use_bias,) * 3 if isinstance(self.use_bias, bool) else self.use_bias
-
-    def _norm(self, name):
-        return NORMS[self.qk_norm or "layer"](self.layer_norm_epsilon, dtype=self.dtype_policy, name=name)
-
     def _project(self, x, context):
         if context is None or context is x:
             return kernels.project(x, (self.query, self.key, self.value))
@@ -209,38 +205,6 @@ class SelfAttention(CompositeLayer):
         flat = ops.reshape(ops.pad(by_offset, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, 2 * length * length))
         flat = ops.pad(flat, ((0, 0), (0, 0), (0, length - 1)))
         return ops.reshape(flat, (-1, heads, length + 1, 2 * length - 1))[:, :, :length, length - 1 :]  # [B, H, L, L]
-
-    def count(self, tally: Any, tokens: int, width: int, queries: int | None = None) -> None:
-        """Add the cost of attention to a `planning.cost.Tally`. `queries` is None if all tokens are queries."""
-        rows = tokens if queries is None else queries
-        head_dim = self.head_dim or width // self.num_heads
-        heads = self.num_heads * head_dim
-        for inputs, use_bias in zip((rows, tokens, tokens), self._biases(), strict=True):
-            tally.dense(inputs, width, heads, bias=use_bias)
-        for inputs in (rows, tokens) if self.qk_norm is not None else ():
-            tally.activations += inputs * (heads - head_dim)  # all attention heads share one scale
-            self._norm(None).count(tally, inputs, head_dim)
-        tally.activations -= (2 if queries is None else 1) * tokens * width  # the projections read the same input
-        tally.macs += 2 * rows * tokens * heads
-        tally.activations += (rows + 2 * tokens) * heads
-        weights = self.num_heads * rows * tokens
-        if self.queries_at_once(rows) is None:  # otherwise the backward pass recomputes the weights
-            tally.activations += weights
-        if self.dropout_rate:
-            tally.elementwise(weights)  # the weights after dropout; softmax needs the weights before dropout
-            tally.dropout(weights)
-        if self.relative_positions is not None:
-            offsets = 2 * self.relative_positions - 1
-            tally.parameters += offsets * head_dim
-            tally.macs += rows * offsets * heads
-        if self.output_projection != "none":
-            tally.dense(rows, heads, width, bias=self.output_projection == "bias")
-
-    def queries_at_once(self, queries: int) -> int | None:
-        """Return the number of queries per chunk, or None if attention processes all queries at once."""
-        if self.dropout_rate or self.relative_positions is not None:
-            return None
-        return kernels.queries_per_chunk(queries, self.chunk_size)
 
     def compute_output_spec(
         self, x: Any, context: Any = None, training: bool = False, return_attention_scores: bool = False, **_: Any

@@ -150,17 +150,6 @@ class EncoderBlock(CompositeLayer):
         x = x + self.drop_path_1(self.scale_1(y), training=training)  # [B, N, D]
         return (x, scores) if return_attention_scores else x
 
-    def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
-        counted: Any = (self.norm_0, self.attention, self.norm_1, self.mlp)
-        for layer in counted:
-            layer.count(tally, tokens, width)
-        if self.layer_scale is not None:
-            tally.parameters += 2 * width
-            tally.elementwise(2 * tokens * width)
-        if self.dropout_rate:
-            tally.dropout(tokens * width)
-
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return `layer_call`, rematerialized with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call

@@ -127,14 +127,6 @@ class MlpBlock(_Mlp):
         kernel = _KERNELS.get(self.activation)
         return self._activation(y) if kernel is None else kernel(y, training)
 
-    def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
-        tally.dense(tokens, width, self.mlp_dim)
-        tally.elementwise(tokens * self.mlp_dim)  # the activation
-        tally.dense(tokens, self.mlp_dim, width)
-        if self.dropout_rate:
-            tally.dropout(tokens * (width + self.mlp_dim))
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwiGLU(_Mlp):
@@ -170,13 +162,3 @@ class SwiGLU(_Mlp):
         if y is None:
             y = self.down(self.dropout_0(kernels.swiglu(gate, up), training=training))  # [B, N, D]
         return self.dropout_1(y, training=training)
-
-    def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost for an input `[tokens, width]` to a `planning.cost.Tally`."""
-        for _ in ("gate", "up"):
-            tally.dense(tokens, width, self.mlp_dim)
-        tally.activations -= tokens * width  # both dense layers read the same input
-        tally.elementwise(3 * tokens * self.mlp_dim)  # SiLU, and both factors of the product
-        tally.dense(tokens, self.mlp_dim, width)
-        if self.dropout_rate:
-            tally.dropout(tokens * (width + self.mlp_dim))

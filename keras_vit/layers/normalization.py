@@ -32,10 +32,6 @@ class _Normalization(BaseLayer):
             self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros", autocast=False)
         super().build(input_shape)
 
-    def count(self, tally: Any, rows: int, width: int) -> None:
-        """Add the cost for an input `[rows, width]` to a `planning.cost.Tally`."""
-        tally.norm(rows, width, bias=self._has_bias)
-
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 

@@ -1,7 +1,7 @@
 """Pooling of the tokens `[B, N, D]` to one vector per image `[B, D]`."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import keras
 from keras import ops
@@ -119,11 +119,3 @@ class MAPHead(CompositeLayer):
         pooled, scores = y if return_attention_scores else (y, None)
         pooled = ops.squeeze(pooled + self.mlp(self.norm(pooled)), axis=1)  # [B, D]
         return (pooled, scores) if return_attention_scores else pooled
-
-    def count(self, tally: Any, tokens: int, width: int) -> None:
-        """Add the cost of pooling `[tokens, width]` to a `planning.cost.Tally`."""
-        attention, mlp = cast(Any, self.attention), cast(Any, self.mlp)
-        tally.parameters += width  # the probe
-        attention.count(tally, tokens, width, queries=1)
-        self.norm.count(tally, 1, width)
-        mlp.count(tally, 1, width)

@@ -98,11 +98,6 @@ class LinearSegmenter(Segmenter):
     def logits(self, x: Any, training: bool) -> Any:
         return self.classifier(self.norm(x, training=training))  # [B, h, w, classes]
 
-    def count(self, tally: Any, tokens: int, width: int, grid: tuple[int, int]) -> None:
-        rows, width = grid[0] * grid[1], width * len(self.blocks or [0])
-        tally.norm(rows, width)
-        tally.dense(rows, width, self.classes)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class UpsampleSegmenter(Segmenter):
@@ -168,17 +163,6 @@ class UpsampleSegmenter(Segmenter):
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = ops.gelu(norm(convolution(x)))  # [B, 2 h, 2 w, width / 2]
         return self.classifier(x)
-
-    def count(self, tally: Any, tokens: int, width: int, grid: tuple[int, int]) -> None:
-        rows, widths = grid[0] * grid[1], self.widths
-        tally.dense(rows, width * len(self.blocks or [0]), self.width)
-        for before, after in zip(widths, widths[1:], strict=False):
-            tally.dense(rows, before, 16 * after, bias=False)
-            tally.parameters += after
-            rows *= 4
-            tally.norm(rows, after)
-            tally.elementwise(rows * after)  # GELU
-        tally.dense(rows, widths[-1], self.classes)
 
 
 HEADS = {"linear": LinearSegmenter, "upsample": UpsampleSegmenter}

@@ -23,7 +23,7 @@ class Head:
 
     blocks: Sequence[int] | None = None
 
-    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
+    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None):
         self.config, self.policy = config, policy
 
     def __call__(self, tokens: Any, grid: Any) -> keras.KerasTensor:
@@ -57,38 +57,20 @@ class Head:
             token = TokenPooling(0, name="pool_token", **shared)(x)
             mean = PatchMeanPooling(others, name="pool_patches", **shared)(x)
             return [keras.layers.Concatenate(name="pool", **shared)([token, mean])]  # [B, 2 D]
-        return [self._attention_pooling()(x) if config.pooling == "map" else x]
-
-    def _attention_pooling(self):
-        config, policy = self.config, self.policy
-        attention = SelfAttention(config.num_heads, dtype=policy, name=parts.ATTENTION)
-        mlp = parts.mlp_layer(config, policy)
-        return MAPHead(attention, mlp, config.layer_norm_epsilon, config.norm, dtype=policy, name="MAPHead_0")
+        if config.pooling == "map":
+            attention = SelfAttention(config.num_heads, dtype=self.policy, name=parts.ATTENTION)
+            mlp = parts.mlp_layer(config, self.policy)
+            return [MAPHead(attention, mlp, config.layer_norm_epsilon, config.norm, name="MAPHead_0", **shared)(x)]
+        return [x]
 
     def _average(self, tensors):
         return tensors[0] if len(tensors) == 1 else keras.layers.Average(name="average", dtype=self.policy)(tensors)
-
-    def count(self, tally: Any, tokens: int) -> None:
-        """Add the cost of the head for this number of tokens to a `planning.cost.Tally`."""
-        config, heads = self.config, 2 if self.config.distillation_token is True else 1
-        rows = tokens if config.pooling is None else 1
-        if config.pooling == "map":
-            self._attention_pooling().count(tally, tokens, config.hidden_size)
-        if config.norm_after_pooling:
-            parts.norm_layer(config).count(tally, 1, config.hidden_size)
-        if config.representation_size is not None:
-            for head in range(heads):
-                tally.dense(rows, config.pooled_size, config.representation_size, parameters=head == 0)
-        if config.include_top and config.head_norm:
-            tally.elementwise(rows * config.num_features)  # the norm's statistics are not counted as parameters
-        for _ in range(heads if config.include_top else 0):
-            tally.dense(rows, config.num_features, config.classes or 0)
 
 
 class GivenHead(Head):
     """Head that calls the custom Keras layer passed to the model as `head`."""
 
-    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None = None):
+    def __init__(self, config: ViTConfig, policy: keras.DTypePolicy | None):
         super().__init__(config, policy)
         self.layer: Any = config.head
         self.blocks = getattr(self.layer, "blocks", None)
@@ -99,12 +81,8 @@ class GivenHead(Head):
         patches = keras.tree.map_structure(lambda x: to_map(x, grid), tokens)  # [B, h, w, D]
         return predictions(config, self.layer(tokens, grid=patches))
 
-    def count(self, tally: Any, tokens: int) -> None:
-        if hasattr(self.layer, "count"):
-            self.layer.count(tally, tokens, self.config.hidden_size, grid=self.config.grid)
 
-
-def create(config: ViTConfig, policy: keras.DTypePolicy | None = None) -> Head:
+def create(config: ViTConfig, policy: keras.DTypePolicy | None) -> Head:
     """Create the head of a configuration."""
     return (Head if config.head is None else GivenHead)(config, policy)
 

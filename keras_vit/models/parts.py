@@ -13,32 +13,13 @@ ATTENTION = "MultiHeadDotProductAttention_0"  # the reference's name
 
 def encoder_block(
     config: ViTConfig,
-    policy: keras.DTypePolicy | None = None,
-    name: str = "block",
+    policy: keras.DTypePolicy | None,
+    name: str,
     drop_path_rate: float = 0.0,
     relative_positions: int | None = None,
 ) -> EncoderBlock:
     """Create a block of the encoder, or of a decoder if `config` is the decoder's configuration."""
-    remat = keras.RematScope("list_of_layers", layer_names=[name])
-    with remat if config.remat == "blocks" else contextlib.nullcontext():
-        return EncoderBlock(
-            attention_layer(config, policy, relative_positions),
-            mlp_layer(config, policy, config.dropout_rate),
-            config.dropout_rate,
-            drop_path_rate,
-            config.layer_norm_epsilon,
-            config.layer_scale,
-            config.norm,
-            dtype=policy,
-            name=name,
-        )
-
-
-def attention_layer(
-    config: ViTConfig, policy: keras.DTypePolicy | None = None, relative_positions: int | None = None
-) -> SelfAttention:
-    """Create the attention layer of a block."""
-    return SelfAttention(
+    attention = SelfAttention(
         config.num_heads,
         dropout_rate=config.attention_dropout_rate,
         use_bias=config.qkv_bias,
@@ -51,19 +32,28 @@ def attention_layer(
         dtype=policy,
         name=ATTENTION,
     )
+    remat = keras.RematScope("list_of_layers", layer_names=[name])
+    with remat if config.remat == "blocks" else contextlib.nullcontext():
+        return EncoderBlock(
+            attention,
+            mlp_layer(config, policy, config.dropout_rate),
+            config.dropout_rate,
+            drop_path_rate,
+            config.layer_norm_epsilon,
+            config.layer_scale,
+            config.norm,
+            dtype=policy,
+            name=name,
+        )
 
 
-def mlp_layer(
-    config: ViTConfig, policy: keras.DTypePolicy | None = None, dropout_rate: float = 0.0
-) -> MlpBlock | SwiGLU:
+def mlp_layer(config: ViTConfig, policy: keras.DTypePolicy | None, dropout_rate: float = 0.0) -> MlpBlock | SwiGLU:
     """Create the MLP of a block or of attention pooling."""
     if config.mlp == "swiglu":
         return SwiGLU(config.mlp_dim, dropout_rate, dtype=policy, name="SwiGLU_0")
     return MlpBlock(config.mlp_dim, dropout_rate, config.activation, dtype=policy, name="MlpBlock_0")
 
 
-def norm_layer(
-    config: ViTConfig, policy: keras.DTypePolicy | None = None, name: str | None = None
-) -> keras.layers.Layer:
+def norm_layer(config: ViTConfig, policy: keras.DTypePolicy | None, name: str) -> keras.layers.Layer:
     """Create a normalization layer of the encoder."""
     return NORMS[config.norm](config.layer_norm_epsilon, dtype=policy, name=name)

@@ -18,10 +18,5 @@ class DenseHead(keras.layers.Layer):
         x = ops.concatenate(grid, axis=-1) if self.blocks else grid  # [B, h, w, D]
         return self.dense(self.norm(x, training=training))
 
-    def count(self, tally, tokens, width, grid):
-        rows, width = grid[0] * grid[1], width * len(self.blocks or [0])
-        tally.norm(rows, width)
-        tally.dense(rows, width, self.classes)
-
     def get_config(self):
         return {**super().get_config(), "classes": self.classes, "blocks": self.blocks}
