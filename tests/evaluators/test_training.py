@@ -167,3 +167,22 @@ def test_mismatches_with_the_model_end_before_the_training(evaluator, class_name
     data = types.SimpleNamespace(train=split, eval_batch_size=8)
     with pytest.raises(ValueError, match=message):
         train.scheduled_evaluators(recipe, backend, make_state(), data)
+
+
+def test_images_that_the_recipe_leaves_out_are_left_out(monkeypatch):
+    given = []
+
+    def opener(*arguments):
+        given.append(arguments)
+        raise InterruptedError
+
+    monkeypatch.setattr(train.evaluators, "opener", opener)
+    recipe = recipes.Recipe(data=recipes.Data(on_bad_image="skip"), evaluators=("knn",))
+    data = types.SimpleNamespace(train=types.SimpleNamespace(class_names=("a", "b", "c")), eval_batch_size=8)
+    state = types.SimpleNamespace(
+        model=types.SimpleNamespace(config=types.SimpleNamespace(image_shape=()), values=None)
+    )
+    backend = types.SimpleNamespace(compile_forward=lambda state: None)
+    with pytest.raises(InterruptedError):
+        train.scheduled_evaluators(recipe, backend, state, data)
+    assert given == [(8, "skip")]

@@ -162,15 +162,10 @@ def noisy(scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["saved_model", "tflite"])
-def test_the_tolerance_is_that_of_the_file_not_of_its_card(kind, tmp_path):
+def test_the_tolerance_is_that_of_the_file_not_of_its_card(tmp_path):
     """Weights with noise, and a card that claims a precision that would explain it."""
-    options = {"card": tiny.card(), "images": tiny.images()}
-    if kind == "tflite":
-        path = tmp_path / "a.tflite"
-        tflite.write(noisy(0.1), str(path), **options)
-    else:
-        path, _ = saved_model.write(noisy(0.1), str(tmp_path), **options)
+    path = str(tmp_path / "a.tflite")
+    tflite.write(noisy(0.1), path, card=tiny.card(), images=tiny.images())
     edit_card(path, precision="int8")
     artifact = open_artifact(path)
     assert artifact.stored_precision == "float32"
@@ -226,7 +221,10 @@ def test_the_precision_is_read_from_the_file(precision, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "stored"), [("mixed_bfloat16", "bfloat16"), ("mixed_float16", "float16")])
+@pytest.mark.parametrize(
+    ("precision", "stored"),
+    [("mixed_bfloat16", "bfloat16"), pytest.param("mixed_float16", "float16", marks=selection.EXHAUSTIVE)],
+)
 def test_the_precision_of_a_saved_model_is_read_from_its_graph(precision, stored, tmp_path):
     options = {"card": tiny.card(), "images": tiny.images(), "precision": precision}
     path, _ = saved_model.write(tiny.model(num_layers=1), str(tmp_path), **options)

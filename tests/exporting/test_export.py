@@ -222,7 +222,9 @@ def test_probabilities_are_those_of_the_model(build, output, of_logits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extension", ["", ".tflite", ".onnx", ".xml"])
+@pytest.mark.parametrize(
+    "extension", selection.cases(["", ".tflite", ".onnx", ".xml"], ["", ".tflite", ".onnx"], selection.EXHAUSTIVE)
+)
 def test_images_that_are_not_square(extension, tmp_path):
     if extension in (".onnx", ".xml"):
         pytest.importorskip({".onnx": "onnxruntime", ".xml": "openvino"}[extension])

@@ -65,7 +65,7 @@ def test_files_card_and_predictions(kind, tmp_path):
 
 @pytest.mark.slow
 def test_a_fixed_batch_is_filled_up(kind, tmp_path):
-    model = small()
+    model = small(pooling="map", num_registers=2, layer_scale=0.5)
     export(model, kind, tmp_path, output="sigmoid", batch_size=4)
     artifact = open_artifact(path_of(kind, tmp_path), num_threads=1)
     assert artifact.batch_size == 4
@@ -77,7 +77,6 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
 @pytest.mark.parametrize(
     "network",
     [
-        slow(lambda: small(pooling="map", num_registers=2, layer_scale=0.5)),
         exhaustive(lambda: small(pooling="gap", position_embedding="sincos2d", image_size=None)),
         exhaustive(lambda: small(position_embedding="relative", activation="gelu")),
         exhaustive(lambda: small(classifier_activation="softmax", representation_size=8, remat="blocks")),
@@ -85,7 +84,7 @@ def test_a_fixed_batch_is_filled_up(kind, tmp_path):
         exhaustive(hybrid),
         slow(bit),
     ],
-    ids=["map", "gap", "relative", "activation", "chunks", "hybrid", "bit"],
+    ids=["gap", "relative", "activation", "chunks", "hybrid", "bit"],
 )
 def test_every_family(network, kind, tmp_path):
     # The tolerance of float32 is part of the export.
@@ -108,10 +107,12 @@ def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_artifact_that_differs_is_not_written(kind, tmp_path):
+def test_an_artifact_that_differs_is_not_written(tmp_path):
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
     strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
-    with pytest.raises(verify.VerificationError, match=f"The {kind} file does not match its model"):
-        export(small(), kind, tmp_path, tolerance=strict)
+    with pytest.raises(verify.VerificationError, match="The onnx file does not match its model"):
+        export(small(), "onnx", tmp_path, tolerance=strict)
     assert os.listdir(tmp_path) == []
 
 

@@ -1,10 +1,16 @@
 """Which images a page shows, by hand."""
 
+import re
+
 import numpy as np
 import pytest
 
-from keras_vit.evaluators import Result
-from keras_vit.inspection import examples, report, report_cards
+from keras_vit import models
+from keras_vit.evaluators import Result, regression
+from keras_vit.inspection import attention_maps, attention_rollout, examples, gradient_attention, report, report_cards
+from tests.inspection import small
+
+pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
 
 def test_the_surest_mistakes_come_first():
@@ -67,3 +73,51 @@ def test_pixels_of_each_class_are_those_of_the_true_masks():
     classes = report._classes(found, ("sky", "sea"))
     assert classes.counts.tolist() == [4, 2] and classes.of_pixels
     assert report._classes(Result().details, ()) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "keys"), [("map", ["rollout", "relevance", "layers"]), ("all_tokens", ["rollout", "layers"])]
+)
+def test_maps_of_a_model(name, keys):
+    """A model without a head has no relevance; the last frame of pooling attention is that of its layer."""
+    model, image = small.shared(name), small.images(1)[0]
+    example = examples.Example("a", np.zeros((32, 24, 3), np.uint8), image)
+    predict = None if name == "all_tokens" else lambda images: np.asarray(model(images))
+    (card,), views = report_cards.image_cards([example], predict, tuple("abcdefg"), model)
+    assert [view.key for view in views] == keys and set(card.maps) == set(keys)
+    assert [frame == "3: MAPHead_0" for frame in views[-1].frames] == [False, False, True][: len(views[-1].frames)]
+    if name == "map":
+        expected = gradient_attention(model, image[None], int(np.argmax(model(image[None]))))
+        np.testing.assert_allclose(card.maps["relevance"][0], expected, rtol=1e-5)
+        found = attention_maps(model, image[None])
+        rollout = found.output_grid(attention_rollout(found))
+        np.testing.assert_allclose(card.maps["rollout"][-1], rollout, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_page_of_a_resnet(tmp_path):
+    network = models.BiTResNet((1,), image_size=32, classes=3)
+    example = examples.Example("a", np.zeros((32, 32, 3), np.uint8), np.zeros((32, 32, 3), np.float32))
+    predict = lambda images: np.tile([0.2, 0.5, 0.3], (len(images), 1))  # noqa: E731
+    path = report.write_report(str(tmp_path), "BiT", [example], predict, tuple("abc"), model=network)
+    with open(path, encoding="utf-8") as file:
+        html = file.read()
+    assert "<h2>Filters of the first layer</h2>" in html and "Attention distance" not in html
+    assert '"key":"occlusion"' in html.replace(" ", "") and '"key":"rollout"' not in html.replace(" ", "")
+
+
+def test_a_page_of_values(tmp_path):
+    true = np.array([[1.0], [2.0], [4.0]])
+    results = regression.Regression().describe(regression.to_result(true, true + 0.25, ["age"]))
+    path = report.write_report(str(tmp_path), "Ages", [], None, (), results=results, data="test split")
+    with open(path, encoding="utf-8") as file:
+        html = file.read()
+    assert re.findall("<dd>(.*?)</dd><dt>(.*?)</dt>", html) == [
+        ("0.25", "mae, test split"),
+        ("0.25", "rmse, test split"),
+        ("0.9598", "r2, test split"),
+        ("3", "images evaluated"),
+    ]
+    assert "<h2>Predicted against true values</h2>" in html
+    assert (tmp_path / "figures" / "predicted_against_true.svg").exists()

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -10,7 +7,6 @@ from keras_vit import inspection
 from keras_vit.inspection import attention, relevance
 from tests import half_precision
 from tests.inspection import small
-from tests.on_jax import ON_JAX
 
 
 def offsets_like_maps(model, images):
@@ -198,30 +194,3 @@ def test_errors():
         inspection.gradient_attention(small.shared("all_tokens"), small.images())
     with pytest.raises(ValueError, match=r"`class_index` must be in 0..6. Received: class_index=\[7, 7, 7\]"):
         inspection.gradient_attention(small.shared(), small.images(), 7)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compares another backend with TensorFlow")
-def test_jax_gives_the_same(tmp_path):
-    pytest.importorskip("jax")
-    code = (
-        "import numpy as np; from keras_vit import inspection; from tests.inspection import small; import sys\n"
-        "model, images = small.model(pooling='map'), small.images()\n"
-        "maps = inspection.attention_maps(model, images)\n"
-        "np.savez(sys.argv[1], relevance=inspection.gradient_attention(model, images, 1), "
-        "distance=inspection.attention_distance(model, images), **maps)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "jax.npz")]
-    result = subprocess.run(command, env=ON_JAX, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    model, images = small.model(pooling="map"), small.images()
-    expected = {
-        "relevance": inspection.gradient_attention(model, images, 1),
-        "distance": inspection.attention_distance(model, images),
-        **inspection.attention_maps(model, images),
-    }
-    with np.load(tmp_path / "jax.npz") as found:
-        assert set(found.files) == set(expected)
-        for name, values in expected.items():
-            # two libraries' float32 matrix products, through two layers and their gradients
-            np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=1e-5)

@@ -1,6 +1,6 @@
 """Every implementation of attention against the plain formula, at the lengths of real models, in values and gradients.
 
-On JAX: `KERAS_BACKEND=jax python -m pytest tests/layers/test_attention.py`, which `tests/models/test_jax.py` does.
+On JAX: `KERAS_BACKEND=jax python -m pytest tests/layers/test_attention.py`; `tests/models/test_jax.py` does a part.
 """
 
 import functools

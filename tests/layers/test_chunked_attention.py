@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -13,7 +11,6 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import layers
 from tests import forked, half_precision
-from tests.on_jax import ON_JAX
 
 TOKENS, WIDTH, HEADS = 50, 16, 2
 
@@ -181,32 +178,3 @@ def test_more_than_1024_tokens_are_in_chunks_by_themselves():
     assert largest(1050) >= weights
     assert largest(None, dropout_rate=0.1) >= weights
     assert largest(None, tokens=1024) >= HEADS * 1024**2
-
-
-JAX = """
-import keras, numpy as np, jax
-from keras_vit import layers
-
-def run(chunk_size):
-    layer = layers.SelfAttention(2, chunk_size=chunk_size)
-    layer.build((None, 50, 16))
-    values = [np.random.default_rng(i).normal(size=w.shape).astype("float32") / 2 for i, w in enumerate(layer.weights)]
-    x = np.random.default_rng(9).normal(size=(3, 50, 16)).astype("float32")
-    def loss(values, x):
-        return (layer.stateless_call(values, [], x)[0] ** 2).sum()
-    return jax.tree.leaves(jax.jit(jax.value_and_grad(loss, (0, 1)))(values, x))
-
-expected = run(None)
-scale = max(float(abs(wanted).max()) for wanted in expected[1:])  # of the gradients; the first is the loss
-for value, wanted in zip(run(16), expected, strict=True):
-    np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=2e-6 * scale)
-print("equal")
-"""
-
-
-@pytest.mark.slow
-def test_equals_attention_at_once_on_jax():
-    pytest.importorskip("jax")
-    command = [sys.executable, "-c", JAX]
-    done = subprocess.run(command, capture_output=True, text=True, env=ON_JAX, check=False)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]

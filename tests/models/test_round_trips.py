@@ -147,7 +147,7 @@ NAMES = ("café", "dog", "bee")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["token", "deit", "bit", "probabilities"])
+@pytest.mark.parametrize("name", ["deit", "bit", "probabilities"])
 def test_class_names_travel(name, tmp_path):
     activation = {"classifier_activation": "softmax"} if name == "probabilities" else {}
     model = variants.make("token" if activation else name, classes=3, **activation)
@@ -175,7 +175,7 @@ VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["token", pytest.param("deit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["token"])
 def test_values_travel(name, tmp_path):
     model = variants.make(name, classes=2)
     assert model.values is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
-from tests import programs, selection, tiny
+from tests import programs, tiny
 from tests.checkpoints import files
 
 
@@ -19,12 +19,8 @@ def convert(*argv, **options):
 @pytest.mark.parametrize(
     "name,format,target",
     [
-        ("vit_token_legacy", "big_vision", "out.npz"),
-        ("hf_vit", "huggingface", "directory"),
         ("hf_vit", None, "model.keras"),
         ("vit_gap", "timm", "model.safetensors"),
-        pytest.param("bv_gap_sincos", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
-        pytest.param("bit_big_transfer", "big_vision", "out.npz", marks=selection.EXHAUSTIVE),
     ],
 )
 def test_conversion(name, format, target, tmp_path):
@@ -93,7 +89,6 @@ def test_one_or_two_sides():
 def test_another_resolution_and_wrong_usage(tmp_path):
     convert(files.golden_path("vit_gap"), tmp_path / "out.npz", image_size=["48", "64"])
     assert model_from_checkpoint(tmp_path / "out.npz").get_config()["image_size"] == [48, 64]
-    convert(files.golden_path("vit_gap"), describe=True)
     with pytest.raises(ValueError, match="SRC and DST"):
         convert(files.golden_path("vit_gap"))
     with pytest.raises(ValueError, match="--image_size"):

@@ -1,23 +1,19 @@
 """`keras-vit launch`: its flags, and the files that it writes, run as far as this machine can."""
 
-import itertools
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import types
 
 import pytest
 
 from keras_vit import distribute
-from tests import on_jax, programs
+from tests import programs
 from tests.programs import fake_slurm
-from tests.training import worlds
 from train import launching
 from train.launching import files, tpus
 
@@ -215,40 +211,3 @@ def test_only_failures_that_a_restart_helps_are_queued_again(program, code, star
     script = slurm_script(tmp_path, f"echo started; {program}", 1, monkeypatch)
     assert fake_slurm.sbatch(script, NODES)[0] == code
     assert (tmp_path / f"run/logs/{fake_slurm.JOB}-0.log").read_text().count("started") == starts
-
-
-def wait_for(path, job):
-    while not path.exists() and job.poll() is None:
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("backend", "tasks"), itertools.product(["tensorflow", "jax"], [1, 2]))
-def test_a_training_under_slurm_is_stopped_and_resumed(backend, tasks, tmp_path, monkeypatch):
-    """After a SIGTERM to all tasks, as before the time limit, the requeued job resumes where it stopped."""
-    environment = on_jax.ON_JAX if backend == "jax" else {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
-    environment = {**environment, "PYTHONPATH": str(ROOT)}
-    arguments = worlds.arguments(
-        tmp_path / "run", f"--virtual_devices={4 // tasks}", **worlds.QUIET, steps_per_loop=1, data__eval_batch_size=184
-    )
-    program = f'shift; cd {ROOT}; exec {sys.executable} -m train.main "$@"'
-    script = slurm_script(tmp_path, program, tasks, monkeypatch, backend=backend, arguments=arguments[2:])
-    text = script.read_text().replace("--config=digits", arguments[0])
-    script.write_text(re.sub(r"\n *'--config.data.source=.*\n", "\n", text))
-    first = fake_slurm.start(script, NODES, **environment)
-    wait_for(tmp_path / "run/checkpoints" / ("ckpt_3" if backend == "jax" else "ckpt-3.json"), first)
-    (srun,) = subprocess.check_output(["pgrep", "-P", str(first.pid)], text=True).split()
-    os.kill(int(srun), signal.SIGTERM)
-    output = first.communicate(timeout=300)[0]
-    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
-    assert first.returncode == 75 and "queued again" in output, logs[0][-3000:]
-    job = fake_slurm.start(script, NODES, 1, **environment)
-    assert job.wait(300) == 0
-    logs = [path.read_text() for path in sorted((tmp_path / "run/logs").iterdir())]
-    assert len(logs) == len(NODES) * tasks and all("Resuming from the checkpoint" in log for log in logs)
-    workers = len(NODES) * tasks
-    wanted = f"JAX, 8 cpu in {workers} processes" if backend == "jax" else f"{workers} replicas in {workers} workers"
-    assert all(wanted in log for log in logs), logs[0]
-    assert (tmp_path / "run/model.keras").exists()

@@ -108,25 +108,6 @@ def test_client(model, images, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_export_verify_and_features(model, images, tmp_path, capsys):
-    """A head of any name has features, which are those of the class token."""
-    arguments = (
-        f"--model={model}",
-        f"--preprocess={tiny.PREPROCESS}",
-        f"--images={images[0]}",
-        f"--images={images[1]}",
-    )
-    output = tmp_path / "served" / "views"
-    assert call("export.main", *arguments, f"--output={output}", "--batch_sizes=1,2") == 0
-    assert call("export.verify", *arguments, f"--artifact={output}") == 0
-    assert "agrees" in capsys.readouterr().out
-    artifact = open_predictor(output)
-    assert set(artifact.signatures) >= {"run_lengths", "features", "features_tensor"}
-    assert call("train.predict", f"--model={output}", f"--output={tmp_path / 'masks'}", *images) == 0
-    check_files(model, images, tmp_path / "masks")
-
-
-@pytest.mark.slow
 def test_features_of_patches(model, images, tmp_path):
     file = tmp_path / "features.npz"
     arguments = (f"--model={model}", f"--preprocess={tiny.PREPROCESS}", "--dense", *images)
@@ -137,8 +118,6 @@ def test_features_of_patches(model, images, tmp_path):
     with np.load(file) as found:
         assert found["features"].shape == (2, 2, 2, 16)
         np.testing.assert_allclose(found["features"], expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="--dense"):
-        call("train.embed", f"--output={tmp_path / 'features.parquet'}", *arguments)
 
 
 @pytest.fixture(scope="module")

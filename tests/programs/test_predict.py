@@ -41,8 +41,12 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
     model = models[kind] if kind in models else request.getfixturevalue(exported[kind])
     capsys.readouterr()
     tiny.digit_files(tmp_path, source)
-    assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png") == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    bad, missing = tmp_path / "bad.jpg", tmp_path / "missing.jpg"
+    bad.write_bytes(b"not a picture")
+    assert call("train.predict", f"--model={model}", "--json", tmp_path / "digit_*.png", bad, missing) == 1
+    *answers, first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (first["path"], second["path"]) == (str(bad), str(missing))
+    assert "not a readable image" in first["error"] and "No such file" in second["error"]
     assert [os.path.basename(answer["path"]) for answer in answers] == [f"digit_{i}.png" for i in range(3)]
     for answer, row in zip(answers, logits, strict=False):
         expected = tf.nn.softmax(row).numpy()
@@ -52,7 +56,7 @@ def test_predict_gives_the_models_probabilities(kind, run, digits, request, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tflite", "onnx"])
+@pytest.mark.parametrize("kind", selection.cases(["tflite", "onnx"], ["tflite"], selection.EXHAUSTIVE))
 def test_predict_of_a_file_does_without_tensorflow(kind, request, digits, tmp_path, capsys):
     runtime = {"tflite": "ai_edge_litert", "onnx": "onnxruntime"}[kind]
     if importlib.util.find_spec(runtime) is None:
@@ -76,27 +80,11 @@ def onnx_file(request, tmp_path):
     return path
 
 
-@pytest.mark.slow
-def test_predict_needs_classes(digits, tmp_path):
-    images = tiny.digit_files(tmp_path, digits.source, 1)
-    tiny.model(include_top=False).save(tmp_path / "backbone.keras")
-    arguments = (f"--model={tmp_path / 'backbone.keras'}", "--preprocess=value_range(-1, 1)")
+def test_predict_needs_classes(run, monkeypatch):
+    opened = types.SimpleNamespace(card=types.SimpleNamespace(names=()))
+    monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: opened)
     with pytest.raises(ValueError, match="must have classes"):
-        call("train.predict", *arguments, *images)
-
-
-@pytest.mark.slow
-def test_predict_reports_bad_images_and_predicts_the_others(run, digits, tmp_path, capsys):
-    good = tiny.digit_files(tmp_path, digits.source, 1)[0]
-    bad = tmp_path / "bad.jpg"
-    bad.write_bytes(b"not a picture")
-    missing = tmp_path / "missing.jpg"
-    code = call("train.predict", f"--model={run}", "--json", bad, good, missing)
-    answers = {answer["path"]: answer for answer in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert code == 1
-    assert len(answers[str(good)]["predictions"]) == 5
-    assert "not a readable image" in answers[str(bad)]["error"]
-    assert "No such file" in answers[str(missing)]["error"]
+        call("train.predict", f"--model={run}", golden_data.path("images/gray.png"))
 
 
 @pytest.mark.parametrize(

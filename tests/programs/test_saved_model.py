@@ -3,13 +3,9 @@
 import os
 import types
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
-from scipy import special
 
-from keras_vit.exporting import verify, warmup
+from keras_vit.exporting import verify
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
 from tests.programs import call, load
@@ -88,9 +84,15 @@ def exported(monkeypatch, caplog):
 
 
 def test_options_of_a_saved_model(exported, caplog, capsys):
-    options, images = exported("--output=served", "--top_k=3")
+    options, images = exported("--output=served", "--top_k=3", "--max_pixels=9", "--version=3")
     assert options.pop("tolerance") == verify.tolerance_of("float32")
-    assert options == {"top_k": 3, "extra_signatures": ("features",), "warm_up": [1, 4, 8]}
+    assert options == {
+        "top_k": 3,
+        "max_pixels": 9,
+        "version": 3,
+        "extra_signatures": ("features",),
+        "warm_up": [1, 4, 8],
+    }
     assert [count for count, _ in images] == [64]
     assert "1.3 MB" in caplog.messages and capsys.readouterr().out == "served\n"
     assert exported("--output=served", features=False)[0]["extra_signatures"] == ()
@@ -104,8 +106,16 @@ def test_options_of_a_saved_model(exported, caplog, capsys):
 def test_as_many_images_as_the_limits_need(exported):
     options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--max_difference=0.1")
     assert images[0][0] == 381 and options["tolerance"] == verify.Tolerance(0.1, 0.99)
-    options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--min_agreement=0.9")
+    given = ("--images=a.png", "--images=b", "--on_bad_image=skip")
+    options, images = exported("--output=a.tflite", "--precision=dynamic_int8", "--min_agreement=0.9", *given)
     assert images[0][0] == 64 and options["tolerance"] == verify.Tolerance(0.5, 0.9)
+    assert images[0][1] == {"patterns": ["a.png", "b"], "split": None, "on_bad_image": "skip"}
+
+
+def test_options_of_a_file(exported):
+    options, _ = exported("--output=a.tflite", "--input=uint8", "--features", "--batch_size=2")
+    assert options.pop("tolerance") == verify.tolerance_of("float32")
+    assert options == {"input": "uint8", "features": True, "batch_size": 2}
 
 
 def test_options_of_a_calibrated_file(exported):
@@ -117,28 +127,6 @@ def test_options_of_a_calibrated_file(exported):
     arguments = ("--max_accuracy_drop=0.5", "--calibration=a.png", "--calibration_images=9", "--precision=int16x8")
     options, (_, calibrated) = exported("--output=a.tflite", *arguments)
     assert (calibrated[0], calibrated[1]["patterns"], options["tolerance"].accuracy_drop) == (9, ["a.png"], 0.5)
-
-
-@pytest.mark.slow
-def test_the_server_finds_its_warm_up_requests(saved_model):
-    artifact = open_artifact(str(saved_model))
-    path = saved_model / "1" / "assets.extra" / warmup.FILE_NAME
-    count = sum(1 for _ in tf.data.TFRecordDataset(str(path)))
-    assert count == 2 * len(artifact.signatures)  # for batches of one and two images
-
-
-@pytest.mark.slow
-def test_a_sequential_model_of_one_logit(tmp_path):
-    """Its last layer is not called head, so that it has no features."""
-    model = keras.Sequential([tiny.model(num_layers=1, include_top=False), keras.layers.Dense(1)])
-    tiny.randomize(model).save(tmp_path / "model.keras")
-    (tmp_path / "a.png").write_bytes(tiny.images(1).contents[0])
-    paths = (f"--model={tmp_path / 'model.keras'}", f"--images={tmp_path / 'a.png'}", f"--output={tmp_path / 'served'}")
-    assert call("export.main", *paths, "--preprocess=value_range(-1, 1)", "--batch_sizes=1") == 0
-    artifact = open_artifact(str(tmp_path / "served"))
-    assert set(artifact.signatures) == {"serving_default", "serve_images", "serve_tensor"}
-    images = artifact.preprocess(tiny.images(2).contents)
-    np.testing.assert_allclose(artifact.predict(images), special.expit(np.asarray(model(images))), atol=1e-6)
 
 
 def test_an_artifact_cannot_be_exported_again(tmp_path):

@@ -2,38 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_vit.inference.opening import open_artifact
-from tests import golden_data, tiny
+from tests import tiny
 from tests.programs import call
-
-
-@pytest.mark.slow
-def test_pixels_in(run, digits, tmp_path):
-    path = tmp_path / "pixels.tflite"
-    assert (
-        call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--input=uint8", "--num_images=8")
-        == 0
-    )
-    artifact = open_artifact(str(path))
-    answer = artifact.predict(digits.source.images[:4])
-    np.testing.assert_allclose(answer, tf.nn.softmax(digits.logits[:4]), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_without_the_data_set_pictures_must_be_given(tmp_path):
-    tiny.write_digits_run(tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    config["recipe"]["data"]["source"] = "folder:/nowhere"
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    arguments = (f"--model={tmp_path / 'run'}", f"--output={tmp_path / 'a.tflite'}")
-    with pytest.raises(ValueError, match="--images="):
-        call("export.main", "--format=tflite", *arguments)
-    images = golden_data.path("images/gray.png").parent
-    assert call("export.main", "--format=tflite", *arguments, f"--images={images}/*") == 0
 
 
 @pytest.mark.slow

@@ -5,14 +5,16 @@ import pathlib
 import pytest
 from absl import flags
 
-from keras_vit import experiments
+from keras_vit import experiments, inference
 from keras_vit.experiments import Row, Table
-from keras_vit.inference import formats
+from keras_vit.inference import formats, keras_model
 from keras_vit.program import commands, recipe_flags
 from keras_vit.tuning import train
+from tests import golden_data
 from tests.programs import call, load, run
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
+PICTURE = golden_data.path("images/gray.png")
 TAKE_DATA = {  # the programs with --data, and what else they require
     "train.main": ["--workdir=run"],
     "train.launch": ["--on=slurm"],
@@ -81,6 +83,33 @@ def test_flags_are_passed_on_to_the_training(arguments, changed, tmp_path, monke
     options = {"distribute": "auto", "tpu": "local", "virtual_devices": 0, "several_hosts": False}
     options |= {"change_recipe": False, "profile": False, "track": ["tensorboard"]}
     assert given == [(3, workdir, options | changed)]
+
+
+OPEN_MODELS = {  # programs with the flags of a model, and what else they require
+    **dict.fromkeys(("train.predict", "train.visualize"), [str(PICTURE), "--output=x.csv"]),
+    "train.embed": [str(PICTURE), "--output=x.npz"],
+    **dict.fromkeys(("train.evaluate", "export.serve"), []),
+    "export.main": ["--output=x"],
+    "export.verify": ["--artifact=x"],
+}
+
+
+@pytest.mark.parametrize("program", OPEN_MODELS)
+def test_flags_are_passed_on_to_the_opening_of_the_model(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"preprocess": "value_range(0, 1)", "labels": "labels.txt", "checkpoint": "best", "image_size": 16}
+    opened = []
+
+    def stop(path, **options):
+        opened.append((path, options))
+        raise InterruptedError
+
+    monkeypatch.setattr(inference, "open_predictor", stop)
+    monkeypatch.setattr(keras_model, "open_model", stop)
+    flags_of_the_model = [f"--{name}={value}" for name, value in given.items()]
+    with pytest.raises(InterruptedError):
+        call(program, *OPEN_MODELS[program], f"--model={RUN}", *flags_of_the_model)
+    assert opened == [(str(RUN), given)]
 
 
 @pytest.mark.parametrize("outcome", ["failed: exit code 1", "pruned", "diverged: exit code 70"])

@@ -1,4 +1,4 @@
-"""Collects `test_on_jax.py` where JAX is the backend, and of its tests a part if `PART_OF_TESTS` is "1/2" or "2/2"."""
+"""Collects `test_on_jax.py` where JAX is the backend."""
 
 import functools
 import json
@@ -11,13 +11,6 @@ from tests.made_once import made_once
 from tests.training import worlds
 
 collect_ignore = [] if os.environ.get("KERAS_BACKEND") == "jax" else ["test_on_jax.py"]
-
-
-@pytest.hookimpl(trylast=True)  # of what is selected
-def pytest_collection_modifyitems(items):
-    part, _, parts = os.environ.get("PART_OF_TESTS", "1/1").partition("/")
-    first, last = (len(items) * count // int(parts) for count in (int(part) - 1, int(part)))
-    items[:] = items[first:last]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.adaptation.adapt import lora_layers
-from tests import programs, selection
+from tests import programs
 from tests.training import worlds
 
 FLAG = "--adapt=lora(rank=2, alpha=6, layers='query|Dense_0')"
@@ -55,17 +55,6 @@ def test_only_factors_and_head_change_and_have_slots(run):
     for weight in model.weights:
         if weight.path not in kept:
             np.testing.assert_array_equal(reader.get_tensor(f"model/{weight.path}"), weight, err_msg=weight.path)
-
-
-@pytest.mark.slow
-@selection.EXHAUSTIVE  # the linear probe of `virtual_devices.py` has frozen weights, and `test_on_jax.py` has LoRA
-def test_two_devices_train_as_one(run, tmp_path):
-    fields = {**LORA, **worlds.QUIET, "optim__accumulation_steps": 1}
-    worlds.train(tmp_path / "one", FLAG, **fields)
-    worlds.train_alone(tmp_path / "two", FLAG, "--distribute=mirrored", "--virtual_devices=2", **fields)
-    one, two = worlds.final_weights(tmp_path / "one"), worlds.final_weights(tmp_path / "two")
-    for path, value in one.items():
-        np.testing.assert_allclose(two[path], value, rtol=1e-3, atol=1e-4, err_msg=path)
 
 
 @pytest.mark.slow

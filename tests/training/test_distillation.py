@@ -1,7 +1,6 @@
 """Distillation: the loss by its formula, the teacher's view of an image, and runs that learn from other runs."""
 
 import json
-import shutil
 import types
 
 import keras
@@ -19,8 +18,7 @@ from keras_vit.training.run_directory import Run
 from keras_vit.training.tasks.distillation import divergence
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import selection, tiny
-from tests.training import worlds
+from tests import tiny
 
 CLASSES, BATCH, SIZE = 3, 4, tiny.SIZES["image_size"]
 RNG = np.random.default_rng(0)
@@ -198,36 +196,3 @@ def test_a_teacher_that_changed(tmp_path):
     teacher.write_bytes(b"abd")
     with pytest.raises(ValueError, match="teacher_sha256: 'ba7816bf.*--change_recipe"):
         run_fields.check(str(run), given, {**data, **tasks.create(given).record()})
-
-
-@pytest.fixture(scope="module")
-def student(tmp_path_factory):
-    """The directory of a student, and the fields of its recipe."""
-    directory = tmp_path_factory.mktemp("student")
-    tiny.write_digits_run(directory / "teacher")
-    fields = {"task": f"distillation({str(directory / 'teacher')!r})", "label_smoothing": 0}
-    fields |= {"model__arguments__dropout_rate": 0, "model__arguments__drop_path_rate": 0}
-    worlds.train(directory / "one", **fields)
-    return directory / "one", fields
-
-
-@selection.EXHAUSTIVE
-def test_a_student_on_two_devices(student, tmp_path):
-    directory, fields = student
-    worlds.train_alone(tmp_path, "--virtual_devices=2", **fields)
-    one, two = ([line["loss"] for line in worlds.metrics(run) if "loss" in line] for run in (directory, tmp_path))
-    assert one == pytest.approx(two, rel=1e-4)  # another order of summation
-
-
-@pytest.mark.slow
-def test_a_resumed_student_has_the_same_bits(student, tmp_path):
-    """It was stopped after step 9."""
-    directory, fields = student
-    resumed = tmp_path / "resumed"
-    shutil.copytree(directory, resumed)
-    (resumed / "model.keras").unlink()
-    for path in (resumed / "checkpoints").iterdir():
-        if path.name.startswith("ckpt-12."):
-            path.unlink()
-    assert "Resuming from the checkpoint of step 9" in worlds.train(resumed, **fields)
-    worlds.assert_same_bits(worlds.final_weights(directory), worlds.final_weights(resumed))

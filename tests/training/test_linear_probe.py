@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit import checkpoints, exporting, models
+from keras_vit import checkpoints, models
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import open_predictor
 from keras_vit.training.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
-from tests import selection, tiny
+from tests import tiny
 from tests.training import linear_probe as probe
 from tests.training import virtual_devices
 
@@ -81,20 +80,6 @@ def test_files_and_exports(tmp_path):
         np.testing.assert_allclose(loaded.predict(images, verbose=0), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="head_norm"):
         checkpoints.save_checkpoint(model, tmp_path / "model.npz")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", selection.cases(["model.tflite", "served"], ["model.tflite"], selection.EXHAUSTIVE))
-def test_exports_normalize_by_the_moving_statistics(name, tmp_path):
-    model = tiny.model(head_norm=True)
-    model.get_layer("head_norm").moving_mean.assign(np.linspace(-1, 1, 16))
-    model.get_layer("head_norm").moving_variance.assign(np.linspace(0.5, 2, 16))
-    images = tiny.images(3).contents
-    exporting.export(model, tmp_path / name, preprocess=tiny.PREPROCESS, images=images)
-    artifact = open_predictor(tmp_path / name)
-    pixels = artifact.preprocess(images)
-    expected = keras.ops.softmax(model.predict(pixels, verbose=0))
-    np.testing.assert_allclose(artifact.predict(pixels), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Training on JAX with eight virtual devices. `test_jax.py` runs this file, in processes whose backend is JAX.
+"""Training on JAX with eight virtual devices. `test_jax.py` runs this file, in a process whose backend is JAX.
 
 KERAS_BACKEND=jax python -m pytest tests/training/test_on_jax.py
 """
@@ -145,8 +145,8 @@ def assert_same(first, second):
     ("name", "count", "fsdp", "micro_batches"),
     [
         pytest.param("traj_sgd_float32", 1, False, 1, marks=selection.EXHAUSTIVE),
-        ("traj_sgd_float32", 4, True, 2),
-        ("traj_sgd_bfloat16", 8, False, 1),
+        pytest.param("traj_sgd_bfloat16", 8, False, 1, marks=selection.EXHAUSTIVE),
+        ("traj_sgd_bfloat16", 4, True, 2),
         ("traj_adamw", 8, True, 1),
     ],
 )
@@ -179,10 +179,8 @@ def test_trajectory(name, count, fsdp, micro_batches):
             assert error(values[f"average/{weight.path}"], averages[weight.path]) < 1e-4, weight.path
 
 
-@pytest.mark.parametrize(
-    ("count", "fsdp", "micro_batches"),
-    selection.cases([(1, False, 1), (8, True, 1)], [(8, True, 1)], selection.EXHAUSTIVE),
-)
+@selection.EXHAUSTIVE  # `test_pretraining.py` has it on TensorFlow: the task is the same code
+@pytest.mark.parametrize(("count", "fsdp", "micro_batches"), [(1, False, 1), (8, True, 1)])
 def test_trajectory_of_a_masked_autoencoder(count, fsdp, micro_batches):
     """Batches of four images, repeated until each device has one: the mean loss and its gradient stay the same."""
     data = masked.load()
@@ -228,20 +226,6 @@ def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     assert part == sum(array.nbytes for array in jax.tree.leaves(arrays)) / (8 if fsdp else 1)
 
 
-def test_muon_with_divided_weights():
-    """The matrices of a step are orthogonalized as a whole, though each device has a part of them."""
-    muon = recipe(optim={"name": "muon", "momentum": 0.95, "nesterov": True, "weight_decay": 0.1})
-    whole, expected = train(muon, devices())
-    divided, metrics = train(muon, devices(8, fsdp=True))
-    np.testing.assert_allclose(metrics, expected, rtol=1e-4)
-    assert_close(saved(divided), saved(whole))
-
-
-@pytest.fixture(scope="module")
-def plain():
-    return train(recipe(), devices(2))
-
-
 def test_distillation_with_divided_weights():
     """A teacher of its own size, whose weights are divided too, gives the result of a whole one."""
     run = recipe(task="distillation('teacher', temperature=2)", optim={"name": "sgd", "accumulation_steps": 2})
@@ -256,13 +240,6 @@ def test_distillation_with_divided_weights():
     assert set(one.specs()) == set(TrainState(network(), recipe(optim={"name": "sgd"}), devices(1)).specs())
 
 
-def test_accumulation_equals_the_large_batch(plain):
-    whole, expected = plain
-    parts, got = train(recipe(optim={"accumulation_steps": 4}), devices(2))
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
-    assert_close(saved(parts), saved(whole))
-
-
 def test_frozen_weights_and_slower_layers(on_one):
     start = {weight.path: weight.numpy() for weight in network(adapt=EVERYTHING.adapt, **NOISE).weights}
     values = saved(on_one[0])
@@ -272,11 +249,12 @@ def test_frozen_weights_and_slower_layers(on_one):
         assert (f"optimizer/first_moment/{path}" in values) != frozen
 
 
-def test_bfloat16_computes_in_half_and_stores_in_full(plain):
-    _, expected = plain
+def test_bfloat16_computes_in_half_and_stores_in_full():
+    _, expected = train(recipe(), devices(2), steps=1)
     half, metrics = train(
         recipe(precision="mixed_bfloat16", optim={"momentum_dtype": "bfloat16"}),
         devices(2, True),
+        steps=1,
         dtype="mixed_bfloat16",
     )
     np.testing.assert_allclose(metrics[:, 0], expected[:, 0], rtol=0.05)  # bfloat16 has 8 bits
@@ -406,17 +384,14 @@ def test_resuming_is_exact(whole, tmp_path, stop_at, sharded, monkeypatch):
 
 
 def test_another_number_of_devices_resumes(whole, tmp_path):
-    """Two devices end in step 7; one and four go on from the checkpoint of step 6 to the result of `whole`."""
-    (tmp_path / "two").mkdir()
+    """Two devices end in step 7; one goes on from the checkpoint of step 6 to the result of `whole`."""
     with pytest.raises(Diverged):
-        World(tmp_path / "two", RUN, devices(2, fsdp=True), bad_step=7).run()
-    for count in (1, 4):
-        shutil.copytree(tmp_path / "two", tmp_path / f"{count}")
-        world = World(tmp_path / f"{count}", RUN, devices(count, fsdp=count > 1))
-        assert world.restored == 6
-        world.run()
-        assert_close(saved(world.state), saved(whole.state))
-        worlds.assert_same_metrics(world.directory, whole.directory)
+        World(tmp_path, RUN, devices(2, fsdp=True), bad_step=7).run()
+    world = World(tmp_path, RUN)
+    assert world.restored == 6
+    world.run()
+    assert_close(saved(world.state), saved(whole.state))
+    worlds.assert_same_metrics(world.directory, whole.directory)
 
 
 @pytest.fixture(scope="module")
@@ -739,7 +714,7 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
 
 
 def test_programs_open_a_run_on_jax(tmp_path, capsys):
-    """Evaluation, prediction, inspection and the benchmark once ran only under TensorFlow."""
+    """Evaluation, prediction and the benchmark once ran only under TensorFlow."""
     tiny.write_digits_run(tmp_path / "run")
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)
@@ -748,9 +723,6 @@ def test_programs_open_a_run_on_jax(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["examples"] == 360
     assert programs.call("train.predict", tmp_path / "image.png", json=True, **model) in (0, None)
     assert "image.png" in capsys.readouterr().out
-    small = {"num_images": 1, "distance_images": 1, "evaluated_images": 8}
-    assert programs.call("train.visualize", output=str(tmp_path / "report"), **small, **model) == 0
-    assert (tmp_path / "report" / "report.html").exists()
     assert latency.measure(open_predictor(model["model"]), batch_size=2, calls=1)["images_per_second"] > 0
 
 

@@ -12,8 +12,7 @@ from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.segmentation import count
 from keras_vit.inference import open_predictor
 from keras_vit.training.run_directory import load_run, read_metrics
-from tests import programs, selection
-from tests.on_jax import ON_JAX
+from tests import programs
 from tests.training import worlds
 
 PP = "decode(1)|resize(8)|value_range(-1, 1)"
@@ -130,12 +129,3 @@ def test_replicas_agree(source, tmp_path):
     assert two["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-3)  # sums in another order
     for name in SCORES:  # the same but for pixels whose logits are about equal
         assert two[name] == pytest.approx(one[name], abs=0.01)
-
-
-@pytest.mark.slow
-@selection.EXHAUSTIVE  # `test_jax.py` runs the tests of the task itself on JAX
-def test_jax_counts_the_same(source, tmp_path):
-    worlds.train_alone(tmp_path, environment=ON_JAX, **FIELDS, data__source=source, eval_every=12)
-    found, expected = worlds.metrics(tmp_path)[-1], by_hand(tmp_path, source)
-    assert found["eval_miou"] == pytest.approx(expected["miou"], abs=1e-3)  # TensorFlow rounds otherwise
-    assert found["eval_pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=1e-3)

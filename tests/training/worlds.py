@@ -29,6 +29,7 @@ TINY = {
     "model.arguments.drop_path_rate": 0.2,
     "data.batch_size": 16,
     "data.eval_batch_size": 180,
+    "data.mixup": 0.0,
     "data.pp_train": "inception_crop(8, 70)|value_range(-1, 1)",
     "optim.ema": 0.9,
     "optim.schedule.warmup_steps": 2,
