@@ -122,8 +122,8 @@ class Source:
         """Return the items that may replace an item whose image cannot be read."""
         raise NotImplementedError
 
-    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        """Return the name and the item of the example that the values of `keys` identify."""
+    def origin(self, *identity: int) -> str:
+        """Return the path or another name of the example that the values of `keys` identify, for messages."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -169,19 +169,16 @@ class IndexedSource(Source):
         return self.fetch(item["index"])
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        return (self.named_item({"index": index}) for index in range(self.num_examples))
+        return self.items_at(range(self.num_examples))
+
+    def items_at(self, indices: Iterable[int]) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield the items of some examples with the names of the examples."""
+        return ((self.origin(index), {"index": tf.constant(index, tf.int64)}) for index in indices)
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace an item whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
-
-    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        return self.origin(identity["index"]), {"index": tf.constant(identity["index"], tf.int64)}
-
-    def origin(self, index: int) -> str:
-        """Return the path or another name of example number `index`, for messages."""
-        raise NotImplementedError
 
 
 class StoredSource(IndexedSource):

@@ -63,8 +63,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
     """Return the names and items of all examples, in random order if the source supports it."""
     if not isinstance(source, IndexedSource):
         return source.items()
-    order = np.random.default_rng(seed).permutation(source.num_examples).tolist()
-    return (source.named_item({"index": index}) for index in order)
+    return source.items_at(np.random.default_rng(seed).permutation(source.num_examples).tolist())
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:

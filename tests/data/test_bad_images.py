@@ -1,11 +1,8 @@
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import bad_images
 from tests import selection
 from tests.data import pictures
 from tests.data.test_tfrecord import example, write
@@ -97,21 +94,6 @@ def test_errors_of_records_name_file_and_number(damaged):
     with pytest.raises(tf.errors.OpError) as error:
         list(data.eval_batches(source, EVAL, 8))
     assert any(name in data.explain(error.value) for name in names)
-
-
-def test_training_goes_on_while_half_of_the_images_can_be_read():
-    def load(item):
-        raise tf.errors.DataLossError(None, None, "cut off")
-
-    named_item = lambda ids: (f"{ids['index']}.png", {})  # noqa: E731
-    source = types.SimpleNamespace(keys=("index",), name="set", num_examples=4, named_item=named_item)
-    log = data.Log()
-    reporter = bad_images.Reporter(source, load, log, training=True)
-    for index in (0, 0, 1):
-        assert reporter._report(np.array([0, 1]), {"index": np.array([3, index]), "position": np.array([7, 8])}) == b""
-    assert (log.count, log.reasons) == (3, {"0.png": "cut off", "1.png": "cut off"})
-    problem = reporter._report(np.array([1]), {"index": np.array([2]), "position": np.array([9])})
-    assert b"2.png|cut off More than half of set cannot be read." in problem
 
 
 @pytest.mark.slow

@@ -156,7 +156,8 @@ class ArrayRecordSource(IndexedSource):
         self._parse = parse
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._parse(check_record(call_python(lambda i: self._records[int(i)], [index])))
+        (record,) = call_python(lambda i: [self._records[int(i)]], [index], [tf.TensorSpec([], tf.string)])
+        return self._parse(record)
 
     def origin(self, index: int) -> str:
         return f"example {index} of {self.name} {self.split}"
