@@ -42,6 +42,13 @@ class Log:
             logging.warning("Skipping %s: %s (%d such files so far)", origin, reason, len(self.reasons))
 
 
+def log_of(on_bad_image: str | Log) -> Log | None:
+    """Return the log of the skipped images, or None if unreadable images are errors."""
+    if isinstance(on_bad_image, Log):
+        return on_bad_image
+    return Log() if _checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
+
+
 class Repair:
     """Function that fills the rows whose images cannot be read (`"skip"` or a `Log`), or stops (`"error"`).
 
@@ -50,11 +57,8 @@ class Repair:
     """
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
-        if not isinstance(on_bad_image, Log):
-            _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
-        self.skips = on_bad_image != "error"
+        self.log = log_of(on_bad_image)
         self._source, self._load, self._training = source, load, training
-        self._log = on_bad_image if isinstance(on_bad_image, Log) else Log()
         self._bad: set[str] = set()
         self._problem = ""
 
@@ -83,16 +87,16 @@ class Repair:
             reason = describe(error)
         origin = self._source.origin(*(int(item[key]) for key in self._source.keys))
         self._bad.add(origin)
-        if not self.skips:
+        if self.log is None:
             self._problem = self._problem or bad_image(origin, reason)
             raise ValueError(self._problem)  # calls after a failure fail in the same way
         if not self._training:
-            self._log.add(origin, reason)
+            self.log.add(origin, reason)
             return {}
         if len(self._bad) <= MAX_SHARE * self._source.num_examples:
             for other in self._source.following(item):
                 with contextlib.suppress(tf.errors.OpError):
                     example = self._load(other)
-                    self._log.add(origin, reason)
+                    self.log.add(origin, reason)
                     return example
         raise ValueError(bad_image(origin, f"{reason} More than half of {self._source.name} cannot be read."))

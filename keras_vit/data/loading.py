@@ -6,36 +6,28 @@ import tensorflow as tf
 
 from keras_vit.data.bad_images import Repair
 from keras_vit.data.python_ops import call_python
-from keras_vit.data.sources import ArraySource, Source
 
 # Items are loaded in groups of at least this size, or all rows of a step: each group needs a dataset that leaves out
 # the unreadable images. To create a dataset takes as long as to load one or two small images.
 GROUP = 16
 
 
-def load_batches(
-    items: tf.data.Dataset, load: Callable[[dict], dict], source: Source, rows: int, repair: Repair, training: bool
-) -> tf.data.Dataset:
+def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int, repair: Repair) -> tf.data.Dataset:
     """Load examples in parallel and batch them in order.
 
     `items` has one element per step, whose entries are vectors over `rows` rows. Rows with the position -1 become
     zeros. `repair` fills the rows whose images cannot be read.
     """
     spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in items.element_spec.items()}
-    # Traced once and used in several places.
     traced = tf.function(load, autograph=False).get_concrete_function(spec)
-    outputs = {key: tf.TensorSpec(value.shape, value.dtype) for key, value in traced.structured_outputs.items()}
 
     def zeros():
-        return {key: tf.zeros(value.shape, value.dtype) for key, value in outputs.items()}
+        return {key: tf.zeros(value.shape, value.dtype) for key, value in traced.structured_outputs.items()}
 
     @tf.autograph.experimental.do_not_convert
     def load_row(item):
         return tf.cond(item["position"] < 0, zeros, lambda: traced(item))
 
-    if isinstance(source, ArraySource):  # arrays are not decoded, so loading cannot fail
-        loaded = items.unbatch().map(traced if training else load_row, tf.data.AUTOTUNE, deterministic=True)
-        return _batch(loaded, rows)
     size = next(size for size in range(min(rows, GROUP), rows + 1) if rows % size == 0)
 
     def split(item):
@@ -65,9 +57,6 @@ def load_batches(
 
         return tf.cond(tf.reduce_all(numbers >= 0), lambda: examples, repaired)
 
-    groups = items.map(split).unbatch().map(load_group, tf.data.AUTOTUNE, deterministic=True)
-    return _batch(groups, rows // size).map(join)
-
-
-def _batch(dataset: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    return dataset.batch(rows, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
+    groups = items.map(split).unbatch().map(load_group, **parallel)
+    return groups.batch(rows // size, drop_remainder=True, **parallel).map(join)

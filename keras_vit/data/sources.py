@@ -50,6 +50,7 @@ class Source:
         value_names: Names of the values. Empty for classes.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise images are arrays.
         keys: Entries of an item that identify its example.
+        origin: Function of the values of `keys` that returns the path or another name of the example, for messages.
         notes: Remarks about the data, for example about files that are not used.
         shard_by: `"files"` if every worker reads different files, so that batches depend on the number of workers;
             `"rows"` otherwise.
@@ -64,6 +65,7 @@ class Source:
     """
 
     keys: tuple[str, ...]
+    origin: Callable[..., str]
     notes: tuple[str, ...] = ()
     shard_by: str = "rows"
 
@@ -120,10 +122,6 @@ class Source:
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace an item whose image cannot be read."""
-        raise NotImplementedError
-
-    def origin(self, *identity: int) -> str:
-        """Return the path or another name of the example that the values of `keys` identify, for messages."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -41,6 +41,7 @@ def test_the_later_records_of_a_file_replace_a_record_before_the_earlier_ones():
         (4, b"4", 7),
         (1, b"1", 7),
         (2, b"2", 7),
+        (0, b"5", 7),
     ]
     assert source.origin(1, 3) == "record 3 of a"
 

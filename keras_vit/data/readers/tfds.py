@@ -12,7 +12,7 @@ from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
-from keras_vit.data.record_files import RecordSource, Slice, check_record, finite, several_hot
+from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import IndexedSource, Source
 
 
