@@ -9,7 +9,7 @@ from keras_vit.data.python_ops import call_python
 
 # Items are loaded in groups of at least this size, or all rows of a step: each group needs a dataset that leaves out
 # the unreadable images. To create a dataset takes as long as to load one or two small images.
-GROUP = 16
+GROUP = 32
 
 
 def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int, repair: Repair) -> tf.data.Dataset:

@@ -131,9 +131,9 @@ def test_skipping_in_evaluation_masks(damaged):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [7, 16])
+@pytest.mark.parametrize("rows", [7, 64])
 def test_every_row_is_its_example_whatever_the_number_of_rows_is(damaged, rows):
-    """Rows are loaded in groups: one of seven, or two of eight. In some groups an image is unreadable."""
+    """Rows are loaded in groups: one of seven, or two of 32. In some groups an image is unreadable."""
     source, _ = damaged
     batches = data.eval_batches(source, EVAL, rows, on_bad_image="skip").unbatch().as_numpy_iterator()
     examples = list(source.examples())
