@@ -1,5 +1,6 @@
 """Policies for unreadable images: stop with the name of the file, or skip the image and list it."""
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +9,6 @@ from absl import logging
 
 from keras_vit import _checks
 from keras_vit.data.errors import bad_image, describe
-from keras_vit.data.python_ops import call_python
 from keras_vit.data.sources import Source
 
 # Training stops if more than this share of the examples cannot be read.
@@ -42,54 +42,61 @@ class Log:
             logging.warning("Skipping %s: %s (%d such files so far)", origin, reason, len(self.reasons))
 
 
-class Reporter:
-    """Reporter of unreadable images, which lists them (`"skip"` or a `Log`) or stops the pipeline (`"error"`).
+def log_of(on_bad_image: str | Log) -> Log | None:
+    """Return the log of the skipped images, or None if unreadable images are errors."""
+    if isinstance(on_bad_image, Log):
+        return on_bad_image
+    return Log() if _checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
 
-    In training, skipped images are replaced by other images. The pipeline stops if more than half of the images are
-    skipped.
+
+class Repair:
+    """Function that fills the rows whose images cannot be read (`"skip"` or a `Log`), or stops (`"error"`).
+
+    In training, these images are replaced by other images. Otherwise the rows are zeros. Training stops if more than
+    half of the images are skipped.
     """
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
-        if not isinstance(on_bad_image, Log):
-            _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
-        self.skips = on_bad_image != "error"
-        self.keys = (*source.keys, "position")
+        self.log = log_of(on_bad_image)
         self._source, self._load, self._training = source, load, training
-        self._log = on_bad_image if isinstance(on_bad_image, Log) else Log()
         self._bad: set[str] = set()
+        self._problem = ""
 
-    def report(self, failures: tf.Tensor, identity: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return the error message with which the pipeline must fail, a scalar string; empty to continue.
+    def __call__(
+        self, items: dict[str, np.ndarray], numbers: np.ndarray, examples: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the examples of all rows in order.
 
-        `failures`, int64 `[rows]`, is 0 if the image of a row could be read, and -1 if the image and all replacements
-        could not. `identity` contains a vector for each of `keys`.
+        `numbers`, int `[rows]`, has the row of each of `examples`, and -1 for each row that is missing.
         """
+        read = numbers >= 0
+        repaired = {key: np.zeros_like(value) for key, value in examples.items()}
+        for key, value in examples.items():
+            repaired[key][numbers[read]] = value[read]
+        for row in sorted(set(range(len(numbers))) - set(numbers.tolist())):
+            item = {key: tf.constant(value[row]) for key, value in items.items()}
+            for key, value in self._example(item).items():
+                repaired[key][row] = value
+        return repaired
 
-        def call(failures, *values):
-            return self._report(failures, dict(zip(self.keys, values, strict=True)))
-
-        problem = call_python(call, [failures, *(identity[key] for key in self.keys)])
-        return problem if self.skips else problem + "\n"  # never empty, even if the process is ending
-
-    def _report(self, failures: np.ndarray, identity: dict[str, np.ndarray]) -> bytes:
-        for row in np.flatnonzero(failures):
-            ids = {key: int(value[row]) for key, value in identity.items()}
-            position = tf.constant(ids.pop("position"), tf.int64)
-            origin, item = self._source.named_item(ids)
-            reason = self._log.reasons.get(origin) or self._reason({**item, "position": position})
-            self._bad.add(origin)
-            if not self.skips:
-                return bad_image(origin, reason).encode()
-            if self._training and (failures[row] < 0 or len(self._bad) > MAX_SHARE * self._source.num_examples):
-                much = f"{reason} More than half of {self._source.name} cannot be read."
-                return bad_image(origin, much).encode()
-            self._log.add(origin, reason)
-        return b""
-
-    def _reason(self, item: dict[str, tf.Tensor]) -> str:
-        """Load an item again outside of graphs, where error messages are short."""
+    def _example(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Load an item again, outside of graphs, where error messages are short. Return its example or another one."""
         try:
-            self._load(item)
+            return self._load(item)
         except tf.errors.OpError as error:
-            return describe(error)
-        return "could not be read at first, but a second attempt succeeded"
+            reason = describe(error)
+        origin = self._source.origin(*(int(item[key]) for key in self._source.keys))
+        self._bad.add(origin)
+        if self.log is None:
+            self._problem = self._problem or bad_image(origin, reason)
+            raise ValueError(self._problem)  # calls after a failure fail in the same way
+        if not self._training:
+            self.log.add(origin, reason)
+            return {}
+        if len(self._bad) <= MAX_SHARE * self._source.num_examples:
+            for other in self._source.following(item):
+                with contextlib.suppress(tf.errors.OpError):
+                    example = self._load(other)
+                    self.log.add(origin, reason)
+                    return example
+        raise ValueError(bad_image(origin, f"{reason} More than half of {self._source.name} cannot be read."))

@@ -45,8 +45,6 @@ def image_errors(advice: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except UnreadableImageError:
-        raise
     except Exception as error:
         found = _find(error)
         if found is None:

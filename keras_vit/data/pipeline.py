@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit import _checks
 from keras_vit.data import errors, masks, mix, parse, preprocess
-from keras_vit.data.bad_images import Log, Reporter
+from keras_vit.data.bad_images import Log, Repair, log_of
 from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import Rows, Source
 
@@ -91,8 +91,8 @@ def train_batches(
         return _checked(source, function(source.load(item), seed, item["position"]))
 
     items = source.train_items(rows, seed, start_step, shuffle_buffer)
-    reporter = Reporter(source, load, on_bad_image, training=True)
-    batches = load_batches(items, load, source, rows.count, reporter, training=True)
+    repair = Repair(source, load, on_bad_image, training=True)
+    batches = load_batches(items, load, rows.count, repair)
     if mixing:
 
         def add_mix(step, batch):
@@ -151,14 +151,14 @@ def eval_batches(
 
     steps = -(-source.num_examples // batch_size)
     items = source.eval_items(rows, steps)
-    reporter = Reporter(source, load, on_bad_image, training=False)
-    batches = load_batches(items, load, source, rows.count, reporter, training=False, steps=steps)
+    repair = Repair(source, load, on_bad_image, training=False)
+    batches = load_batches(items, load, rows.count, repair)
     batches = _add_draws(batches, draw, 0, rows).apply(tf.data.experimental.assert_cardinality(steps))
     if not as_tuples:
         return _finish(batches)
     # The last batch of a worker may consist of padding only.
     batches = batches.take(-(-(source.num_examples - rows.first) // batch_size))
-    return _finish(batches, pp, may_be_empty=reporter.skips)
+    return _finish(batches, pp, may_be_empty=repair.log is not None)
 
 
 def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None = None) -> Iterator[dict]:
@@ -168,13 +168,13 @@ def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None =
     """
     kept = (call.text for call in parse.parse(pp) if call.op.kind != parse.GEOMETRIC)
     pp = other_pp or "|".join(kept)
-    on_host, to_model_range, log = preprocess.host_function(pp), preprocess.device_function(pp), Log()
+    on_host, to_model_range, log = preprocess.host_function(pp), preprocess.device_function(pp), log_of(on_bad_image)
     for origin, item in source.items():
         try:
             example = source.load(item)
             image = to_model_range(on_host({"image": example["image"]})["image"][None])[0]
         except tf.errors.OpError as error:
-            if on_bad_image == "error":
+            if log is None:
                 raise errors.UnreadableImageError(origin, errors.describe(error)) from error
             log.add(origin, errors.describe(error))
             continue

@@ -9,34 +9,45 @@ import atexit
 import functools
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 _SECONDS_TO_END = 30.0
 
 
-def call_python(function: Callable[..., bytes], arguments: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Call a Python function that returns bytes.
+def call_python(
+    function: Callable[..., Sequence[Any]], arguments: Sequence[tf.Tensor], results: Sequence[Any]
+) -> list[tf.Tensor]:
+    """Call a Python function of arrays that returns a list. `results` have the shapes and types of the results.
 
-    The result is empty if the function fails or if the process is ending.
+    Fails with the message of the error if the function fails, and if the process is ending.
     """
+
+    def nothing():
+        return [tf.zeros(result.shape, result.dtype) for result in results]
 
     def call(*values):
         try:
-            return function(*values)
-        except Exception:  # after an error, the call would remain counted as running
-            logging.exception("A function of an input pipeline failed.")
-            return b""
+            return [b"", *function(*values)]
+        except Exception as error:  # after an error, the call would remain counted as running
+            return [str(error).encode() or b"The function failed.", *nothing()]
 
     running, closed = _gate()
     with tf.control_dependencies([_add(running, 1)]):
         is_closed = tf.raw_ops.ReadVariableOp(resource=closed, dtype=tf.bool)
-    result = tf.cond(is_closed, lambda: tf.constant(b""), lambda: tf.numpy_function(call, arguments, tf.string))
-    with tf.control_dependencies([result]):
+    problem, *values = tf.cond(
+        is_closed,
+        lambda: [tf.constant("The process is ending."), *nothing()],
+        lambda: tf.numpy_function(call, arguments, [tf.string, *(result.dtype for result in results)]),
+    )
+    with tf.control_dependencies([problem]):
         done = _add(running, -1)
     with tf.control_dependencies([done]):
-        return tf.ensure_shape(result, [])
+        succeeded = tf.equal(problem, "")
+    # `tf.debugging.Assert` would need a condition, which takes time.
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=succeeded, data=[problem])]):
+        return [tf.ensure_shape(value, result.shape) for value, result in zip(values, results, strict=True)]
 
 
 def _add(counter: tf.Tensor, value: int):

@@ -129,11 +129,6 @@ class RecordSource(Source):
         others = self.read((file + 1) % len(self.slices))
         return behind.concatenate(before).concatenate(others).map(lambda record: {**item, **record})
 
-    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        records = self.read(tf.constant(identity["file"], tf.int64))
-        item = next(iter(records.filter(lambda record: record["number"] == identity["number"])))
-        return self.origin(identity["file"], identity["number"]), item
-
     def origin(self, file: int, number: int) -> str:
         """Return the name of a record, for messages."""
         return f"record {number} of {self.slices[file].path}"

@@ -50,6 +50,7 @@ class Source:
         value_names: Names of the values. Empty for classes.
         encoded: Whether images are encoded files, which need a "decode" operation. Otherwise images are arrays.
         keys: Entries of an item that identify its example.
+        origin: Function of the values of `keys` that returns the path or another name of the example, for messages.
         notes: Remarks about the data, for example about files that are not used.
         shard_by: `"files"` if every worker reads different files, so that batches depend on the number of workers;
             `"rows"` otherwise.
@@ -64,6 +65,7 @@ class Source:
     """
 
     keys: tuple[str, ...]
+    origin: Callable[..., str]
     notes: tuple[str, ...] = ()
     shard_by: str = "rows"
 
@@ -122,10 +124,6 @@ class Source:
         """Return the items that may replace an item whose image cannot be read."""
         raise NotImplementedError
 
-    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        """Return the name and the item of the example that the values of `keys` identify."""
-        raise NotImplementedError
-
     def __repr__(self) -> str:
         what = f"values {', '.join(self.value_names)}" if self.value_names else f"{self.num_classes:,} classes"
         return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {what}>"
@@ -169,19 +167,16 @@ class IndexedSource(Source):
         return self.fetch(item["index"])
 
     def items(self) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        return (self.named_item({"index": index}) for index in range(self.num_examples))
+        return self.items_at(range(self.num_examples))
+
+    def items_at(self, indices: Iterable[int]) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """Yield the items of some examples with the names of the examples."""
+        return ((self.origin(index), {"index": tf.constant(index, tf.int64)}) for index in indices)
 
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace an item whose image cannot be read: the next half of the source."""
         offsets = tf.data.Dataset.range(1, self.num_examples // 2 + 1)
         return offsets.map(lambda offset: {**item, "index": (item["index"] + offset) % self.num_examples})
-
-    def named_item(self, identity: dict[str, int]) -> tuple[str, dict[str, tf.Tensor]]:
-        return self.origin(identity["index"]), {"index": tf.constant(identity["index"], tf.int64)}
-
-    def origin(self, index: int) -> str:
-        """Return the path or another name of example number `index`, for messages."""
-        raise NotImplementedError
 
 
 class StoredSource(IndexedSource):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit import _checks, _io, _storage
 from keras_vit.data import errors, fingerprint, images, masks
-from keras_vit.data.bad_images import Log
+from keras_vit.data.bad_images import Log, log_of
 from keras_vit.data.errors import UnreadableImageError
 from keras_vit.data.readers import tfrecord
 from keras_vit.data.sources import IndexedSource, Source, in_parallel
@@ -33,9 +33,7 @@ def write_tfrecords(
     `on_progress` is called with the number of written examples. `on_bad_image` is `"error"`, `"skip"` or a `Log`.
     """
     _checks.positive_int("num_shards", num_shards)
-    skip = on_bad_image != "error"
-    if not isinstance(on_bad_image, Log):
-        _checks.choice("on_bad_image", on_bad_image, ("error", "skip"))
+    log = log_of(on_bad_image)
     if num_shards > source.num_examples:
         raise ValueError(
             f"Each file must get an example. Received: num_shards={num_shards} for {source.num_examples} examples."
@@ -44,7 +42,6 @@ def write_tfrecords(
     info = _info(source, folder, split, num_shards, seed)
     bounds = [source.num_examples * i // num_shards for i in range(num_shards + 1)]
     paths = [f"{folder.rstrip('/')}/{split}-{i:05d}-of-{num_shards:05d}" for i in range(num_shards)]
-    log = on_bad_image if isinstance(on_bad_image, Log) else Log()
     items = _items(source, seed)
     for i, path in enumerate(paths):
         part = itertools.islice(items, bounds[i + 1] - bounds[i])
@@ -52,7 +49,7 @@ def write_tfrecords(
             collections.deque(part, maxlen=0)  # skip the items without loading them
         else:
             report = lambda done, start=bounds[i]: on_progress(start + done)  # noqa: E731
-            info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log if skip else None)
+            info["records"][os.path.basename(path)] = _write_file(path, part, source, report, log)
             _io.write_json(os.path.join(folder, tfrecord.INFO_FILE), info)
             _storage.publish(folder, growing=True)
         on_progress(bounds[i + 1])
@@ -63,8 +60,7 @@ def _items(source: Source, seed: int) -> Iterator[tuple[str, dict[str, tf.Tensor
     """Return the names and items of all examples, in random order if the source supports it."""
     if not isinstance(source, IndexedSource):
         return source.items()
-    order = np.random.default_rng(seed).permutation(source.num_examples).tolist()
-    return (source.named_item({"index": index}) for index in order)
+    return source.items_at(np.random.default_rng(seed).permutation(source.num_examples).tolist())
 
 
 def _info(source: Source, folder: str, split: str, num_shards: int, seed: int) -> dict:

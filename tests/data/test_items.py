@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data import labels, sources
-from keras_vit.data.bad_images import Reporter
+from keras_vit.data.bad_images import Repair
 from keras_vit.data.record_files import RecordSource, Slice
 
 
@@ -41,42 +41,58 @@ def test_the_later_records_of_a_file_replace_a_record_before_the_earlier_ones():
         (4, b"4", 7),
         (1, b"1", 7),
         (2, b"2", 7),
+        (0, b"5", 7),
     ]
     assert source.origin(1, 3) == "record 3 of a"
 
 
-class TestReporter:
+class TestRepair:
+    """Four images of which some cannot be loaded; `repaired` is called with a group of which row 1 was read."""
+
     @pytest.fixture
-    def report(self):
-        """Reports image number `index` of four as one that could not be read."""
+    def repaired(self):
+        def make(on_bad_image, training, bad):
+            def load(item):
+                if int(item["index"]) in bad:
+                    raise tf.errors.InvalidArgumentError(None, None, "cut off")
+                return {"image": tf.cast(item["index"], tf.float32)}
 
-        def load(item):
-            raise tf.errors.InvalidArgumentError(None, None, "cut off")
+            repair = Repair(data.open_source("digits", "test[:4]"), load, on_bad_image, training)
 
-        def make(on_bad_image, training):
-            reporter = Reporter(data.open_source("digits", "test[:4]"), load, on_bad_image, training)
-            identity = lambda index: {"index": np.array([9, index]), "position": np.array([0, 5])}  # noqa: E731
-            return lambda index, failures=1: reporter._report(np.array([0, failures]), identity(index)).decode()
+            def call(index):
+                items = {"index": np.array([index, 9]), "position": np.array([0, 5])}
+                return repair(items, np.array([1, -1]), {"image": np.array([9, 0], np.float32)})["image"].tolist()
+
+            return call
 
         return make
 
-    def test_half_of_the_images_may_be_unreadable(self, report):
-        log = data.Log()
-        of_training = report(log, True)
-        assert [of_training(index) for index in (0, 2, 0)] == ["", "", ""]
+    def test_half_of_the_images_may_be_unreadable(self, repaired):
+        log, bad = data.Log(), {0, 2}
+        call = repaired(log, True, bad)
+        assert [call(index) for index in (0, 2, 0)] == [[1, 9], [3, 9], [1, 9]]
         assert log.count == 3 and log.reasons == {f"image {index} of digits": "cut off" for index in (0, 2)}
-        assert "image 3 of digits" in (problem := of_training(3)) and "More than half of digits" in problem
+        bad.add(3)
+        with pytest.raises(ValueError, match="image 3 of digits.cut off More than half of digits"):
+            call(3)
+        assert log.count == 3
 
-    def test_an_image_without_any_replacement_ends_the_training(self, report):
-        assert "More than half" in report("skip", True)(0, failures=-1)
+    def test_an_image_without_any_replacement_ends_the_training(self, repaired):
+        with pytest.raises(ValueError, match="More than half"):
+            repaired("skip", True, {0, 1, 2})(0)
 
-    def test_evaluation_skips_any_number(self, report):
-        of_evaluation = report("skip", False)
-        assert [of_evaluation(index, failures=-1) for index in range(4)] == [""] * 4
+    def test_evaluation_skips_any_number(self, repaired):
+        call = repaired("skip", False, {0, 1, 2, 3})
+        assert [call(index) for index in range(4)] == [[0, 9]] * 4
 
-    def test_the_first_unreadable_image_is_an_error(self, report):
-        problem = report("error", True)(0)
-        assert "image 0 of digits" in problem and "cut off" in problem and "More than half" not in problem
+    def test_the_first_unreadable_image_is_an_error(self, repaired):
+        call = repaired("error", True, {0, 1})
+        for index in (0, 1):  # further calls fail in the same way
+            with pytest.raises(ValueError, match="image 0 of digits.cut off.>"):
+                call(index)
+
+    def test_an_image_that_the_second_attempt_reads_is_used(self, repaired):
+        assert repaired("error", True, set())(3) == [3, 9]
 
 
 def test_numbers_of_classes_are_bounded():

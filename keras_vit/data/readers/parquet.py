@@ -51,7 +51,8 @@ def read(
         count = sum(item.take for item in slices)
 
         def records(*place: tf.Tensor) -> tf.data.Dataset:
-            serialized = call_python(lambda *place: _readable_rows(place, image, label, numbers), list(place))
+            read = lambda *place: [_readable_rows(place, image, label, numbers)]  # noqa: E731
+            (serialized,) = call_python(read, place, [tf.TensorSpec([], tf.string)])
             examples = tf.io.parse_tensor(serialized, tf.string)
             return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(examples, [None]))
 

@@ -12,7 +12,7 @@ from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
-from keras_vit.data.record_files import RecordSource, Slice, check_record, finite, several_hot
+from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import IndexedSource, Source
 
 
@@ -156,7 +156,8 @@ class ArrayRecordSource(IndexedSource):
         self._parse = parse
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._parse(check_record(call_python(lambda i: self._records[int(i)], [index])))
+        (record,) = call_python(lambda i: [self._records[int(i)]], [index], [tf.TensorSpec([], tf.string)])
+        return self._parse(record)
 
     def origin(self, index: int) -> str:
         return f"example {index} of {self.name} {self.split}"

@@ -112,7 +112,9 @@ class TarSource(FileSource):
         return [member.origin for member in self.members]
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        image = call_python(lambda number: self.members[int(number)].read(), [index])
+        (image,) = call_python(
+            lambda number: [self.members[int(number)].read()], [index], [tf.TensorSpec([], tf.string)]
+        )
         return {**StoredSource.fetch(self, index), "image": image}
 
     def origin(self, index: int) -> str:
