@@ -261,12 +261,12 @@ class _Copy:
         """Wait until another process, not an earlier one that was killed, lets others read the address."""
         with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
             earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
-            while (owner := self._read_owner()) == earlier or not owner.get(
-                "others_read"
-            ):  # a living owner signs again
+            owner = earlier
+            while owner == earlier or not owner.get("others_read"):  # a living owner signs again
                 if time.monotonic() > deadline:
                     raise TimeoutError("no worker took the address over; see the log of the first worker")
                 time.sleep(min(1.0, _lock.REFRESH))
+                owner = self._read_owner()
 
     def let_others_read(self) -> None:
         """End the wait of the other workers."""

@@ -43,7 +43,8 @@ def named(name: str, splits: Collection[str] = ()) -> str:
 
 def used(split: str, splits: Collection[str]) -> set[str]:
     """Return the names of the splits that a split such as `"train[:80%]+val"` uses."""
-    return {named(match["name"], splits) for text in str(split).split("+") if (match := _PART.fullmatch(text))}
+    matches = map(_PART.fullmatch, str(split).split("+"))
+    return {named(match["name"], splits) for match in matches if match is not None}
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:

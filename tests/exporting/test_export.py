@@ -52,8 +52,6 @@ def test_a_checkpoint_is_exported(tmp_path):
 @pytest.mark.slow
 def test_wrong_arguments(tmp_path):
     model, images = network(), tiny.images(1).contents
-    with pytest.raises(ValueError, match="preprocess"):
-        exporting.export(model, tmp_path / "a.tflite", images=images)
     with pytest.raises(ValueError, match="format"):
         exporting.export(model, tmp_path / "a", "coreml", images=images, preprocess="value_range(-1, 1)")
     with pytest.raises(ValueError, match="class_names"):

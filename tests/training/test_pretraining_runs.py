@@ -44,7 +44,7 @@ def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     worlds.train(whole, **RUNS[name], keep_checkpoints=4)
     shutil.copytree(whole, resumed)
     (resumed / "model.keras").unlink()
-    for path in (resumed / "checkpoints").iterdir():
+    for path in (resumed / "checkpoints").glob("**/*"):
         if path.name.startswith(("ckpt-8.", "ckpt-9.", "ckpt-12.")):
             path.unlink()
     assert "Resuming from the checkpoint of step 6" in worlds.train(resumed, **RUNS[name], keep_checkpoints=4)

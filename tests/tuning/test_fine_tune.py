@@ -63,7 +63,8 @@ def test_it_equals_the_program(world, capsys):  # noqa: F811
     expected = (128 / 255 - np.array(MEAN)) / np.array(DEVIATION)
     for pp in (run.preprocess, config("python")["recipe"]["data"]["pp_train"].replace("flip_lr|", "")):
         pixels = preprocess.single_image(pp.replace("inception_crop(32, 50,", "resize(32,"))(tf.constant(grey))
-        np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=1e-5)
+        # Antialiasing truncates: where the weights sum to just below 1, a pixel is one level of 255 darker.
+        np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=1.01 / 255 / min(DEVIATION))
     assert keras_vit.open_predictor("python").card.preprocess == run.preprocess
     np.testing.assert_allclose(run.model.input_normalization, (MEAN, DEVIATION), rtol=1e-5)
 
