@@ -253,7 +253,6 @@ def test_wrong_arguments(run, images, tmp_path, monkeypatch):
     opened = types.SimpleNamespace(features_unavailable="this file returns probabilities only")
     monkeypatch.setattr(inference, "open_predictor", lambda *_, **__: opened)
     for message, model, *arguments in (
-        ("--model is missing", "", tmp_path / "a.npz", images[0]),
         ("--output must end in", run, tmp_path / "a.csv", images[0]),
         ("--model must return features", run, tmp_path / "a.npz", images[0]),
         ("--dense", run, tmp_path / "a.parquet", "--dense", images[0]),

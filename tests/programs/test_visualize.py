@@ -119,7 +119,6 @@ def test_the_page_of_a_checkpoint_names_its_step(tmp_path):
 def test_errors(tmp_path, monkeypatch):
     picture = golden_data.path("images/small.png")
     for arguments, message in [
-        ([], "--model is missing"),
         ([f"--model={tmp_path}"], "--output is missing"),
         (["--model=x", f"--output={tmp_path}"], "at 'x'"),
     ]:
