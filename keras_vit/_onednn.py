@@ -1,7 +1,7 @@
 """TensorFlow's oneDNN operations, which TensorFlow leaves off on many processors.
 
-On Linux and x86, TensorFlow turns them on only for processors with AVX512_VNNI, AVX512_BF16, AVX_VNNI or AMX. With AVX2
-or AVX-512 alone, inference takes 1.2 times and a training step 1.4 times as long without them. On ARM, TensorFlow turns
+On Linux and x86, TensorFlow turns them on only for processors with AVX512_VNNI, AVX512_BF16, AVX_VNNI or AMX. On the
+others, inference takes 1.2 times and a training step 1.4 times as long without them. On ARM, TensorFlow turns
 them on for Neoverse V1 and calls them experimental elsewhere; its choice is kept there. macOS has no such operations.
 """
 
