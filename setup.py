@@ -128,7 +128,11 @@ setup(
     python_requires=">=3.11",
     packages=sorted(packages()),
     package_dir=packages(),
-    package_data={"keras_vit": ["py.typed", "**/assets/*"], "keras_vit._train.launching": ["assets/*"]},
+    package_data={
+        "keras_vit": ["py.typed", "**/assets/*"],
+        "keras_vit._train": ["*/assets/*"],
+        "keras_vit._export": ["*/assets/*"],
+    },
     include_package_data=False,
     # `make test-lower-bounds` tests the lower bounds, here and in the extras.
     install_requires=[
@@ -142,7 +146,7 @@ setup(
         "scipy>=1.14",  # L-BFGS of linear probes; softmax and sigmoid of evaluators
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["keras-vit = keras_vit.program.commands:main"]},
+    entry_points={"console_scripts": ["keras-vit = keras_vit.cli.commands:main"]},
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

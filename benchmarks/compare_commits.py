@@ -23,7 +23,7 @@ from benchmarks import interleaved
 from benchmarks import main as program
 from benchmarks.interleaved import ROOT, Result
 from benchmarks.rows import Row
-from keras_vit import _io
+from keras_vit.util import formatting
 
 DEFAULT = ("inference-16-float32", "inference-1-bfloat16", "training-float32", "import-jax", "build")
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> None:
                 ratio = None if second.ratio is None else f"{second.ratio:.3f}"
                 lines.append([name, _cell(first), _cell(second), ratio, worse or "no"])
     header = ["row", "before:", "after:", "time after/before:", "worse"]
-    sys.stdout.write(_io.markdown_table(header, lines) + "\n")
+    sys.stdout.write(formatting.markdown_table(header, lines) + "\n")
     if regressions:
         logging.error("Regressions: %s", "; ".join(regressions))
         sys.exit(1)

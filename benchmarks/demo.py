@@ -17,8 +17,9 @@ from typing import Any
 from absl import flags, logging
 
 from benchmarks import host, tables
-from keras_vit import _io, program
-from keras_vit.training import run_directory
+from keras_vit import cli
+from keras_vit.runs import run_directory
+from keras_vit.util import file_io, formatting
 
 MEASURED = os.path.join(os.path.dirname(__file__), "demo.json")
 DOCUMENT = "docs/results.md"
@@ -40,10 +41,10 @@ def main(argv: Sequence[str]) -> int:
         if not options.workdir:
             raise ValueError("--workdir is missing: the directory for the runs.")
         for backend in options.backends:
-            measured = _io.read_json(options.measured) if os.path.exists(options.measured) else {}
+            measured = file_io.read_json(options.measured) if os.path.exists(options.measured) else {}
             measured[backend] = measure(backend, os.path.join(options.workdir, backend))
-            _io.write_json(options.measured, measured)
-    tables.write_between(options.document, "demo", f"\n{table(_io.read_json(options.measured))}\n")
+            file_io.write_json(options.measured, measured)
+    tables.write_between(options.document, "demo", f"\n{table(file_io.read_json(options.measured))}\n")
     return 0
 
 
@@ -55,7 +56,7 @@ def measure(backend: str, directory: str) -> dict[str, Any]:
         overrides = [f"--config.{change}" for change in changes]
         before = sum(os.times()[2:4])
         run_program(backend, ["train", f"--config={recipe}", f"--workdir={directory}", *overrides])
-        _io.write_json(seconds, {"seconds": sum(os.times()[2:4]) - before})
+        file_io.write_json(seconds, {"seconds": sum(os.times()[2:4]) - before})
     found = json.loads(run_program(backend, ["evaluate", f"--model={directory}", "--json"]))
     config = run_directory.read_config(directory)
     return {
@@ -63,7 +64,7 @@ def measure(backend: str, directory: str) -> dict[str, Any]:
         "examples": found["examples"],
         "steps": config["recipe"]["total_steps"],
         "seed": config["recipe"]["seed"],
-        "cpu_minutes": round(_io.read_json(seconds)["seconds"] / 60, 1),
+        "cpu_minutes": round(file_io.read_json(seconds)["seconds"] / 60, 1),
         "machine": host.processor(),
         "versions": config["versions"],
     }
@@ -91,8 +92,8 @@ def table(measured: Mapping[str, Any]) -> str:
         )
         for backend, found in measured.items()
     ]
-    return _io.markdown_table(header, rows)
+    return formatting.markdown_table(header, rows)
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -23,10 +23,11 @@ import numpy as np
 from absl import flags, logging
 
 from benchmarks import tables
-from keras_vit import _io, models, program, recipe
+from keras_vit import cli, models, recipe
 from keras_vit.exporting import onnx_openvino, quantization, saved_model, single_file, tflite, verify
 from keras_vit.inference import keras_model, model_card, sample_images
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
+from keras_vit.util import file_io, formatting
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), "onnx", "openvino")
 HEADER = (
@@ -121,7 +122,7 @@ def export(name: str, directory: str) -> None:
             logging.error("%s", error)
             failed = getattr(error, "comparison", None)
             results[kind] = {"passed": False, "error": str(error), **(vars(failed) if failed else {})}
-        _io.write_json(os.path.join(directory, VERIFIED), results)
+        file_io.write_json(os.path.join(directory, VERIFIED), results)
 
 
 def artifact_path(directory: str, kind: str) -> str:
@@ -142,7 +143,7 @@ def measure(name: str, directory: str) -> None:
         command += [f"--threads={options.threads}", f"--calls={calls}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         timed[kind] = json.loads(done.stdout)
-        _io.write_json(os.path.join(directory, TIMED), timed)
+        file_io.write_json(os.path.join(directory, TIMED), timed)
 
 
 def table(names: Sequence[str]) -> str:
@@ -159,7 +160,7 @@ def table(names: Sequence[str]) -> str:
     note = f"Images for the verification: {', '.join(examples)}."
     if any_timed:
         note += f" Latency of the model from a prepared image to probabilities, {flags.FLAGS.threads} threads."
-    return f"\n{_io.markdown_table(HEADER[:width], [cells[:width] for cells in rows])}\n\n{note}\n"
+    return f"\n{formatting.markdown_table(HEADER[:width], [cells[:width] for cells in rows])}\n\n{note}\n"
 
 
 def row(name: str, kind: str, verified: dict[str, Any], timed: dict[str, Any] | None) -> list[str]:
@@ -183,8 +184,8 @@ def row(name: str, kind: str, verified: dict[str, Any], timed: dict[str, Any] | 
 
 def read(directory: str, name: str) -> dict[str, Any]:
     path = os.path.join(directory, name)
-    return _io.read_json(path) if os.path.exists(path) else {}
+    return file_io.read_json(path) if os.path.exists(path) else {}
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

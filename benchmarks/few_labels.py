@@ -21,9 +21,10 @@ from absl import flags
 
 from benchmarks import tables
 from benchmarks.training_runs import last_value, machine, run_program
-from keras_vit import _io, data, program
+from keras_vit import cli, data
 from keras_vit.data.sources import ArraySource
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
+from keras_vit.util import file_io, formatting
 
 PRETRAINING = {"mae": "mae_fashion_mnist", "masked_patch": "masked_patch_fashion_mnist"}
 STARTS = ("scratch", *PRETRAINING)
@@ -76,7 +77,7 @@ def make_data(share: float) -> str:
         ("test", test, slice(None)),
     ):
         arrays[f"x_{split}"], arrays[f"y_{split}"] = source.images[chosen], source.labels()[chosen]
-    with _io.atomic_file(path) as temporary, open(temporary, "wb") as file:
+    with file_io.atomic_file(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays)
     return path
 
@@ -156,8 +157,8 @@ def features(start: str, seed: int, files: dict[float, str]) -> dict[str, dict[s
                 f"--evaluators=knn(name='knn {share}', neighbors=(20,), {where})",
                 f"--evaluators=linear_probe(name='linear_probe {share}', {where})",
             ]
-        _io.write_json(path, json.loads(run_program("evaluate", arguments)))
-    return _io.read_json(path)
+        file_io.write_json(path, json.loads(run_program("evaluate", arguments)))
+    return file_io.read_json(path)
 
 
 def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> dict[str, str]:
@@ -179,7 +180,7 @@ def row(share: float, start: str, files: dict[float, str], num_seeds: int) -> di
 
 def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
     """Print the table. Unless this is a trial, write the table and the machine of a run into the document."""
-    table = _io.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
+    table = formatting.markdown_table(list(rows[0]), [list(line.values()) for line in rows])
     sys.stdout.write(f"{table}\n\n")
     sys.stdout.flush()
     if flags.FLAGS.steps is None:
@@ -187,4 +188,4 @@ def write(rows: Sequence[dict[str, str]], one_run: str) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

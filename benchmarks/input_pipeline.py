@@ -22,7 +22,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 from benchmarks import jpeg_files
-from keras_vit import data, program
+from keras_vit import cli, data
 
 flags.DEFINE_string("source", None, "Data set of JPEG files; synthetic files by default.")
 flags.DEFINE_string("split", None, "Split of the data set; train by default.")
@@ -155,4 +155,4 @@ def as_text(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -23,7 +23,7 @@ from absl import app, flags, logging
 
 from benchmarks import environments, host, interleaved, records
 from benchmarks.rows import ROWS, Row
-from keras_vit import _checks
+from keras_vit.util import checks
 
 flags.DEFINE_list("rows", [], "Prefixes of the names of the rows to measure; all rows if empty.")
 flags.DEFINE_bool("list", False, "List the rows and exit.")
@@ -43,7 +43,7 @@ def choose(names: Sequence[str]) -> list[Row]:
     """
     for name in names:
         if not any(row.startswith(name) for row in ROWS):
-            _checks.choice("rows", name, list(ROWS))
+            checks.choice("rows", name, list(ROWS))
     return [row for row in ROWS.values() if not names or row.name.startswith(tuple(names))]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from benchmarks import host, records, tables
 from benchmarks.interleaved import ROOT
 from benchmarks.rows import ROWS
-from keras_vit import _io, list_models
+from keras_vit import list_models
+from keras_vit.util import file_io
 from train import models
 
 SPEEDS = ROOT / "keras_vit" / "zoo" / "assets" / "speeds.json"
@@ -41,7 +42,7 @@ def text() -> str:
 
 
 def main(guide: pathlib.Path = GUIDE) -> None:
-    _io.write_text(SPEEDS, json.dumps(speeds()) + "\n")
+    file_io.write_text(SPEEDS, json.dumps(speeds()) + "\n")
     models.measured.cache_clear()
     tables.write_between(guide, "models", text())
 

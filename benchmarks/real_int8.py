@@ -16,9 +16,10 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit import _io, evaluators, exporting
+from keras_vit import evaluators, exporting
 from keras_vit.exporting import verify
 from keras_vit.inference import model_card, open_predictor, openvino, sample_images
+from keras_vit.util import formatting
 
 AGREEMENT = 0.97
 SIZE = 112  # pixels
@@ -189,4 +190,4 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ]
         for name, result in results.items()
     ]
-    return f"\n{_io.markdown_table(header, rows)}\n"
+    return f"\n{formatting.markdown_table(header, rows)}\n"

@@ -24,8 +24,9 @@ from absl import flags, logging
 
 import keras_vit
 from benchmarks import host, real_int8, real_pictures, tables
-from keras_vit import _io, data, evaluators, models, program
+from keras_vit import cli, data, evaluators, models
 from keras_vit.evaluators import knn, linear_probe
+from keras_vit.util import file_io, formatting
 from tools import real_dinov2
 
 DOCUMENT, RESULTS = "docs/real_networks.md", "benchmarks/real_networks.json"
@@ -109,12 +110,12 @@ def store(*keys: str, make: Callable[[], Any]) -> Any:
     for key in keys[:-1]:
         place = place.setdefault(key, {})
     place[keys[-1]] = value
-    _io.write_json(RESULTS, {**results, "machine": host.describe()})
+    file_io.write_json(RESULTS, {**results, "machine": host.describe()})
     return value
 
 
 def _results() -> dict[str, Any]:
-    return _io.read_json(RESULTS) if os.path.exists(RESULTS) else {}
+    return file_io.read_json(RESULTS) if os.path.exists(RESULTS) else {}
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
@@ -229,8 +230,8 @@ def accuracy_table(results: dict[str, Any]) -> str:
         f"{100 * some['most_frequent']:.0f}% with the most frequent class"
         for title, some in found.items()
     )
-    return f"\n{_io.markdown_table(header, rows)}\n\nAccuracy in percent. {counts}.\n"
+    return f"\n{formatting.markdown_table(header, rows)}\n\nAccuracy in percent. {counts}.\n"
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

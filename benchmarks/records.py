@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import host, tables
 from benchmarks.interleaved import ROOT, Result
 from benchmarks.rows import ROWS, Row
-from keras_vit import _io
+from keras_vit.util import file_io, formatting
 
 RECORDS = ROOT / "benchmarks" / "records.jsonl"
 GUIDE = ROOT / "docs" / "benchmarks.md"
@@ -70,7 +70,7 @@ def _short(value):
 
 def read(path: Path = RECORDS) -> list[dict]:
     """Return all records, starting with the oldest record."""
-    return _io.read_json_lines(path)[0] if Path(path).exists() else []
+    return file_io.read_json_lines(path)[0] if Path(path).exists() else []
 
 
 def append(record: dict, path: Path = RECORDS) -> None:
@@ -115,7 +115,7 @@ def _summaries(measured: Measured) -> str:
     for processor in sorted({name for _, found in measured for name in found}):
         lines = [_summary(row, found[processor]) for row, found in measured if row.peers and processor in found]
         if lines:
-            parts.append(f"### {processor}\n\n{_io.markdown_table(header, lines)}")
+            parts.append(f"### {processor}\n\n{formatting.markdown_table(header, lines)}")
     return "\n\n".join(parts)
 
 
@@ -144,7 +144,9 @@ def _input(measured: Measured) -> str:
                 lines.append([row.title, processor, result["system"], rate, ratio])
     if not lines:
         return "Not measured yet: `make benchmark ROWS=input`."
-    return _io.markdown_table(["row", "processor", "system", "images/s and core:", "time relative to first:"], lines)
+    return formatting.markdown_table(
+        ["row", "processor", "system", "images/s and core:", "time relative to first:"], lines
+    )
 
 
 def _per_core(row: Row, record: dict, seconds: float) -> str:
@@ -169,7 +171,7 @@ def _results(row: Row, record: dict) -> str:
     busy = "" if others is None else f" Other programs took {100 * others:.0f}% of the processors."
     measured = f"{record['rounds']} rounds at `{record['commit']}`, {record['time']} UTC; {record['machine']}"
     header = ["system", "step:", "images/s:", "time relative to first:", "peak memory:", ""]
-    return f"{_io.markdown_table(header, lines)}\n\n{measured}; {versions}.{busy}{_limits(rates)}"
+    return f"{formatting.markdown_table(header, lines)}\n\n{measured}; {versions}.{busy}{_limits(rates)}"
 
 
 def _limits(rates: Mapping[str, float]) -> str:
@@ -230,4 +232,4 @@ def _history(records: Sequence[dict]) -> str:
         where = [record["time"], f"`{record['commit']}`", host.kind(record["machine"])]
         lines.append([*where, record["row"] + busy, seconds, ", ".join(others)])
     header = ["time (UTC)", "commit", "processor", "row", "step of the first system:", "time relative to it"]
-    return _io.markdown_table(header, lines)
+    return formatting.markdown_table(header, lines)

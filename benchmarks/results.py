@@ -21,9 +21,10 @@ from absl import flags, logging
 
 from benchmarks import tables
 from benchmarks.training_runs import last_value, machine, run_program
-from keras_vit import _io, data, program
+from keras_vit import cli, data
 from keras_vit.data.sources import ArraySource
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
+from keras_vit.util import file_io, formatting
 
 MODELS = {
     "hybrid": ("train/configs/fashion_mnist.py", "hybrid: ResNet root and two units, then ViT"),
@@ -85,11 +86,11 @@ def train(config: str, directory: str, seed: int, overrides: Sequence[str] = ())
     if flags.FLAGS.steps is not None:
         arguments.append(f"--config.total_steps={flags.FLAGS.steps}")
     started, path = cpu_seconds(), os.path.join(directory, CPU_SECONDS)
-    before = _io.read_json(path)["seconds"] if os.path.exists(path) else 0.0
+    before = file_io.read_json(path)["seconds"] if os.path.exists(path) else 0.0
     try:
         run_program("main", arguments)
     finally:
-        _io.write_json(path, {"seconds": before + cpu_seconds() - started})
+        file_io.write_json(path, {"seconds": before + cpu_seconds() - started})
 
 
 def evaluate(directory: str) -> None:
@@ -98,7 +99,7 @@ def evaluate(directory: str) -> None:
     if not os.path.exists(path):
         evaluators = [f"--evaluators={evaluator}" for evaluator in EVALUATORS]
         output = run_program("evaluate", [f"--model={directory}", "--batch_size=500", "--json", *evaluators])
-        _io.write_json(path, json.loads(output))
+        file_io.write_json(path, json.loads(output))
 
 
 def run_transfer(seed: int) -> None:
@@ -126,7 +127,7 @@ def make_data(folder: str) -> None:
             chosen = np.sort(np.concatenate([some[: limit if split == "train" else None] for some in found]))
             arrays[f"x_{split}"] = source.images[chosen, ..., 0]
             arrays[f"y_{split}"] = np.searchsorted(classes, source.labels()[chosen])
-        with _io.atomic_file(os.path.join(folder, file)) as path:
+        with file_io.atomic_file(os.path.join(folder, file)) as path:
             np.savez_compressed(path, **arrays)
 
 
@@ -152,7 +153,7 @@ def report() -> None:
     }
     for name, lines in rows.items():
         if lines:
-            table = _io.markdown_table(list(lines[0]), [list(line.values()) for line in lines])
+            table = formatting.markdown_table(list(lines[0]), [list(line.values()) for line in lines])
             sys.stdout.write(table + "\n\n")
             if flags.FLAGS.steps is None:
                 tables.replace_rows(DOCUMENT, name, table)
@@ -168,7 +169,7 @@ def finished(name: str) -> list[int]:
 
 def model_row(name: str, seeds: Sequence[int]) -> dict[str, str]:
     config, description = MODELS[name]
-    found = [_io.read_json(run_path(name, seed, EVALUATED)) for seed in seeds]
+    found = [file_io.read_json(run_path(name, seed, EVALUATED)) for seed in seeds]
     return {
         "model": description,
         "`--config`": f"`{config}`",
@@ -196,7 +197,7 @@ def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
             f"The runs of {name} in {flags.FLAGS.workdir} have different numbers of steps: {sorted(steps)}. "
             "Delete the directories of the older recipe."
         )
-    minutes = [_io.read_json(run_path(name, seed, CPU_SECONDS))["seconds"] / 60 for seed in seeds]
+    minutes = [file_io.read_json(run_path(name, seed, CPU_SECONDS))["seconds"] / 60 for seed in seeds]
     return {
         "precision": recipes[0]["precision"],
         "measured on": machine(run_path(name, seeds[0])),
@@ -207,4 +208,4 @@ def costs(name: str, seeds: Sequence[int]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -83,7 +83,7 @@ class Row:
         times = {"inference": 2, "training": 6}.get(work.get("task", "inference"))
         if self.worker not in ("models.py", "one_image.py", "saved_model.py", "tflite.py") or times is None:
             return None
-        from keras_vit.planning import cost
+        from keras_vit.training.planning import cost
 
         arguments = {name: value for name, value in work.get("arguments", {}).items() if name != "remat"}
         counted = cost.of_variant(

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from keras_vit import _io
 from keras_vit import recipe as recipes
+from keras_vit.util import file_io, formatting
 
 FILE = os.path.join(os.path.dirname(__file__), "step_memory.json")
 CLASSES = 10
@@ -44,30 +44,30 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["--measure"]:
         sys.stdout.write(json.dumps(_measure(RECIPES[arguments[1]])))
         return
-    measured = _io.read_json(FILE) if os.path.exists(FILE) else {}
+    measured = file_io.read_json(FILE) if os.path.exists(FILE) else {}
     for name in arguments or RECIPES:
         command = [sys.executable, "-m", "benchmarks.step_memory", "--measure", name]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         measured[name] = json.loads(done.stdout.splitlines()[-1])
-        _io.write_json(FILE, measured)
+        file_io.write_json(FILE, measured)
     sys.stdout.write(table(measured) + "\n")
 
 
 def table(measured: dict[str, float]) -> str:
     """Return a Markdown table of the measurements and the estimates in bytes."""
-    from keras_vit.planning import plan
+    from keras_vit.training.planning import plan
 
     rows = []
     for name, value in measured.items():
         recipe, expected = RECIPES[name], plan.of_recipe(RECIPES[name], CLASSES).total_bytes
         what = f"{recipe.model.variant}, {recipe.model.image_size} px, batch {recipe.data.batch_size}"
         rows.append((name, what, f"{expected / 1e9:.2f} GB", f"{value / 1e9:.2f} GB", f"{expected / value:.2f}"))
-    return _io.markdown_table(("recipe", "model", "estimate:", "measured:", "ratio:"), rows)
+    return formatting.markdown_table(("recipe", "model", "estimate:", "measured:", "ratio:"), rows)
 
 
 def _measure(recipe: recipes.Recipe) -> int:
     from benchmarks.workers.worker import peak_bytes
-    from keras_vit.tuning import train
+    from keras_vit.training import train
 
     before = peak_bytes() or 0
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from keras_vit import _io
+from keras_vit.util import file_io
 
 
 def percent(values: Sequence[float]) -> str:
@@ -32,7 +32,7 @@ def replace_rows(path: str, name: str, table: str) -> None:
 def write_between(path: str | os.PathLike, name: str, text: str) -> None:
     """Replace the text between `<!-- name -->` and `<!-- /name -->` in a file."""
     before, _, after = _around(path, name)
-    _io.write_text(path, f"{before}{text}\n{after}")
+    file_io.write_text(path, f"{before}{text}\n{after}")
 
 
 def _around(path: str | os.PathLike, name: str) -> tuple[str, str, str]:

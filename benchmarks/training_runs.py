@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from benchmarks import host
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 
 
 def run_program(name: str, arguments: Sequence[str]) -> bytes:

@@ -21,9 +21,10 @@ from absl import app, flags, logging
 
 import keras_vit
 from benchmarks.tables import write_between
-from keras_vit import _io, data, inspection
+from keras_vit import data, inspection
 from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.util import file_io, formatting
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "figures"
 MEASURED = FOLDER / "measured.json"
@@ -344,8 +345,8 @@ def tables(measured: dict) -> dict[str, str]:
         for block in range(len(before))
     ]
     return {
-        "inductive_bias": _io.markdown_table(header, rows),
-        "attention_distance": _io.markdown_table(
+        "inductive_bias": formatting.markdown_table(header, rows),
+        "attention_distance": formatting.markdown_table(
             ["block", "mean, random weights:", "mean, trained:", "heads, trained:"], depth
         ),
     }
@@ -363,10 +364,10 @@ def main(argv):
     if not DRAW_ONLY.value:
         keras.utils.disable_interactive_logging()
         measured = {"attention": measure_attention()}
-        _io.write_text(MEASURED, json.dumps(measured, separators=(",", ":")) + "\n")
+        file_io.write_text(MEASURED, json.dumps(measured, separators=(",", ":")) + "\n")
         measured["inductive_bias"] = measure_inductive_bias()
-        _io.write_text(MEASURED, json.dumps(measured, separators=(",", ":")) + "\n")
-    measured = _io.read_json(MEASURED)
+        file_io.write_text(MEASURED, json.dumps(measured, separators=(",", ":")) + "\n")
+    measured = file_io.read_json(MEASURED)
     draw(measured)
     write_tables(measured)
     sys.stdout.write(f"{FOLDER}\n")

@@ -17,8 +17,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_model_flags()
 flags.DEFINE_list("artifacts", [], "SavedModels, TFLite, ONNX and OpenVINO files to measure, comma-separated.")
@@ -28,10 +28,12 @@ flags.DEFINE_integer("calls", 50, "Timed calls for each artifact and batch size.
 common_flags.define_json_flag()
 flags.DEFINE_string("worker", None, "For internal use: path that this process measures.")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import tensorflow as tf
 
-    from keras_vit.inference import latency, model_card, open_predictor
+    from keras_vit.inference import model_card, open_predictor
+
+    from . import latency
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     for path in paths:
         logging.info("Measuring %s", path)
         command = worker_command(path, path == options.model)
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=program.terminal(), text=True, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=cli.terminal(), text=True, check=False)
         if done.returncode:
             logging.error("%s could not be measured (exit code %d)", path, done.returncode)
             failed += 1
@@ -92,4 +94,4 @@ def worker_command(path: str, is_model: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

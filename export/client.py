@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 flags.DEFINE_string("url", "http://localhost:8501", "REST address of the server.")
 flags.DEFINE_string("name", None, "Name of the model on the server.")
@@ -24,19 +24,19 @@ flags.DEFINE_integer("batch_size", 8, "Images per request.", 1)
 common_flags.define_output_flag("Folder for masks and overlays, for models that predict masks.")
 common_flags.define_json_flag()
 
-with program.imports(__name__):
-    from keras_vit import _image_files, _io
+with cli.imports(__name__):
     from keras_vit.inference import masks, outputs
     from keras_vit.tf_serving import Client, RequestError
+    from keras_vit.util import file_io, image_files
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.name:
         raise ValueError("--name is missing: the name of the model on the server.")
     paths, contents, failed = [], [], 0
-    for path in _image_files.find(argv[1:]):
+    for path in image_files.find(argv[1:]):
         try:
             with open(path, "rb") as file:
                 contents.append(file.read())
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
                 raise ValueError(
                     "--output requires a model that predicts masks. Received: a model of " + prediction.kind + "."
                 )
-            _io.make_directory(options.output)
+            file_io.make_directory(options.output)
             masks.write_files(names[path], prediction.mask, masks.read_pixels(contents[index], "decode"))
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
         if options.json:
@@ -77,4 +77,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

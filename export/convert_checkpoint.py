@@ -20,8 +20,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 FORMATS = ("google", "big_vision", "huggingface", "timm", "vit_pytorch", "keras")
 
@@ -45,15 +45,17 @@ flags.DEFINE_boolean("describe", False, "Print the arguments of SRC's model, and
 # The weights and operations are the same, but adding the position to the class token before saving rounds once more.
 TOLERANCE = 1e-4
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import keras
     import numpy as np
 
-    from keras_vit import _storage, load_adapter, merge_adapter, training
-    from keras_vit._io import atomic_file, check_writable
-    from keras_vit._progress import Progress
+    from keras_vit import load_adapter, merge_adapter
     from keras_vit.checkpoints import model_from_checkpoint, save_checkpoint
     from keras_vit.checkpoints.save import check_destination
+    from keras_vit.runs import load_run
+    from keras_vit.util import storage
+    from keras_vit.util.file_io import atomic_file, check_writable
+    from keras_vit.util.progress import Progress
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,8 +69,8 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(config, indent=2) + "\n")
         logging.info("%s parameters", f"{model.count_params():,}")
         return 0
-    check_writable(argv[2], _storage.SCHEMES)
-    with _storage.written(argv[2], "DST", small=True) as destination:
+    check_writable(argv[2], storage.SCHEMES)
+    with storage.written(argv[2], "DST", small=True) as destination:
         convert(argv[1], destination, options)
     return 0
 
@@ -108,11 +110,11 @@ def convert(source: str, destination: str, options: flags.FlagValues) -> None:
 
 def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequence[str] | None]:
     """Return the model of SRC and the names of its classes, if known."""
-    path = _storage.fetched(path, options.checkpoint)
+    path = storage.fetched(path, options.checkpoint)
     is_run = os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json"))
     if is_run or options.checkpoint != "last":
         with Progress(f"Opening {path}"):
-            run = training.load_run(path, options.checkpoint)
+            run = load_run(path, options.checkpoint)
         return run.model, run.class_names
     stated = {"num_heads": options.num_heads, "classes": options.classes, "pooling": options.pooling}
     arguments: dict[str, Any] = {name: value for name, value in stated.items() if value}
@@ -156,4 +158,4 @@ def check(expected: np.ndarray, path: str, dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

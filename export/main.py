@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 NUM_IMAGES = 64
 
@@ -74,12 +74,12 @@ flags.DEFINE_float(
     "max_accuracy_drop", 0.01, "TFLite: largest allowed loss of accuracy with classes; the default: int8 and int16x8."
 )
 
-with program.imports(__name__, backend="tensorflow"):
+with cli.imports(__name__, backend="tensorflow"):
+    from keras_vit.cli import trained_model
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.export import write, writer_of
     from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
     from keras_vit.models.representation import head_input
-    from keras_vit.program import trained_model
 
 # Flags that are options of `export` with the same name. `export` raises an error if the format lacks an option.
 OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
@@ -87,7 +87,7 @@ OF_SAVED_MODEL = ("signature", "batch_sizes")
 OF_TFLITE = ("calibration", "calibration_images", "max_accuracy_drop")
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
@@ -161,4 +161,4 @@ def report(path: str, comparison: verify.Comparison) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags, exit_codes
+from keras_vit import cli
+from keras_vit.cli import common_flags, exit_codes
 
 EXAMPLES = 8
 LOCAL = ("folder:", "manifest:", "digits")  # sources that are not downloaded
@@ -40,10 +40,11 @@ flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0 makes it
 flags.DEFINE_integer("port", 8501, "Port to listen on; 0 for any free port.", 0, 65535)
 flags.DEFINE_float("grace_seconds", 30.0, "Time in which running requests must finish after SIGTERM.", 1.0)
 
-with program.imports(__name__):
+with cli.imports(__name__):
     from keras_vit.inference import ModelCard, open_predictor, sample_images
-    from keras_vit.tf_serving import server
-    from keras_vit.tf_serving.served_model import ServedModel
+
+    from .serving import server
+    from .serving.served_model import ServedModel
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,4 +89,4 @@ def name_of(path: str) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 NUM_IMAGES = 256
 
@@ -25,15 +25,15 @@ flags.DEFINE_string("artifact", None, "SavedModel, TFLite, ONNX or OpenVINO file
 flags.DEFINE_string("split", None, "Split of the data; by default the run's evaluation split.")
 flags.DEFINE_float("max_accuracy_drop", None, "Largest allowed loss of accuracy, for models with classes.")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import keras
 
-    from keras_vit._numbers import percent
+    from keras_vit.cli import trained_model
     from keras_vit.exporting import artifact_check, verify
     from keras_vit.exporting.inference_model import inference_model, is_half
     from keras_vit.inference import KerasPredictor, Predictor
     from keras_vit.inference.opening import open_artifact
-    from keras_vit.program import trained_model
+    from keras_vit.util.formatting import percent
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,4 +107,4 @@ def report(
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -18,15 +18,16 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 flags.DEFINE_bool("verify", False, "Compare the downloaded files with their hashes.")
 common_flags.define_json_flag("text")
 
-with program.imports(__name__):
-    from keras_vit import _storage, zoo
-    from keras_vit._variants import constructor_name, list_models
+with cli.imports(__name__):
+    from keras_vit import zoo
+    from keras_vit.util import storage
+    from keras_vit.zoo.variants import constructor_name, list_models
 
 MODEL_FILES = "config.json, preprocessor_config.json and model.safetensors"
 STATES = {True: "undamaged", False: "damaged", None: "not known: no hash is stated"}
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 def describe(name: str) -> dict[str, Any]:
     """Return the facts about weights with this name."""
     found = zoo.parse(name)
-    if found.address is None or _storage.is_address(found.address):
+    if found.address is None or storage.is_address(found.address):
         raise ValueError(f"{name!r} is a path. Name published weights, such as ViT_S14:dinov2, or hf:OWNER/NAME.")
     same = (entry for entry in zoo.list_weights() if entry.path == found.address)
     entry, path = found.entry or next(same, None), zoo.find_here(found.address)
@@ -97,4 +98,4 @@ def as_text(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -9,24 +9,27 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keras_vit import _onednn
+from keras_vit.util import onednn
 
-_onednn.turn_on()
+onednn.turn_on()
 
 # Subpackages that need TensorFlow or take long to import. They are imported on first access.
 _LAZY = (
     "data",
-    "distribute",
     "evaluators",
-    "experiments",
     "exporting",
     "inference",
     "inspection",
     "optim",
     "recipe",
+    "runs",
     "training",
 )
-_FUNCTIONS = {"export": "exporting", "fine_tune": "tuning", "open_predictor": "inference"}  # function -> its subpackage
+_FUNCTIONS = {
+    "export": "exporting",
+    "fine_tune": "training",
+    "open_predictor": "inference",
+}  # function -> its subpackage
 
 
 def _runs_program() -> bool:
@@ -43,19 +46,18 @@ def _runs_program() -> bool:
 
 if TYPE_CHECKING:  # type checkers need plain imports
     from keras_vit import data as data
-    from keras_vit import distribute as distribute
     from keras_vit import evaluators as evaluators
-    from keras_vit import experiments as experiments
     from keras_vit import exporting as exporting
     from keras_vit import inference as inference
     from keras_vit import inspection as inspection
     from keras_vit import optim as optim
     from keras_vit import recipe as recipe
+    from keras_vit import runs as runs
     from keras_vit import training as training
-    from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `_api`
+    from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `api`
     from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
     from keras_vit.inference import open_predictor as open_predictor
-    from keras_vit.tuning import fine_tune as fine_tune
+    from keras_vit.training import fine_tune as fine_tune
 else:
 
     def __getattr__(name: str) -> Any:
@@ -65,17 +67,17 @@ else:
             return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
         is_module = name.startswith("__") or importlib.util.find_spec(f"{__name__}.{name}") is not None
         if not _COMPLETE and not is_module:
-            return getattr(importlib.import_module(f"{__name__}._api"), name)
+            return getattr(importlib.import_module(f"{__name__}.api"), name)
         no_hint = is_module or name.startswith("_")  # importing a module looks for an attribute first
-        hint = "" if no_hint else importlib.import_module(f"{__name__}._api").hint(name, __dir__())
+        hint = "" if no_hint else importlib.import_module(f"{__name__}.api").hint(name, __dir__())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*importlib.import_module(f"{__name__}._api").__all__, *_LAZY, *_FUNCTIONS])
+    return sorted([*importlib.import_module(f"{__name__}.api").__all__, *_LAZY, *_FUNCTIONS])
 
 
 _COMPLETE = not _runs_program()
 if TYPE_CHECKING or _COMPLETE:
-    from keras_vit._api import *  # noqa: F403
-    from keras_vit._api import __all__ as __all__
+    from keras_vit.api import *  # noqa: F403
+    from keras_vit.api import __all__ as __all__

@@ -1,6 +1,6 @@
 """`python -m keras_vit COMMAND`, equivalent to `keras-vit COMMAND`."""
 
-from keras_vit.program.commands import main
+from keras_vit.cli.commands import main
 
 if __name__ == "__main__":
     main()

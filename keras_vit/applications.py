@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from keras_vit import models, zoo
-from keras_vit._variants import full_name
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name
 from keras_vit.models.arguments import bind, with_arguments
 from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
+from keras_vit.zoo.variants import full_name
 
 P = ParamSpec("P")
 Model = TypeVar("Model")

@@ -7,62 +7,35 @@ import sys
 # A module may import what stands before it. The package itself (`keras_vit/__init__.py`) comes last.
 ORDER = (
     "version",
-    "_onednn",
-    "_extras",
-    "_checks",
-    "_io",
-    "_image_files",
-    "_lock",
-    "_numbers",
-    "_metrics",
-    "_palette",
-    "_confidence",
-    "_values",
-    "_passed_on",
-    "_progress",
-    "_storage",
-    "_signals",
-    "_spec",
-    "_variants",
+    "util",
+    "zoo",
     "layers",
     "models",
-    "zoo",
     "checkpoints",
     "adaptation",
     "applications",
-    "_api",
+    "api",
     "optim",
     "recipe",
     "data",
-    "distribute",
-    "training",
+    "runs",
     "inference",
     "evaluators",
     "inspection",
     "exporting",
+    "training",
     "tf_serving",
-    "planning",
-    "experiments",
-    "program",
-    "tuning",
+    "cli",
     "__main__",
 )
-PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and no other program
-# Recipes share `common`, and one program has its parts in a package of its own.
-SHARED_PARTS = (
-    ("train.configs.", "train.configs"),
-    ("train.launch.", "train.launching"),
-    ("train.launching.", "train.launching"),
-)
+PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and its own parts, and no other program
 WITH_TENSORFLOW = {
-    "_onednn",
+    "util",
     "data",
-    "distribute",
-    "training",
+    "runs",
     "inference",
     "exporting",
-    "tf_serving",
-    "planning",
+    "training",
     *PROGRAMS,
 }
 # Keras has no gradient of a function with respect to tensors, and no rounding that XLA keeps: these ask the backend
@@ -131,15 +104,15 @@ def check(root):
                 f"{path.relative_to(root)}: {unit!r} has no place in the import order (tests/import_order.py)"
             )
             continue
-        for target, line, nested in imports(root, path, module):
+        for target, line, nested, relative in imports(root, path, module):
             where = f"{path.relative_to(root)}:{line}"
             top = target.split(".")[0]
             if f"{target}.".startswith(f"{JAX_PACKAGE}.") and not (
                 nested or f"{module}.".startswith(f"{JAX_PACKAGE}.")
             ):
                 problems.append(f"{where}: imports {target} at the top, which needs JAX; import it where it is used")
-            if any(f"{module}.".startswith(users) and target.startswith(part) for users, part in SHARED_PARTS):
-                continue  # by a relative import, which works installed as well
+            if relative and is_part(root, module, target):  # an absolute import fails in an installed package
+                continue
             if top == "keras_vit" or top in PROGRAMS:
                 problems.extend(f"{where}: {problem}" for problem in own_import(unit, target))
             elif may_use_backend(module, top, nested):
@@ -157,6 +130,17 @@ def check(root):
         if len(modules) > 1:
             problems.append(f"the optional {name!r} is imported in more than one module: {sorted(modules.values())}")
     return problems
+
+
+def is_part(root, module, target):
+    """Whether a program, or a part of a program, imports a part of programs of its folder. Recipes are a closed folder."""
+    folder = target.split(".")[0]
+    if folder not in PROGRAMS or module.split(".")[0] != folder:
+        return False
+    if "train.configs" in (module.rpartition(".")[0], target.rpartition(".")[0]):
+        return module.rpartition(".")[0] == target.rpartition(".")[0] or target == module.rpartition(".")[0]
+    path = root.joinpath(*target.split(".")).with_suffix(".py")
+    return target != folder and not (path.exists() and "__main__" in path.read_text(encoding="utf-8"))
 
 
 def may_use_backend(module, top, nested):
@@ -204,13 +188,13 @@ def own_import(unit, target):
 
 
 def imports(root, path, module):
-    """Yields (imported module, line, inside a function) for each import of a file."""
+    """Yields (imported module, line, inside a function, relative import) for each import of a file."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
 
     def visit(node, nested):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, node.lineno, nested
+                yield alias.name, node.lineno, nested, False
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -218,10 +202,10 @@ def imports(root, path, module):
                 base = ".".join([*parents, *([node.module] if node.module else [])])
             for alias in node.names:
                 name = f"{base}.{alias.name}"
-                yield (name if is_module(root, name) else base), node.lineno, nested
+                yield (name if is_module(root, name) else base), node.lineno, nested, node.level > 0
         elif isinstance(node, ast.Call) and called_name(node.func) in ("import_module", "__import__"):
             if node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-                yield node.args[0].value, node.lineno, nested
+                yield node.args[0].value, node.lineno, nested, False
         elif isinstance(node, ast.If) and called_name(node.test) == "TYPE_CHECKING":
             nested = True  # for type checkers only, never executed, and in order all the same
         inside = nested or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)

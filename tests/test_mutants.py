@@ -24,7 +24,7 @@ def test_the_indentation_stays_and_the_occurrence_counts():
 
 
 def test_rooms():
-    files = ("keras_vit/optim/losses.py", "keras_vit/_io.py", "train/main.py")
+    files = ("keras_vit/optim/losses.py", "keras_vit/util/file_io.py", "train/main.py")
     assert [mutants.Mutant(file, "", "", ()).room for file in files] == ["optim", "_io", "train"]
 
 

@@ -11,7 +11,8 @@ import zipfile
 
 import pytest
 
-from keras_vit.program import commands, recipe_file
+from keras_vit.cli import commands
+from keras_vit.runs import recipe_file
 
 ROOT = pathlib.Path(__file__).parent.parent
 COPIED = ("keras_vit", "train", "export", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -72,7 +73,7 @@ def test_reading_the_metadata_does_not_import_the_package():
 
 
 def test_every_program_is_a_command(metadata):
-    assert metadata["entry_points"]["console_scripts"] == ["keras-vit = keras_vit.program.commands:main"]
+    assert metadata["entry_points"]["console_scripts"] == ["keras-vit = keras_vit.cli.commands:main"]
     paths = [path for folder in ("train", "export") for path in ROOT.glob(f"{folder}/*.py")]
     programs = {f"{path.parent.name}.{path.stem}" for path in paths if "program.run(main)" in path.read_text("utf-8")}
     assert programs == set(commands.PROGRAMS.values())
@@ -131,7 +132,7 @@ def test_wheel_works_outside_of_the_checkout(installed, tmp_path):
     code = (
         "import importlib, keras_vit\n"
         "from absl import flags\n"
-        "from keras_vit.program import commands\n"
+        "from keras_vit.cli import commands\n"
         f"assert keras_vit.__file__.startswith({str(installed)!r}), keras_vit.__file__\n"
         "keras_vit.ViT_Ti16(image_size=32, classes=3)\n"
         "assert callable(keras_vit.export)\n"  # it was a package of programs

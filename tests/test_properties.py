@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from keras_vit import _progress, _spec
 from keras_vit import recipe as recipes
-from keras_vit._values import Values
 from keras_vit.checkpoints.formats import npz, open_source
 from keras_vit.checkpoints.formats import safetensors as own_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
 from keras_vit.data import holdout, splits
 from keras_vit.layers.interpolation import METHODS, interpolation_matrix
+from keras_vit.util import literal_calls, progress
+from keras_vit.util.values import Values
 
 # The same examples in each run: a failure can be repeated.
 few = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -170,7 +170,7 @@ literals = st.recursive(
 @given(st.lists(literals, min_size=1, max_size=3), literals)
 def test_arguments_are_read_as_they_are_written(values, keyword):
     text = f"a({', '.join(map(repr, values))}, key={keyword!r})|b"
-    first, second = _spec.parse(text)
+    first, second = literal_calls.parse(text)
     assert (first.name, second.name) == ("a", "b")
     assert first.create(lambda *args, key: (args, key))[0] == (tuple(values), keyword)
 
@@ -192,7 +192,7 @@ def test_standardized_values_are_restored(found, mean, deviation):
 @few
 @given(st.floats(0, 1e6))
 def test_a_duration_counts_up_to_its_seconds(seconds):
-    parts = [int(part) for part in _progress.duration(seconds).split(":")]
+    parts = [int(part) for part in progress.duration(seconds).split(":")]
     assert sum(part * 60**power for power, part in enumerate(reversed(parts))) == round(seconds)
     assert all(part < 60 for part in parts[1:])
 

@@ -9,12 +9,12 @@ import inspect
 import pytest
 
 import keras_vit
+from export.serving import server
 from keras_vit import inspection, layers, optim, recipe
 from keras_vit.data import parse
 from keras_vit.evaluators import fewshot, knn, linear_probe
 from keras_vit.exporting import verify
 from keras_vit.models.vit_options import ViTOptions
-from keras_vit.tf_serving import server
 
 # The arguments of all Vision Transformers.
 VIT = {

@@ -12,7 +12,7 @@ from keras_vit import data, models, recipe
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 
 # Sizes of a Vision Transformer that is built and traced in a moment, as arguments of a variant and of the model.
 ARGUMENTS = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 32}

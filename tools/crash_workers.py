@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory, dice = pathlib.Path(options.workdir), random.Random(options.seed)
     shutil.rmtree(directory, ignore_errors=True)
     forked.ENVIRONMENT |= {**(ON_JAX if options.backend == "jax" else {}), "KERAS_BACKEND": options.backend}
-    forked.CONTEXT.set_forkserver_preload(["tensorflow", options.backend, "keras", "keras_vit.tuning"])
+    forked.CONTEXT.set_forkserver_preload(["tensorflow", options.backend, "keras", "keras_vit.training"])
     local.start_worker = Forked  # type: ignore[assignment]
 
     started = time.monotonic()

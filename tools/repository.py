@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from keras_vit import _io
+from keras_vit.util import file_io
 from keras_vit.version import REPOSITORY
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ def write(root: pathlib.Path = ROOT, address: str = REPOSITORY) -> list[str]:
         if address:
             text = text.replace(plain, filled.replace(_ADDRESS, address))
         if text != before:
-            _io.write_text(root / file, text)
+            file_io.write_text(root / file, text)
             changed.append(file)
     return changed
 

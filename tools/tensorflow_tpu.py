@@ -50,7 +50,7 @@ def environment(folder: pathlib.Path) -> str:
 def imports(python: str) -> bool:
     code = (
         "import importlib.metadata as m, keras_vit, tensorflow as tf\n"
-        "from keras_vit import distribute\n"
+        "from keras_vit.training import distribute\n"
         "assert distribute.has_tpu_build()\n"
         "assert keras_vit.ViT_Ti16(image_size=32, classes=3)(tf.zeros([1, 32, 32, 3])).shape == (1, 3)\n"
         "print(', '.join(f'{name} {m.version(name)}' for name in ('tensorflow-tpu', 'libtpu', 'keras')))\n"

@@ -18,8 +18,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
@@ -32,17 +32,19 @@ common_flags.define_json_flag()
 LISTED = 20  # maximum number of entries per kind of problem
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import numpy as np
 
-    from keras_vit import _checks, _io, data
-    from keras_vit._numbers import percent
-    from keras_vit._palette import palette
-    from keras_vit._progress import Progress
-    from keras_vit.data import audit
+    from keras_vit import data
+    from keras_vit.inference.masks import palette
+    from keras_vit.util import checks, file_io
+    from keras_vit.util.formatting import percent
+    from keras_vit.util.progress import Progress
+
+    from .datasets import audit
 
 
-@program.published("sheet")
+@cli.published("sheet")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given:
@@ -59,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         pp = options.preprocess or DEFAULT_PP
         with Progress("Drawing the contact sheet"):
             sheet, results["sheet"] = audit.contact_sheet(next(iter(sources.values())), pp, options.sheet_count)
-        with _io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
+        with file_io.atomic_file(options.sheet) as temporary, open(temporary, "wb") as file:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
     sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
@@ -99,7 +101,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
 def about_masks(reports: dict[str, list[audit.ImageReport]]) -> list[str]:
     """Return notes about masks whose pixels are all ignored."""
     ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
-    return [f"Images whose mask has only ignored pixels: {_checks.listed(ignored)}."] if ignored else []
+    return [f"Images whose mask has only ignored pixels: {checks.listed(ignored)}."] if ignored else []
 
 
 def spread(values: Sequence[int]) -> list[int]:
@@ -153,4 +155,4 @@ def listing(title: str, entries: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_json_flag("table")
 
-with program.imports(__name__):
-    from keras_vit import experiments
+with cli.imports(__name__):
+    from . import experiments
 
 LONGEST_TABLE = 6  # maximum number of runs in columns; with more runs, each run is a row
 
@@ -36,4 +36,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -26,8 +26,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_model_flags()
 common_flags.define_output_flag("File to write, .npz or .parquet.")
@@ -36,34 +36,34 @@ flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
 flags.DEFINE_integer("part_size", 1024, "Images per part. An interruption keeps all finished parts.", 1)
 common_flags.define_on_bad_image_flag("error")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import numpy as np
 
-    from keras_vit import _image_files, _io, _lock, _storage
-    from keras_vit._progress import track
     from keras_vit.inference import Predictor, open_predictor, preparation, tables
+    from keras_vit.util import file_io, image_files, locks, storage
+    from keras_vit.util.progress import track
     from keras_vit.version import __version__
 
 DESCRIPTION = "parts.json"
 Rows = tuple[np.ndarray, np.ndarray]  # names [N] and features [N, D] or [N, h, w, D]
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     output = options.output or ""
     if not output.endswith((".npz", ".parquet")):
         raise ValueError(f"--output must end in .npz or .parquet. Received: --output={output}.")
-    paths = _image_files.find(argv[1:])
+    paths = image_files.find(argv[1:])
     if not paths:
         raise ValueError("Name at least one image: keras-vit embed --model=DIR --output=FILE '*.jpg'")
     if output.endswith(".parquet"):
         if options.dense:
             raise ValueError(f"--dense needs an --output that ends in .npz. Received: --output={output}.")
-        _io.import_pyarrow()  # raises its error before the work starts
+        file_io.import_pyarrow()  # raises its error before the work starts
         tables.check_names(paths)
     folder, complete = f"{output}.parts", False
-    with _lock.locked(folder, "--output"):
+    with locks.locked(folder, "--output"):
         try:
             if os.path.exists(output):
                 raise FileExistsError(f"--output={output} exists and is not overwritten. Choose another name.")
@@ -114,7 +114,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
     path, before = os.path.join(folder, DESCRIPTION), about
     if parts_in(folder):
         with contextlib.suppress(OSError, ValueError):  # without it, the key of each part is compared
-            before = _io.read_json(path)
+            before = file_io.read_json(path)
     different = [name for name, value in about.items() if before.get(name) != value]
     if different:
         raise ValueError(
@@ -123,7 +123,7 @@ def begin(folder: str, predictor: Predictor, paths: Sequence[str]) -> str:
         )
     if parts_in(folder):
         logging.info("Resuming from %s", folder)
-    _io.write_json(path, about)
+    file_io.write_json(path, about)
     return digest(about)
 
 
@@ -153,7 +153,7 @@ def part(folder: str, key: str, start: int, predictor: Predictor, paths: Sequenc
         finished = embed(start, predictor, paths)
         if len(finished[0]):
             write(file, *finished, key=key)
-            _storage.publish(flags.FLAGS.output, growing=True)
+            storage.publish(flags.FLAGS.output, growing=True)
     return finished
 
 
@@ -198,9 +198,9 @@ def embed(start: int, predictor: Predictor, paths: Sequence[str]) -> Rows:
 
 def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> None:
     """Write names and features atomically, in the format of the file extension."""
-    with _io.atomic_file(path) as temporary:
+    with file_io.atomic_file(path) as temporary:
         if path.endswith(".parquet"):
-            pyarrow = _io.import_pyarrow()
+            pyarrow = file_io.import_pyarrow()
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.ravel()), features.shape[1])
             pyarrow.parquet.write_table(pyarrow.table({"names": names.tolist(), "features": values}), temporary)
         else:
@@ -209,4 +209,4 @@ def write(path: str, names: np.ndarray, features: np.ndarray, **more: Any) -> No
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

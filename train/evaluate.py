@@ -21,8 +21,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_model_flags()
 common_flags.define_data_flag()
@@ -32,14 +32,14 @@ flags.DEFINE_integer("batch_size", 64, "Images per call of the model.", 1)
 common_flags.define_on_bad_image_flag()
 common_flags.define_json_flag()
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import numpy as np
 
     from keras_vit import evaluators
-    from keras_vit._numbers import percent
     from keras_vit.evaluators import results_table
     from keras_vit.inference import open_predictor, sample_images
     from keras_vit.training import run_summary
+    from keras_vit.util.formatting import percent
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,4 +111,4 @@ def per_class(details: Mapping[str, Any], class_names: Sequence[str]) -> list[st
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -26,8 +26,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 PLACES = {  # additional flags of each place
     "local": ("processes",),
@@ -62,12 +62,13 @@ common_flags.define_written_flag("output", "File to write; by default NAME.sbatc
 flags.DEFINE_bool("overwrite", False, "Replace an existing file with other content.")
 flags.DEFINE_bool("submit", False, "Also submit the file, with sbatch or kubectl, or run it.")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import keras
     from absl import logging
 
-    from keras_vit import _io, _storage, distribute
     from keras_vit.data import readers
+    from keras_vit.training import distribute
+    from keras_vit.util import file_io, storage
 
     from .launching import files, tpus
 
@@ -125,7 +126,7 @@ def write(path: str, text: str) -> None:
                     f"Expected no file {path!r}, or one with the content to write. Received: a file with other "
                     "content. --overwrite replaces the file, --output=FILE writes another file."
                 )
-    _io.write_text(path, text)
+    file_io.write_text(path, text)
 
 
 def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
@@ -158,7 +159,7 @@ def check_flags(place: str | None) -> None:
 def check_batch_size(place: str, devices: int) -> None:
     """Raise an error if the recipe does not exist, or if the devices cannot share its batch evenly."""
     try:
-        recipe = program.recipe_from_flags()
+        recipe = cli.recipe_from_flags()
     except OSError as error:
         if place in ("local", "slurm"):
             raise
@@ -170,11 +171,11 @@ def check_batch_size(place: str, devices: int) -> None:
 def run_directory(place: str) -> str:
     """Return the path of the run directory on the hosts."""
     here = place in ("local", "slurm")
-    given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, program.default_workdir())
-    if not here and _storage.is_address(given) and given.rstrip("/").count("/") > 2:
+    given = flags.FLAGS.workdir or os.path.join("" if here else SHARED, cli.default_workdir())
+    if not here and storage.is_address(given) and given.rstrip("/").count("/") > 2:
         return given.rstrip("/")
     workdir = os.path.abspath(given) if here else os.path.normpath(given)
-    if not os.path.isabs(workdir) or workdir.count("/") < 2 or _io.is_remote(given):
+    if not os.path.isabs(workdir) or workdir.count("/") < 2 or file_io.is_remote(given):
         buckets = ". A bucket must be mounted" if here else ", or an address such as gs://my-bucket/runs/s16"
         raise ValueError(
             f"--workdir for --on={place} must be the path of a directory on storage that all hosts mount, such as "
@@ -200,4 +201,4 @@ def train_arguments(place: str, workdir: str) -> tuple[list[str], str | None]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

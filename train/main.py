@@ -17,7 +17,7 @@ The run directory contains config.json, data.json, metrics.jsonl, tensorboard/, 
 report.png; with --adapt=lora also adapter/, which keras_vit.load_adapter and peft read.
 If you start the program again with the same run directory, it resumes from the last checkpoint. Changes of the data,
 and of fields of the recipe that affect the trained weights, are errors. With --change_recipe, the program resumes
-despite such changes and keeps the old record. The exit codes are listed in `keras_vit.program`. After exit code 75, the
+despite such changes and keeps the old record. The exit codes are listed in `keras_vit.cli`. After exit code 75, the
 state is saved: start the program again.
 
 With KERAS_BACKEND=jax, the program trains the same recipes on JAX (--distribute=data_parallel or fsdp).
@@ -27,8 +27,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_recipe_flags()
 common_flags.define_distribution_flags()
@@ -40,15 +40,15 @@ flags.DEFINE_multi_enum(
 )
 flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
-with program.imports(__name__):
-    from keras_vit.tuning import train
+with cli.imports(__name__):
+    from keras_vit.training import train
 
 
 def main(argv: Sequence[str]) -> None:
     options = flags.FLAGS
-    workdir = options.workdir or program.default_workdir(argv[1:])
+    workdir = options.workdir or cli.default_workdir(argv[1:])
     train.train(
-        program.recipe_from_flags(argv[1:], workdir),
+        cli.recipe_from_flags(argv[1:], workdir),
         workdir,
         distribute=options.distribute,
         tpu=options.tpu,
@@ -61,4 +61,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to write. All splits of the data set if empty.")
@@ -22,13 +22,14 @@ flags.DEFINE_integer("shards", 0, "Files per split. 0 writes one file per 1,000 
 flags.DEFINE_integer("seed", 0, "Random seed for the order of the examples.")
 common_flags.define_on_bad_image_flag("error")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     from keras_vit import data
-    from keras_vit._progress import Progress
-    from keras_vit.data import writer
+    from keras_vit.util.progress import Progress
+
+    from .datasets import writer
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given or not options.output:
@@ -64,4 +65,4 @@ def name_of(split: str) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

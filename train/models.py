@@ -16,16 +16,17 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_json_flag("a table")
 
-with program.imports(__name__):
-    from keras_vit import _io, list_models, list_weights
-    from keras_vit._variants import constructor_name, full_name
-    from keras_vit.planning import cost
+with cli.imports(__name__):
+    from keras_vit import list_models, list_weights
+    from keras_vit.training.planning import cost
+    from keras_vit.util import formatting
     from keras_vit.zoo.published import PublishedWeights
+    from keras_vit.zoo.variants import constructor_name, full_name
 
 COLUMNS = (
     "model",
@@ -71,7 +72,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     shown = (
         [None if row[name] is None else formats.get(name, "{}").format(row[name]) for name in names] for row in found
     )
-    return _io.markdown_table(COLUMNS, shown)
+    return formatting.markdown_table(COLUMNS, shown)
 
 
 def caption() -> str:
@@ -111,4 +112,4 @@ def _row(model: str, entry: PublishedWeights | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

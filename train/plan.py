@@ -19,8 +19,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_integer("devices", 1, "Number of devices that share a batch.", 1)
@@ -29,11 +29,13 @@ flags.DEFINE_integer("examples", None, "Number of training examples, if the data
 flags.DEFINE_integer("classes", None, "Number of classes, if the data set is not on this machine.")
 common_flags.define_json_flag()
 
-with program.imports(__name__):
+with cli.imports(__name__):
     from keras_vit import recipe as recipes
-    from keras_vit._progress import Progress
-    from keras_vit.planning import datasets, plan
     from keras_vit.recipe import Recipe
+    from keras_vit.training.planning import plan
+    from keras_vit.util.progress import Progress
+
+    from .datasets import sizes
 
 # Core-days of the paper's table 2 by model and data set.
 PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-300M": 2_500}}
@@ -41,9 +43,9 @@ PAPER = {"ViT-L/16": {"ImageNet-21k": 230, "JFT-300M": 680}, "ViT-H/14": {"JFT-3
 
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    recipe = recipes.resolve(program.recipe_from_flags(argv[1:]))  # with the architecture of a local checkpoint
+    recipe = recipes.resolve(cli.recipe_from_flags(argv[1:]))  # with the architecture of a local checkpoint
     devices = options.devices
-    examples, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
+    examples, classes, batch = sizes.of_recipe(recipe, options.examples, options.classes)
     channels = batch["image"].shape[-1] if batch else 3
     with Progress("Counting"):
         planned = plan.of_recipe(recipe, classes, examples, devices, channels)
@@ -133,4 +135,4 @@ def size(count: float) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

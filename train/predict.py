@@ -41,8 +41,8 @@ from collections.abc import Callable, Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 MANY = 1600  # number of images from which some seconds of preparation pay off
 NONE = "none"  # folder of --sort for images without a class
@@ -56,9 +56,7 @@ common_flags.define_written_flag("sort", "Folder to copy the images to, by class
 common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
-with program.imports(__name__):
-    from keras_vit import _image_files, _io, _storage
-    from keras_vit._progress import Progress
+with cli.imports(__name__):
     from keras_vit.inference import (
         ModelCard,
         Prediction,
@@ -68,19 +66,22 @@ with program.imports(__name__):
         open_predictor,
         opening,
         outputs,
-        sorted_copies,
         tables,
     )
+    from keras_vit.util import file_io, image_files, storage
+    from keras_vit.util.progress import Progress
+
+    from . import sorted_copies
 
 Write = Callable[[Prediction], None]
 
 
-@program.published("output", small=False)
+@cli.published("output", small=False)
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     paths = find_images(argv[1:])
     check_flags(paths)
-    model = _storage.fetched(options.model, options.checkpoint)
+    model = storage.fetched(options.model, options.checkpoint)
     check_output(opening.stated_output(model))
     is_table = tables.is_table(options.output)
     with tables.opened(options.output) if is_table else contextlib.nullcontext() as table:
@@ -137,7 +138,7 @@ def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]
 
 def find_images(arguments: Sequence[str]) -> list[str]:
     """Return the images on the command line, without the copies in the folder of --sort."""
-    paths = _image_files.find(arguments)
+    paths = image_files.find(arguments)
     if flags.FLAGS.sort:
         own = os.path.join(os.path.realpath(flags.FLAGS.sort), "")
         paths = [path for path in paths if not os.path.realpath(path).startswith(own)]
@@ -164,7 +165,7 @@ def check_flags(paths: Sequence[str]) -> None:
             f"--json prints predictions. Leave out --json or --output. Received: --json --output={output}."
         )
     if output.endswith(".parquet"):
-        _io.import_pyarrow()
+        file_io.import_pyarrow()
     tables.check_names(paths)
 
 
@@ -190,7 +191,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
     masks.check_preprocess(card.preprocess)
     paths = list(dict.fromkeys(paths))
     names = dict(zip(paths, masks.file_names(folder, paths), strict=True))
-    _io.make_directory(folder)
+    file_io.make_directory(folder)
 
     def write(found: Prediction) -> None:
         if found.answer is None:
@@ -198,7 +199,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
         with open(found.name, "rb") as file:
             pixels = masks.read_pixels(file.read(), card.preprocess)
         masks.write_files(names[found.name], masks.resized(found.answer, pixels.shape[:2]), pixels)
-        _storage.publish(folder, growing=True)
+        storage.publish(folder, growing=True)
 
     return write
 
@@ -236,4 +237,4 @@ def report(unreadable: Sequence[str], total: int) -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -17,14 +17,16 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_json_flag("a table")
 
-with program.imports(__name__):
-    from keras_vit import _io, experiments
-    from keras_vit.training import run_directory
+with cli.imports(__name__):
+    from keras_vit.runs import run_directory
+    from keras_vit.util import formatting
+
+    from . import experiments
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return 0
     columns = ("run", "state", "score", "last", "best", "updated")
-    sys.stdout.write(_io.markdown_table(columns, [[run[name] for name in columns] for run in found]) + "\n")
+    sys.stdout.write(formatting.markdown_table(columns, [[run[name] for name in columns] for run in found]) + "\n")
     if commands := [run["resume"] for run in found if run["resume"]]:
         sys.stdout.write("\n".join(["", "To resume:", *commands]) + "\n")
     return 0
@@ -60,4 +62,4 @@ def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, 
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

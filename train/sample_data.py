@@ -17,35 +17,36 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_output_flag("Folder to write to.")
 flags.DEFINE_enum("set", "digits", ["digits", "shapes"], "Images to write.")
 flags.DEFINE_integer("count", None, "Maximum number of images per split; by default all images.", 1)
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit import _io, data
-    from keras_vit._progress import track
+    from keras_vit import data
     from keras_vit.data.readers import digits
     from keras_vit.inference import masks
+    from keras_vit.util import file_io
+    from keras_vit.util.progress import track
 
 SHAPES = ("ground", "disk", "square", "triangle", "cross", "digit")
 SIZE = 96
 NUM_SHAPES = {"train": 400, "test": 100}  # images
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     if not options.output:
         raise ValueError("--output is missing: the folder to write to.")
     write = {"digits": write_digits, "shapes": write_shapes}[options.set]
-    with _io.atomic_directory(options.output) as directory:
+    with file_io.atomic_directory(options.output) as directory:
         rows = write(directory, options.count)
         write_file(directory, "list.csv", "\n".join([*rows, ""]).encode())
     sys.stdout.write(f"{options.output}\n")
@@ -139,4 +140,4 @@ def write_file(directory: str, path: str, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

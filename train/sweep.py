@@ -20,8 +20,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_multi_string("grid", [], "FIELD=VALUE,VALUE... of the recipe. May be repeated: all combinations are run.")
@@ -34,10 +34,10 @@ flags.DEFINE_bool("prune", True, "Stop runs that are among the worst quarter.")
 flags.DEFINE_integer("parallel", 1, "Number of simultaneous runs.", 1)
 flags.DEFINE_bool("list", False, "List the runs of --grid and exit.")
 
-with program.imports(__name__):
-    from keras_vit import experiments
-    from keras_vit.experiments import search
-    from keras_vit.experiments.sweeps import RECIPE, RUNS, TRAIN
+with cli.imports(__name__):
+    from . import experiments
+    from .experiments import search
+    from .experiments.sweeps import RECIPE, RUNS, TRAIN
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.workdir:
         raise ValueError("--workdir is missing: the directory for all runs.")
     data = list(itertools.takewhile(lambda argument: not argument.startswith("-"), argv[1:]))
-    recipe = program.recipe_from_flags(data, options.workdir)
+    recipe = cli.recipe_from_flags(data, options.workdir)
     space: dict[str, Any] = {**search.parse_grid(options.grid, recipe)}
     space |= {field: tuple(ends) for field, ends in search.parse_grid(options.range, recipe).items()}
     if options.seeds:
@@ -78,4 +78,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

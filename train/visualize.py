@@ -17,8 +17,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_model_flags()
 common_flags.define_images_flag("for the page")
@@ -29,29 +29,32 @@ flags.DEFINE_integer("distance_images", 64, "Maximum number of images for the me
 common_flags.define_on_bad_image_flag()
 flags.DEFINE_string("title", None, "Title of the page; by default the model and its data.")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit import _image_files, evaluators
+    from keras_vit import evaluators
     from keras_vit import recipe as recipes
-    from keras_vit._metrics import segmentation_scores
-    from keras_vit._progress import track
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
     from keras_vit.inference.outputs import as_number, is_correct
-    from keras_vit.inspection import _inputs, examples, plots, report
+    from keras_vit.inspection import _inputs, examples, plots
     from keras_vit.inspection.headings import run_title
-    from keras_vit.training import reconstructions, run_directory
+    from keras_vit.runs import run_directory
+    from keras_vit.util import image_files
+    from keras_vit.util.metrics import segmentation_scores
+    from keras_vit.util.progress import track
+
+    from .report import reconstructions, report
 
 
-@program.published("output")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     if not options.output:
         raise ValueError("--output is missing: the directory for the page and the figures.")
-    _image_files.check_local(argv[1:])
+    image_files.check_local(argv[1:])
     plots.require_matplotlib()
     predictor = open_predictor(options.model, **common_flags.model_options())
     pp = predictor.card.preprocess
@@ -226,4 +229,4 @@ def title_of(path: str, description: ModelCard) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 flags.DEFINE_string("model", "ViT_B16", "Variant to train, such as ViT_S16.")
 flags.DEFINE_string("weights", None, "Initial weights: a published name such as augreg, or a file.")
@@ -28,12 +28,15 @@ flags.DEFINE_multi_string("set", [], "Override of the recipe, such as total_step
 flags.DEFINE_string("options", "", "Options of the data sets, joined by &, such as \"data_dir='/data'&download=True\".")
 common_flags.define_json_flag()
 
-with program.imports(__name__):
-    from keras_vit import _io, data, evaluators
-    from keras_vit._progress import track
+with cli.imports(__name__):
+    from keras_vit import data, evaluators
     from keras_vit.evaluators import vtab
-    from keras_vit.experiments import processes, runs
-    from keras_vit.training import errors, preemption, run_directory
+    from keras_vit.runs import errors, run_directory
+    from keras_vit.training import preemption
+    from keras_vit.util import file_io
+    from keras_vit.util.progress import track
+
+    from .experiments import processes, runs
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,14 +81,14 @@ def fine_tune(task: str) -> float:
     record = {"arguments": arguments, "weights": weights_sha256(options.weights)}
     record_path = f"{directory}.json"
     if os.path.exists(os.path.join(directory, run_directory.MODEL)):
-        before = _io.read_json(record_path) if os.path.exists(record_path) else record
+        before = file_io.read_json(record_path) if os.path.exists(record_path) else record
         if before != record:
             raise ValueError(
                 f"{directory} has a finished run of other arguments or weights. Pass another --workdir, or remove it. "
                 f"Expected: {before}. Received: {record}."
             )
     else:
-        _io.write_json(record_path, record)
+        file_io.write_json(record_path, record)
         logging.info("keras-vit train %s", " ".join(arguments))
         run_program([sys.executable, "-m", "keras_vit", "train", *arguments], os.path.join(directory, "output.txt"))
     return runs.final_metrics(directory)["eval_accuracy"]
@@ -94,7 +97,7 @@ def fine_tune(task: str) -> float:
 def weights_sha256(weights: str) -> str | None:
     """Return the SHA-256 of a file or of the files in a directory; None for published weights."""
     files = [weights] if os.path.isfile(weights) else sorted(glob.glob(os.path.join(glob.escape(weights), "*.*")))
-    return _io.joint_sha256(filter(os.path.isfile, files)) if files else None
+    return file_io.joint_sha256(filter(os.path.isfile, files)) if files else None
 
 
 def run_program(command: Sequence[str], output: str) -> None:
@@ -105,11 +108,11 @@ def run_program(command: Sequence[str], output: str) -> None:
     last = processes.last_line(output)
     if stop or exit_code == errors.Interrupted.exit_code:
         raise errors.Interrupted(last)
-    if exit_code == program.WRONG_USAGE:  # the same for every task
+    if exit_code == cli.WRONG_USAGE:  # the same for every task
         raise ValueError(f"The training program rejected its arguments: {last}")
     if exit_code:
         raise errors.TrainingError(f"exit code {exit_code}, {last}")
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from benchmarks.gpu import steps
-from keras_vit import _io, checkpoints
+from keras_vit import checkpoints
+from keras_vit.util import file_io
 from tests.training import reference
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
@@ -86,7 +87,7 @@ def resume(path: str, kill: bool, tiny: bool) -> dict[str, Any]:
     start = dict(run.state.values())
     if kill:
         _train(run, start, 0, KILLED_AFTER)
-        with _io.atomic_file(path) as temporary, open(temporary, "wb") as file:
+        with file_io.atomic_file(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **dict(run.state.values()))
         os.kill(os.getpid(), signal.SIGKILL)
     with np.load(path) as file:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.gpu import speed
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 
 NAMES = {"ViT-B/16": "vit_base_patch16_224", "ViT-S/16": "vit_small_patch16_224"}
 TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 10}

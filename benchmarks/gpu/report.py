@@ -3,15 +3,15 @@
 import os
 from typing import Any
 
-from keras_vit import _io
+from keras_vit.util import file_io
 
 _SHOWN = ("batch_size", "images_per_second", "utilization", "peak_bytes")
 
 
 def write(directory: str, results: list[dict[str, Any]], tiny: bool) -> None:
     """Write gpu.json and gpu.md."""
-    _io.write_json(os.path.join(directory, "gpu.json"), {"tiny": tiny, "rows": results})
-    _io.write_text(os.path.join(directory, "gpu.md"), markdown(results))
+    file_io.write_json(os.path.join(directory, "gpu.json"), {"tiny": tiny, "rows": results})
+    file_io.write_text(os.path.join(directory, "gpu.md"), markdown(results))
 
 
 def markdown(results: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from benchmarks.gpu import steps
 from keras_vit import recipe as recipes
 from keras_vit.layers import formulas
 from keras_vit.layers.kernels import fused_attention
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 
 BATCHES = (512, 384, 256, 192, 128, 64, 32)
 SECONDS = 4.0  # per measurement

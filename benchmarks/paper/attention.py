@@ -13,7 +13,7 @@ from benchmarks.paper.study import Study, is_finished
 from keras_vit import data, inspection
 from keras_vit.inspection import plots
 from keras_vit.models.config import pair
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 
 IMAGES, SHOWN = 64, 8
 

@@ -8,8 +8,8 @@ from benchmarks.paper import drawing, published, running
 from benchmarks.paper.panel import Panel
 from benchmarks.paper.statements import summary
 from benchmarks.paper.study import Study
-from keras_vit import _io
 from keras_vit.recipe import Model
+from keras_vit.util import file_io, formatting
 
 NAME = "paper.md"
 FIGURES = "figures"
@@ -37,7 +37,7 @@ def write(study: Study, panels: dict[str, Panel], folder: str) -> str:
     path = os.path.join(folder, NAME)
     if not os.path.exists(path):
         sections = [_empty(name, panel.title) for name, panel in panels.items()]
-        _io.write_text(path, "\n".join([_INTRODUCTION, *sections, _empty(PUBLISHED, "Published figures")]))
+        file_io.write_text(path, "\n".join([_INTRODUCTION, *sections, _empty(PUBLISHED, "Published figures")]))
     for name, panel in panels.items():
         tables.write_between(path, name, section(study, panel, os.path.join(folder, FIGURES)))
     tables.write_between(path, PUBLISHED, published.markdown())
@@ -55,7 +55,7 @@ def section(study: Study, panel: Panel, folder: str) -> str:
     if not done:
         return "\n\n".join([*parts, f"**Not run yet:** 0 of {total} runs are finished."])
     parts += [figure for name, drawn in panel.draw(study).items() if (figure := _figure(panel, name, drawn, folder))]
-    parts.append(_io.markdown_table(*panel.table(study)))
+    parts.append(formatting.markdown_table(*panel.table(study)))
     if done < total:
         parts.append(f"**Not complete:** {done} of {total} runs are finished, so nothing is concluded.")
     elif study.seeds < 2:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 flags.DEFINE_string("workdir", "runs/paper", "Directory for all runs; finished runs in it are not repeated.")
 flags.DEFINE_multi_string("only", [], "Run only this panel. Repeat the flag for several panels.")
@@ -30,19 +30,20 @@ flags.DEFINE_integer("parallel", 1, "Number of simultaneous runs.", 1)
 flags.DEFINE_bool("list", False, "List the panels, their costs and the remaining runs, and exit.")
 common_flags.define_output_flag("Directory for paper.md and its figures; --workdir by default.")
 
-with program.imports(__name__):
+with cli.imports(__name__):
     from benchmarks import paper
-    from keras_vit import _checks, data
+    from keras_vit import data
     from keras_vit.inspection import plots
     from keras_vit.recipe import Recipe
+    from keras_vit.util import checks
 
 
 def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
-    _checks.choice("--source", options.source, tuple(paper.DATA_SETS))
+    checks.choice("--source", options.source, tuple(paper.DATA_SETS))
     for name in options.only:
-        _checks.choice("--only", name, tuple(paper.PANELS))
+        checks.choice("--only", name, tuple(paper.PANELS))
     study = paper.Study(options.workdir, options.source, options.seeds, options.steps)
     panels = {name: panel for name, panel in paper.PANELS.items() if name in (options.only or paper.PANELS)}
     if options.list:
@@ -76,4 +77,4 @@ def overview(study: paper.Study, panels: dict[str, paper.Panel]) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

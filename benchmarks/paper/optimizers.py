@@ -7,7 +7,7 @@ from benchmarks.paper.panel import Panel, Rows
 from benchmarks.paper.statements import Statement, ahead, percent
 from benchmarks.paper.study import Stage, Study
 from keras_vit import recipe as recipes
-from keras_vit.experiments.search import Grid
+from train.experiments.search import Grid
 
 STEPS = 600
 RATES = {"Adam": (1e-3, 3e-3, 1e-2, 3e-2), "SGD": (3e-2, 1e-1, 3e-1, 1.0)}

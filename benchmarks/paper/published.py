@@ -4,7 +4,7 @@ import functools
 import os
 from typing import Any
 
-from keras_vit import _io
+from keras_vit.util import file_io, formatting
 
 _FILE = os.path.join(os.path.dirname(__file__), "assets", "published.json")
 
@@ -12,7 +12,7 @@ _FILE = os.path.join(os.path.dirname(__file__), "assets", "published.json")
 @functools.cache
 def content() -> dict[str, Any]:
     """Return the content of the file: `"panels"` (values by panel and setting) and `"tables"`."""
-    return _io.read_json(_FILE)
+    return file_io.read_json(_FILE)
 
 
 def value(panel: str, setting: str) -> str | None:
@@ -24,5 +24,5 @@ def markdown() -> str:
     """Return the tables of published results with their sources."""
     parts = []
     for table in content()["tables"]:
-        parts += [f"### {table['title']}", _io.markdown_table(table["header"], table["rows"]), table["source"]]
+        parts += [f"### {table['title']}", formatting.markdown_table(table["header"], table["rows"]), table["source"]]
     return "\n\n".join(parts)

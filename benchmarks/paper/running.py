@@ -6,8 +6,8 @@ from absl import logging
 
 from benchmarks.paper.panel import Panel
 from benchmarks.paper.study import Study, is_finished, operations
-from keras_vit.experiments.sweeps import TRAIN, sweep
 from keras_vit.recipe import Recipe
+from train.experiments.sweeps import TRAIN, sweep
 
 # Speed of one core of an AMD EPYC: training steps of 128 images reach 1.6e10 (a ViT of width 32) to 5.7e10 (BiT)
 # operations per second. The seconds are the time of a run in addition to its steps.

@@ -7,7 +7,7 @@ from benchmarks.paper.panel import Panel, Rows
 from benchmarks.paper.statements import Statement, ahead, percent
 from benchmarks.paper.study import Stage, Study, operations
 from keras_vit import recipe as recipes
-from keras_vit.planning import plan
+from keras_vit.training.planning import plan
 
 STEPS, RATE = 600, 2e-3
 FIELDS = {"num_layers": "depth", "hidden_size": "width", "mlp_dim": "MLP", "patch_size": "patch size"}

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit import recipe as recipes
-from keras_vit.experiments.runs import RUNS, final_metrics, is_finished
-from keras_vit.experiments.search import Grid, expand
-from keras_vit.planning import plan
+from keras_vit.training.planning import plan
+from train.experiments.runs import RUNS, final_metrics, is_finished
+from train.experiments.search import Grid, expand
 
 BATCH = 128
 VALIDATION = "validation/accuracy"  # on held-back training images, used to choose settings
@@ -44,7 +44,7 @@ class Stage:
     Attributes:
         name: Name of the sweep's directory.
         recipe: Recipe with the values of all fields that are not swept.
-        grid: Values by field, as in `keras_vit.experiments.sweep`.
+        grid: Values by field, as in `train.experiments.sweep`.
     """
 
     name: str

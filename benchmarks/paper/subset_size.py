@@ -10,8 +10,8 @@ from benchmarks.paper.panel import Panel, Rows
 from benchmarks.paper.statements import Statement, ahead, percent
 from benchmarks.paper.study import VALIDATION, Stage, Study, best
 from keras_vit import recipe as recipes
-from keras_vit.experiments.search import Grid
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
+from train.experiments.search import Grid
 
 SHOTS = 10  # training images per class for the linear classifiers
 SUBSETS = ("1%", "3%", "10%", "30%", "100%")

@@ -6,8 +6,9 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.paper.study import Study
-from keras_vit import _io, data
+from keras_vit import data
 from keras_vit.data.sources import ArraySource
+from keras_vit.util import file_io
 
 HELD_BACK = (2, 3, 6, 7, 8)  # classes for the transfer; in Fashion-MNIST: pullover, dress, shirt, sneaker, bag
 EXAMPLES = 100  # training images per class for the transfer
@@ -33,7 +34,7 @@ def prepare(study: Study) -> None:
             for name, indices in parts.items():
                 arrays[f"x_{name}"] = source.images[indices, ..., 0]
                 arrays[f"y_{name}"] = np.searchsorted(classes, labels[indices])
-        with _io.atomic_file(path) as temporary, open(temporary, "wb") as file:
+        with file_io.atomic_file(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, **arrays)
 
 

@@ -32,8 +32,8 @@ def keras_vit(work: Work) -> Step:
 
     def step():
         from keras_vit import recipe as recipes
+        from keras_vit.runs.checkpoints import CheckpointStore
         from keras_vit.training import create, validation
-        from keras_vit.training.checkpoints import CheckpointStore
         from keras_vit.training.loop import Loop
         from keras_vit.training.run_data import Splits
 

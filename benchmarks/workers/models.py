@@ -58,8 +58,8 @@ def keras_vit_tasks(work: Work) -> Step:
     import tensorflow as tf
 
     from keras_vit import recipe
-    from keras_vit.planning import plan
     from keras_vit.training import tasks
+    from keras_vit.training.planning import plan
     from keras_vit.training.tf.state import TrainState
     from keras_vit.training.tf.step import TrainStep
 

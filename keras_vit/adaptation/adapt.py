@@ -6,12 +6,12 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks, _spec
 from keras_vit.layers import Dense, EinsumDense
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.composite import own_weights
 from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.depth import depths
+from keras_vit.util import checks, literal_calls
 
 DenseLayer = Dense | EinsumDense
 Weights = list[keras.Variable]
@@ -106,7 +106,7 @@ def parse(choice: str) -> Choice:
               ^^^^^^^^^^^^^
     Did you mean 'layers'? Usage: lora(rank=8, alpha=16, layers='query|value').
     """
-    calls = _spec.parse(choice, "choice of `adapt`", "lora(rank=8)")
+    calls = literal_calls.parse(choice, "choice of `adapt`", "lora(rank=8)")
     if len(calls) != 1:
         raise ValueError(f"adapt must be one of {', '.join(_CHOICES)}, with its arguments. Received: adapt={choice!r}")
     return calls[0].create(calls[0].function(_CHOICES, "choice"))[0]
@@ -126,7 +126,7 @@ def _head() -> Choice:
 
 
 def _last(blocks: int) -> Choice:
-    _checks.positive_int("blocks", blocks)
+    checks.positive_int("blocks", blocks)
 
     def choose(model: keras.Model) -> Weights:
         found, deepest = depths(model)
@@ -144,8 +144,8 @@ def _bias() -> Choice:
 
 
 def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choice:
-    _checks.positive_int("rank", rank)
-    _checks.finite_number("alpha", alpha)
+    checks.positive_int("rank", rank)
+    checks.finite_number("alpha", alpha)
     pattern = _expression("layers", layers)
 
     def choose(model: keras.Model) -> Weights:
@@ -183,7 +183,7 @@ _CHOICES = {"all": _all, "head": _head, "last": _last, "bias": _bias, "lora": _l
 
 def _expression(name: str, pattern: Any) -> re.Pattern:
     try:
-        return re.compile(_checks.instance(name, pattern, str, "'query|value'"))
+        return re.compile(checks.instance(name, pattern, str, "'query|value'"))
     except re.error as error:
         raise ValueError(f"{name} must be a regular expression ({error}). Received: {name}={pattern!r}") from None
 

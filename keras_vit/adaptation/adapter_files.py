@@ -14,8 +14,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._io import atomic_file, check_writable, write_json
 from keras_vit.adaptation import adapter_config
 from keras_vit.adaptation.adapt import DenseLayer, adapt, lora_layers
 from keras_vit.adaptation.adapter_config import AdapterConfig
@@ -27,6 +25,8 @@ from keras_vit.checkpoints.match import weights_of
 from keras_vit.checkpoints.rules import Binding, bind_variables
 from keras_vit.models import VisionTransformer
 from keras_vit.models.base import check_own
+from keras_vit.util import checks
+from keras_vit.util.file_io import atomic_file, check_writable, write_json
 
 WEIGHTS = "adapter_model.safetensors"
 _HEAD = ("head/", "head_dist/")
@@ -64,7 +64,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> None:
     2
     """
     check_own(model, VisionTransformer)
-    folder = _checks.path("folder", folder)
+    folder = checks.path("folder", folder)
     config = AdapterConfig(folder)
     with contextlib.closing(_open(folder)) as source:
         modules, factors, whole = recognize(model, source)
@@ -120,7 +120,7 @@ def save_adapter(
     'example/adapter'
     """
     check_own(model, VisionTransformer)
-    folder = _checks.path("folder", folder)
+    folder = checks.path("folder", folder)
     check_writable(folder)
     rules, variables = written_rules(model, format, naming), weights_of(model)
     modules = {name: parts for name, parts in modules_of(model, rules).items() if any(p.lora_enabled for p in parts)}

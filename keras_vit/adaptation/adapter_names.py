@@ -7,12 +7,12 @@ import re
 import keras
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.adaptation.adapt import DenseLayer, dense_layers
 from keras_vit.checkpoints import CheckpointError, families
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.checkpoints.rules import Binding, Rule, bind_stored, bind_variables
 from keras_vit.checkpoints.save import layout_of
+from keras_vit.util import checks
 
 FORMATS = ("huggingface", "timm")
 _PREFIX = "base_model.model."
@@ -72,7 +72,7 @@ def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[s
 def written_rules(model: keras.Model, format: str | None, naming: str | None) -> list[Rule]:  # noqa: A002
     """Return the rules of the format in which to write a model's adapter."""
     if format is not None:
-        _checks.choice("format", format, FORMATS)
+        checks.choice("format", format, FORMATS)
     config, read = model.config.to_dict(), getattr(getattr(model, "checkpoint_layout", None), "family", None)
     reasons = []
     for name in [format] if format else sorted(FORMATS, key=lambda name: name != read):

@@ -12,13 +12,13 @@ from typing import Any
 
 import keras
 
-from keras_vit._progress import Progress
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import KINDS
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.keras import KerasFile
 from keras_vit.models import MAEConfig, MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
 from keras_vit.models.config import Config
+from keras_vit.util.progress import Progress
 
 _MAX_DEPTH = 100
 _MAX_OBJECTS = 50_000  # layers, initializers and dtype policies

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.checkpoints import recognition, resize
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
 from keras_vit.checkpoints.errors import CheckpointError
@@ -16,6 +15,7 @@ from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
 from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.normalization import for_channels, operation
+from keras_vit.util import checks
 
 
 def load_checkpoint(
@@ -77,10 +77,10 @@ def load_checkpoint(
     >>> keras_vit.load_checkpoint(model, path).reset
     ['head/kernel', 'head/bias']
     """
-    _checks.choice("head", head, ("auto", "keep", "reset"))
-    _checks.choice("strict", strict, (False, True))
+    checks.choice("head", head, ("auto", "keep", "reset"))
+    checks.choice("strict", strict, (False, True))
     if method is not None:
-        _checks.choice("method", method, resize.METHODS)
+        checks.choice("method", method, resize.METHODS)
     check_own(model, *(kind.model for kind in KINDS.values()))
     hints = recognition.hints_of(model.config.to_dict(), grid, prefix)
     with recognition.identify(path, hints, config) as checkpoint:
@@ -137,7 +137,7 @@ def model_from_checkpoint(
     """
     if isinstance(head, keras.layers.Layer):
         overrides, head = {**overrides, "head": head}, "reset"
-    _checks.choice("head", head, ("auto", "keep", "reset"))
+    checks.choice("head", head, ("auto", "keep", "reset"))
     with recognition.identify(path, recognition.hints_of(overrides, grid, prefix), config) as checkpoint:
         if decoder and checkpoint.kind != "mae":
             raise CheckpointError(
@@ -211,7 +211,7 @@ def evaluated_size(path: Path) -> tuple[int, int] | None:
     with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
         if checkpoint.resizing is None:
             return None
-        size, steps = checkpoint.resizing.size, _checks.size_pair("", checkpoint.arguments.get("patch_size") or 1)
+        size, steps = checkpoint.resizing.size, checks.size_pair("", checkpoint.arguments.get("patch_size") or 1)
         return None if any(side % step for side, step in zip(size, steps, strict=True)) else size
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks, zoo
-from keras_vit._progress import Progress
+from keras_vit import zoo
 from keras_vit.checkpoints import architecture, families, formats
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
 from keras_vit.checkpoints.errors import CheckpointError
@@ -20,6 +19,8 @@ from keras_vit.models import ViTConfig, normalization
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
 from keras_vit.models.resizing import Resizing
+from keras_vit.util import checks
+from keras_vit.util.progress import Progress
 
 NOTE_VERSION = 1  # of the metadata that `save_checkpoint` writes
 _MAX_TABLE = 2**28  # entries of a position table
@@ -31,7 +32,7 @@ Path = str | os.PathLike[str]
 @contextlib.contextmanager
 def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint, recognize its project and architecture from headers, and close the file on exit."""
-    named = zoo.parse(_checks.path("path", path))
+    named = zoo.parse(checks.path("path", path))
     local = named.local()
     with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
         _check_note(source)
@@ -89,7 +90,7 @@ def _recognize(source: TensorSource, hints: Hints) -> tuple[Checkpoint, Family]:
 
 def hints_of(wanted: dict[str, Any], grid: Sequence[int] | None, prefix: str | None) -> Hints:
     """Return the facts about a file that the caller knows; see `Hints`."""
-    return Hints(wanted, None if grid is None else _checks.size_pair("grid", grid), prefix)
+    return Hints(wanted, None if grid is None else checks.size_pair("grid", grid), prefix)
 
 
 def without_decoder(checkpoint: Checkpoint) -> Kind:

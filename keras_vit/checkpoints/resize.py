@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.layers.interpolation import METHODS, interpolation_matrix
+from keras_vit.util import checks
 
 
 def resize_table(
@@ -20,7 +20,7 @@ def resize_table(
     example), rounding errors of the reference implementation make the last row and column zero. This function does not
     reproduce these errors.
     """
-    _checks.choice("method", method, METHODS)
+    checks.choice("method", method, METHODS)
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
     for axis in (0, 1):
         grid = resize_axis(grid, new_grid[axis], axis, method)

@@ -10,8 +10,6 @@ import keras
 import ml_dtypes
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._io import atomic_directory, atomic_file, check_writable, write_json
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
 from keras_vit.checkpoints.errors import CheckpointError
@@ -26,6 +24,8 @@ from keras_vit.models import MAEConfig, ViTConfig
 from keras_vit.models.base import check_own
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import SYMMETRIC, Normalization, for_channels
+from keras_vit.util import checks
+from keras_vit.util.file_io import atomic_directory, atomic_file, check_writable, write_json
 
 DTYPES = ("float32", "bfloat16", "float16")
 _OTHER_SUFFIXES = (".npz", ".keras", ".h5", ".pth", ".pt", ".bin", ".ckpt", ".onnx", ".tflite", ".json")
@@ -81,7 +81,7 @@ def save_checkpoint(
     ('cat', 'dog')
     """
     _check_format(format)
-    _checks.choice("dtype", dtype, DTYPES)
+    checks.choice("dtype", dtype, DTYPES)
     check_own(model, *(kind.model for kind in KINDS.values()))
     kind = next(name for name, kind in KINDS.items() if isinstance(model, kind.model))
     config = model.config.to_dict()
@@ -141,7 +141,7 @@ def _note(config: Config, document: dict[str, Any] | None, normalization: Normal
 def check_destination(path: str | os.PathLike[str], format: str) -> str:
     """Check that a path is writable and suits a format, and return it as a string."""
     _check_format(format)
-    path = _checks.path("path", path)
+    path = checks.path("path", path)
     check_writable(path)
     is_npz = families.written_formats()[format] == "npz"
     suffix = os.path.splitext(path)[1].lower()
@@ -158,7 +158,7 @@ def check_destination(path: str | os.PathLike[str], format: str) -> str:
 def _check_format(format: str) -> None:
     if format in _OTHER_FORMATS:
         raise ValueError(f"`format` cannot be {format!r}. {_OTHER_FORMATS[format]}")
-    _checks.choice("format", format, tuple(families.written_formats()))
+    checks.choice("format", format, tuple(families.written_formats()))
 
 
 def layout_of(
@@ -173,7 +173,7 @@ def layout_of(
     read = getattr(model, "checkpoint_layout", None)
     layout = read if read is not None and read.family == family else writing.layout(config)
     if naming is not None:
-        layout = writing.styles[_checks.choice("naming", naming, tuple(writing.styles) or (None,))](layout)
+        layout = writing.styles[checks.choice("naming", naming, tuple(writing.styles) or (None,))](layout)
     if stacked is not None and not writing.can_stack:
         raise ValueError(f"`stacked` is for Vision Transformers in format='big_vision'. Received: format={family!r}.")
     if stacked is not None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data.parse import operation
+from keras_vit.util import checks
 
 
 @operation(random=True)
@@ -73,7 +73,7 @@ def random_erasing(
             f"area_min={area_min}, area_max={area_max}, ratio_min={ratio_min}, ratio_max={ratio_max}."
         )
     if isinstance(value, str):
-        _checks.choice("value", value, ("noise",))
+        checks.choice("value", value, ("noise",))
 
     def erase(image, draws, seed):
         height, width = (tf.cast(side, tf.float32) for side in tf.unstack(tf.shape(image)[:2]))

@@ -7,9 +7,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.data.errors import bad_image, describe
 from keras_vit.data.sources import Source
+from keras_vit.util import checks
 
 # Training stops if more than this share of the examples cannot be read.
 MAX_SHARE = 0.5
@@ -46,7 +46,7 @@ def log_of(on_bad_image: str | Log) -> Log | None:
     """Return the log of the skipped images, or None if unreadable images are errors."""
     if isinstance(on_bad_image, Log):
         return on_bad_image
-    return Log() if _checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
+    return Log() if checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
 
 
 class Repair:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import images
 from keras_vit.data.parse import GEOMETRIC, IGNORED, changed, operation
 from keras_vit.data.scaling import NEAREST, resize
+from keras_vit.util import checks
 
 
 @operation()
@@ -19,7 +19,7 @@ def decode(
 
     `precise` decodes JPEG as PIL and OpenCV do. `exif` applies the Exif orientation, which big_vision ignores.
     """
-    _checks.choice("channels", channels, (3, 1))
+    checks.choice("channels", channels, (3, 1))
 
     def apply(image):
         if image.dtype == tf.string:
@@ -117,7 +117,7 @@ class DecodeJpegAndInceptionCrop(InceptionCrop):
 
     def _smallest(self) -> int | None:
         """Return the number of pixels that each side of a crop must keep, or None to decode at full size."""
-        return max(_checks.size_pair("size", self.size)) if self.scaled and self.size else None
+        return max(checks.size_pair("size", self.size)) if self.scaled and self.size else None
 
 
 @operation(GEOMETRIC)
@@ -128,8 +128,8 @@ def central_crop(
 
     Half-pixel offsets are rounded down or, with `rounding="even"`, to the nearest even number, as in torchvision.
     """
-    _checks.choice("rounding", rounding, ("down", "even"))
-    size = _checks.size_pair("crop_size", crop_size) if crop_size else None
+    checks.choice("rounding", rounding, ("down", "even"))
+    size = checks.size_pair("crop_size", crop_size) if crop_size else None
 
     def apply(image):
         height, width = tf.shape(image)[0], tf.shape(image)[1]
@@ -145,7 +145,7 @@ def central_crop(
 @operation(GEOMETRIC, random=True)
 def random_crop(crop_size: int | Sequence[int]) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Cut out `crop_size` (a side or (height, width)) at a random position."""
-    size = _checks.size_pair("crop_size", crop_size)
+    size = checks.size_pair("crop_size", crop_size)
     return lambda image, seed: tf.image.stateless_random_crop(image, (*size, image.shape[-1]), seed)
 
 
@@ -155,7 +155,7 @@ def pad(padding: int | Sequence[int], mode: str = "constant", value: int = 0) ->
     vertical, horizontal = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if min(vertical, horizontal) < 0:
         raise ValueError(f"`padding` must not be negative. Received: {padding!r}.")
-    _checks.choice("mode", mode, ("constant", "reflect", "symmetric"))
+    checks.choice("mode", mode, ("constant", "reflect", "symmetric"))
     borders = [[vertical, vertical], [horizontal, horizontal], [0, 0]]
     return lambda image: tf.pad(image, borders, mode.upper(), constant_values=tf.cast(value, image.dtype))
 

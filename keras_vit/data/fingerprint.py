@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _io
 from keras_vit.data.readers.webdataset import TarSource
 from keras_vit.data.record_files import RecordSource
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource, Source
+from keras_vit.util import file_io
 
 _SHOWN = 5  # maximum number of classes per split in messages
 
@@ -99,6 +99,6 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
 def _size(path: str) -> int | None:
     """Return the size of a local file. Return None for a missing file, and for a remote file to avoid a request."""
     try:
-        return None if _io.is_remote(path) else os.stat(path.removeprefix("file://")).st_size
+        return None if file_io.is_remote(path) else os.stat(path.removeprefix("file://")).st_size
     except OSError:
         return None

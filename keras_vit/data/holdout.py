@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 
 def split_indices(
@@ -20,7 +20,7 @@ def split_indices(
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")
-    hashes = [hashlib.sha256(_checks.composed(key).encode(errors="surrogateescape")).digest()[:8] for key in keys]
+    hashes = [hashlib.sha256(checks.composed(key).encode(errors="surrogateescape")).digest()[:8] for key in keys]
     numbers = np.array([int.from_bytes(value, "big") for value in hashes], np.uint64)
     order = np.argsort(numbers, kind="stable")
     groups = labels[order] if labels.ndim == 1 else np.zeros(len(order), np.int64)

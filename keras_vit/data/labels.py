@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit._numbers import percent
-from keras_vit._values import Values
 from keras_vit.data.sources import Source, in_parallel
+from keras_vit.util import checks
+from keras_vit.util.formatting import percent
+from keras_vit.util.values import Values
 
 MAX_CLASSES = 2**20
 _MAX_DIGITS = 18  # of a class number
@@ -45,7 +45,7 @@ def numbered(
     if class_names is None and found and len(numbers) == len(found):
         largest = max(range(len(labels)), key=lambda place: numbers[labels[place]])
         class_names = classes_up_to(numbers[labels[largest]], origin(largest))
-    class_names = found if class_names is None else list(map(_checks.composed, class_names))
+    class_names = found if class_names is None else list(map(checks.composed, class_names))
     if not class_names:
         raise ValueError(f"No example of {name} has a label.")
     known = {label: number for number, label in enumerate(class_names)}
@@ -64,7 +64,7 @@ def numbered(
 
 def value_names(values: str | Sequence[str]) -> tuple[str, ...]:
     """Return the option `values` of a source, one name or several names, as a tuple."""
-    names = (values,) if isinstance(values, str) else tuple(map(str, _checks.sequence("values", values, "names")))
+    names = (values,) if isinstance(values, str) else tuple(map(str, checks.sequence("values", values, "names")))
     if not all(names) or not 0 < len(names) == len(set(names)):
         raise ValueError(f"`values` must be one or several different names. Received: values={values!r}.")
     return names
@@ -176,4 +176,4 @@ def check_masks(source: Source, limit: int = 500) -> None:
             "#foreground=255 to the folder or list, so that 255 is class 1. Otherwise, write class numbers to masks."
         )
     if absent:
-        logging.warning("Classes without pixels in %s: %s.", checked, _checks.listed(absent))
+        logging.warning("Classes without pixels in %s: %s.", checked, checks.listed(absent))

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.data import seeds
+from keras_vit.util import checks
 
 
 def check(mixup: float, cutmix: float) -> bool:
@@ -24,7 +24,7 @@ def check(mixup: float, cutmix: float) -> bool:
     >>> check(mixup=0.2, cutmix=0.0), check(mixup=0.0, cutmix=0.0)
     (True, False)
     """
-    values = [_checks.finite_number(name, value, zero=True) for name, value in (("mixup", mixup), ("cutmix", cutmix))]
+    values = [checks.finite_number(name, value, zero=True) for name, value in (("mixup", mixup), ("cutmix", cutmix))]
     return max(values) > 0
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from keras_vit import _spec
+from keras_vit.util import literal_calls
 
 IMAGE, GEOMETRIC, VALUE, EXAMPLE = "image", "geometric", "value", "example"
 # Value of the mask's pixels that preprocessing adds, for example by padding. Loss and metrics ignore these pixels.
@@ -71,7 +71,7 @@ def operation(
 def parse(pp: str) -> tuple[Call, ...]:
     """Parse a preprocessing string: operations joined by `|`, each `name` or `name(literals)`."""
     steps = []
-    for call in _spec.parse(pp, "preprocessing string", "decode|resize(224)"):
+    for call in literal_calls.parse(pp, "preprocessing string", "decode|resize(224)"):
         op = call.function(OPS)
         function, arguments = call.create(op.factory)
         steps.append(Call(op, call.text, function, arguments))

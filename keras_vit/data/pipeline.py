@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import errors, masks, mix, parse, preprocess
 from keras_vit.data.bad_images import Log, Repair, log_of
 from keras_vit.data.loading import load_batches
 from keras_vit.data.sources import Rows, Source
+from keras_vit.util import checks
 
 SHUFFLE_BUFFER = 50_000
 # Maps a step and the size of the global batch to additional entries of the global batch.
@@ -74,8 +74,8 @@ def train_batches(
     """
     rows = _rows(source, batch_size, shard_index, num_shards)
     mixing = mix.check(mixup, cutmix)
-    _checks.positive_int("seed", seed, minimum=0)
-    _checks.positive_int("shuffle_buffer", shuffle_buffer)
+    checks.positive_int("seed", seed, minimum=0)
+    checks.positive_int("shuffle_buffer", shuffle_buffer)
     if as_tuples and (mixing or draw is not None):
         raise ValueError(
             "as_tuples=True excludes `mixup`, `cutmix` and `draw`, which are part of the package's own training step. "
@@ -184,15 +184,15 @@ def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None =
 def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) -> Rows:
     if not isinstance(source, Source):
         raise ValueError(
-            f"`source` must be the result of keras_vit.data.open_source. Received: source={_checks.described(source)}."
+            f"`source` must be the result of keras_vit.data.open_source. Received: source={checks.described(source)}."
         )
-    _checks.positive_int("batch_size", batch_size)
-    _checks.positive_int("num_shards", num_shards)
+    checks.positive_int("batch_size", batch_size)
+    checks.positive_int("num_shards", num_shards)
     if not 0 <= shard_index < num_shards:
         raise ValueError(
             f"0 <= shard_index < num_shards={num_shards} is expected. Received: shard_index={shard_index}."
         )
-    count = _checks.divisible("batch_size", batch_size, "num_shards", num_shards) // num_shards
+    count = checks.divisible("batch_size", batch_size, "num_shards", num_shards) // num_shards
     return Rows(batch_size, shard_index * count, count)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import augment, crops, images, randaugment, scaling, seeds  # noqa: F401 (some register operations)
 from keras_vit.data.parse import EXAMPLE, GEOMETRIC, VALUE, Call, operation, parse
+from keras_vit.util import checks
 
 
 @operation(EXAMPLE)
@@ -31,7 +31,7 @@ def onehot(
     >>> onehot(3)({"label": tf.constant(1)})["label"].numpy().tolist()
     [0.0, 1.0, 0.0]
     """
-    _checks.positive_int("depth", depth)
+    checks.positive_int("depth", depth)
 
     def apply(example):
         label = example[_label_key(key)]

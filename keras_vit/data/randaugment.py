@@ -31,9 +31,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data.augment import cover
 from keras_vit.data.parse import GEOMETRIC, IGNORED, operation
+from keras_vit.util import checks
 
 REFERENCE, CORRECTED = "reference", "corrected"
 NUM_OPERATIONS = 16
@@ -48,8 +48,8 @@ def _of_masks(factory: Callable, arguments: dict) -> Callable:
 @operation(GEOMETRIC, random=True, mask=_of_masks)
 def randaug(num_layers: int = 2, magnitude: float = 10, mode: str = REFERENCE) -> Callable:
     """Apply `num_layers` randomly chosen augmentations in sequence. `magnitude` is meant to be at most 10."""
-    _checks.positive_int("num_layers", num_layers, minimum=0)
-    _checks.choice("mode", mode, (REFERENCE, CORRECTED))
+    checks.positive_int("num_layers", num_layers, minimum=0)
+    checks.choice("mode", mode, (REFERENCE, CORRECTED))
     if not 0 <= magnitude <= 100:
         raise ValueError(f"`magnitude` must be in [0, 100]. Received: {magnitude!r}.")
     run = _layers(num_layers, _layer(magnitude, mode))

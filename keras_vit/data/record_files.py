@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io
 from keras_vit.data import seeds, splits
 from keras_vit.data.errors import UnreadableImageError, describe
 from keras_vit.data.sources import Rows, Source
+from keras_vit.util import file_io
 
 CYCLE_LENGTH = 16  # files that are read at the same time
 
@@ -89,7 +89,7 @@ class RecordSource(Source):
         self.parse = parse
         self.shard_by = shard_by
         # An error of a remote file may be temporary. The same record can then be read after a restart.
-        remote = any(_io.is_remote(item.path) for item in self.slices)
+        remote = any(file_io.is_remote(item.path) for item in self.slices)
         self._records = records or (_tfrecords if remote else _local_tfrecords)
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import pillow
 from keras_vit.data.parse import GEOMETRIC, IGNORED, VALUE, changed, operation
+from keras_vit.util import checks
 
 _TENSORFLOW = ("bilinear", "area", "bicubic", "nearest", "lanczos3", "lanczos5", "gaussian", "mitchellcubic")
 METHODS = (*_TENSORFLOW, *pillow.FILTERS)
@@ -29,8 +29,8 @@ def resize(
     values. `"pillow_bilinear"`, `"pillow_bicubic"` and `"pillow_lanczos"` reproduce the pixels of Pillow bit for bit.
     These three methods require uint8 images and always use antialiasing.
     """
-    size = _checks.size_pair("size", size)
-    _checks.choice("method", method, METHODS)
+    size = checks.size_pair("size", size)
+    checks.choice("method", method, METHODS)
     return lambda image: _resize(image, size, method, antialias, cast)
 
 
@@ -43,7 +43,7 @@ def resize_small(
     The remaining arguments are the same as in `resize`. The other side is rounded to the nearest pixel. Pillow's
     methods round the other side down, as torchvision does.
     """
-    return _resize_side(tf.minimum, _checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
+    return _resize_side(tf.minimum, checks.positive_int("smaller_size", smaller_size), method, antialias, cast)
 
 
 @operation(GEOMETRIC, mask=NEAREST)
@@ -51,7 +51,7 @@ def resize_long(
     longer_size: int, method: str = "area", antialias: bool = True, cast: bool = True
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """Resize so that the longer side is `longer_size`, keeping the aspect ratio. See `resize` for the arguments."""
-    return _resize_side(tf.maximum, _checks.positive_int("longer_size", longer_size), method, antialias, cast)
+    return _resize_side(tf.maximum, checks.positive_int("longer_size", longer_size), method, antialias, cast)
 
 
 @operation(GEOMETRIC, random=True, mask=changed(method="nearest", value=IGNORED))
@@ -67,8 +67,8 @@ def scaled_crop(
     A ratio of 1 resizes the smaller side of the image to the smaller side of `crop_size`. An image that is smaller than
     the crop is padded with `value`.
     """
-    size = _checks.size_pair("crop_size", crop_size)
-    _checks.choice("method", method, METHODS)
+    size = checks.size_pair("crop_size", crop_size)
+    checks.choice("method", method, METHODS)
     if not 0 < ratio_min <= ratio_max:
         raise ValueError(f"0 < ratio_min <= ratio_max is expected. Received: {(ratio_min, ratio_max)}.")
 
@@ -88,7 +88,7 @@ def scaled_crop(
 
 
 def _resize_side(side: Callable, target: int, method: str, antialias: bool, cast: bool):
-    _checks.choice("method", method, METHODS)
+    checks.choice("method", method, METHODS)
 
     def apply(image):
         height, width = tf.shape(image)[0], tf.shape(image)[1]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import errors, masks, seeds
+from keras_vit.util import checks
 
 LABEL_KINDS = ("class", "classes", "values", "mask")
 
@@ -74,8 +74,8 @@ class Source:
         self.name = name
         self.split = split
         self.num_examples = int(num_examples)
-        self.label_kind = _checks.choice("label_kind", label_kind, LABEL_KINDS)
-        names = tuple(map(_checks.composed, _checks.sequence("names", names, "names")))
+        self.label_kind = checks.choice("label_kind", label_kind, LABEL_KINDS)
+        names = tuple(map(checks.composed, checks.sequence("names", names, "names")))
         self.class_names: tuple[str, ...] = () if label_kind == "values" else names
         self.value_names: tuple[str, ...] = names if label_kind == "values" else ()
         self.encoded = True

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Mapping
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 _PART = re.compile(
     r"\s*(?P<name>[\w.\-]+)\s*(?:\[\s*(?P<start>[^:\[\]]*?)\s*(?P<colon>:)\s*(?P<stop>[^:\[\]]*?)\s*\])?\s*"
@@ -66,7 +66,7 @@ def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> t
             raise ValueError(
                 f"Split {name!r} does not exist in {what}. It has: "
                 f"{', '.join(f'{key!r} ({size:,} examples)' for key, size in sizes.items())}."
-                f"{_checks.nearest(name, sizes)}"
+                f"{checks.nearest(name, sizes)}"
             )
         start, stop = 0, sizes[name]
         if match["colon"]:

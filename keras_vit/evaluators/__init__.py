@@ -4,7 +4,6 @@ An evaluator measures a `Context`, which is a predictor (see `keras_vit.inferenc
 Programs and recipes create evaluators by name in a `Suite`. The underlying functions take arrays.
 """
 
-from keras_vit._metrics import Metric
 from keras_vit.evaluators import (  # noqa: F401 - each module registers its evaluator
     class_subset,
     classification,
@@ -30,6 +29,7 @@ from keras_vit.evaluators.evaluation import (
 )
 from keras_vit.evaluators.features import FeatureEvaluator
 from keras_vit.evaluators.suite import Scheduled, Suite
+from keras_vit.util.metrics import Metric
 
 __all__ = [
     "EVALUATORS",

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import special
 
-from keras_vit import _checks, _confidence
-from keras_vit._metrics import Metric, mean_average_precision
+from keras_vit.evaluators import confidence
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
+from keras_vit.util import checks
+from keras_vit.util.metrics import Metric, mean_average_precision
 
 CALIBRATION_BINS = 15
 # Bounds for logarithms of float32 probabilities: 0 counts as `_TINY`, and 1 counts as 1 - `_EPSILON`.
@@ -67,8 +68,8 @@ class ClassificationMetrics:
 
     def __init__(self, num_classes: int, output: str = "softmax", scores_are: str = "logits"):
         self.num_classes = num_classes
-        self.output = _checks.choice("output", output, ("softmax", "sigmoid"))
-        self.scores_are = _checks.choice("scores_are", scores_are, ("logits", "probabilities"))
+        self.output = checks.choice("output", output, ("softmax", "sigmoid"))
+        self.scores_are = checks.choice("scores_are", scores_are, ("logits", "probabilities"))
         self._multi_label: bool | None = None
         self._batches: list[dict[str, np.ndarray]] = []  # the values of each example that `result` needs
 
@@ -151,7 +152,7 @@ class ClassificationMetrics:
             calibration_error, precision = _calibration_error(probabilities[finite], correct[finite]), None
         return {
             **result,
-            **_confidence.in_context(int(correct.sum()), len(labels), examples, confusion),
+            **confidence.in_context(int(correct.sum()), len(labels), examples, confusion),
             "ece": calibration_error,
             "per_class": recalled / np.where(examples, examples, np.nan),
             "class_examples": examples,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._progress import Progress, track
+from keras_vit.util.progress import Progress, track
 
 Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
+from keras_vit.util import checks
+from keras_vit.util.metrics import Metric
 from keras_vit.zoo.labels import imagenet_classes
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _class_numbers(
     """
     shown = f"{_some(known[0])}. Received: {_some(names)}"
     for some in known:
-        numbers = tuple(_checks.class_numbers(names, some).tolist())
+        numbers = tuple(checks.class_numbers(names, some).tolist())
         unknown = [name for name, number in zip(names, numbers, strict=True) if number < 0]
         moved = any(number not in (-1, place) for place, number in enumerate(numbers))
         if moved and names == tuple(map(str, range(len(names)))):  # data without names, or numbers as names
@@ -274,7 +274,7 @@ class SplitEvaluator(Evaluator):
 
     def __post_init__(self):
         for name in ("source", "split", "pp"):
-            _checks.optional_text(name, getattr(self, name))
+            checks.optional_text(name, getattr(self, name))
 
     def place(self, context: Context) -> tuple[str, str, str]:
         """Return source, split and preprocessing string."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator
+from keras_vit.util import checks
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class FeatureEvaluator(SplitEvaluator):
 
     def __post_init__(self):
         super().__post_init__()
-        _checks.optional_text("train_split", self.train_split)
+        checks.optional_text("train_split", self.train_split)
 
     def splits(self, context: Context) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string of the training data and of the test data."""

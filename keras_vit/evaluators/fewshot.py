@@ -6,12 +6,12 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._metrics import Metric
-from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_examples, standardization
+from keras_vit.util import checks
+from keras_vit.util.metrics import Metric
+from keras_vit.util.progress import track
 
 BIAS = 100.0  # constant feature, so large that its weight (the bias) is hardly regularized
 
@@ -76,9 +76,9 @@ class FewShot(FeatureEvaluator):
 
     def __post_init__(self):
         super().__post_init__()
-        self.shots = _checks.positive_ints("shots", self.shots)
-        self.l2 = _checks.finite_number("l2", self.l2)
-        self.seeds = _checks.positive_int("seeds", self.seeds)
+        self.shots = checks.positive_ints("shots", self.shots)
+        self.l2 = checks.finite_number("l2", self.l2)
+        self.seeds = checks.positive_int("seeds", self.seeds)
 
     def metric(self, key: str) -> Metric:
         return Metric(key, larger_is_better=not key.endswith("_std"), unit="%")

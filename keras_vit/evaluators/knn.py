@@ -6,11 +6,11 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_examples
+from keras_vit.util import checks
+from keras_vit.util.progress import track
 
 _ROWS = 1_024  # test examples that are compared at a time, to limit memory
 
@@ -40,8 +40,8 @@ class Knn(FeatureEvaluator):
 
     def __post_init__(self):
         super().__post_init__()
-        self.neighbors = _checks.positive_ints("neighbors", self.neighbors)
-        self.temperature = _checks.finite_number("temperature", self.temperature)
+        self.neighbors = checks.positive_ints("neighbors", self.neighbors)
+        self.temperature = checks.finite_number("temperature", self.temperature)
 
     def evaluate(self, train: Labeled, test: Labeled, num_classes: int) -> dict[str, float]:
         train_features, train_labels = check_examples(train, num_classes, "the training set")

@@ -8,13 +8,13 @@ from typing import ClassVar, cast
 import numpy as np
 from scipy import optimize, special
 
-from keras_vit import _checks
-from keras_vit._metrics import Metric
-from keras_vit._progress import track
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
 from keras_vit.evaluators.features import FeatureEvaluator, check_examples, standardization
 from keras_vit.evaluators.fewshot import RidgeClassifier
+from keras_vit.util import checks
+from keras_vit.util.metrics import Metric
+from keras_vit.util.progress import track
 
 SOLVERS = ("lbfgs", "ridge")
 L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k in range(-4, 21, 4))}
@@ -92,10 +92,10 @@ class LinearProbe(FeatureEvaluator):
 
     def __post_init__(self):
         super().__post_init__()
-        _checks.choice("solver", self.solver, SOLVERS)
+        checks.choice("solver", self.solver, SOLVERS)
         # Least squares divides by the strength. Logistic regression also works with a strength of 0.
         zero = self.solver == "lbfgs"
-        self.l2 = L2[self.solver] if self.l2 is None else _checks.finite_numbers("l2", self.l2, zero=zero)
+        self.l2 = L2[self.solver] if self.l2 is None else checks.finite_numbers("l2", self.l2, zero=zero)
 
     def evaluate(
         self, train: Labeled, test: Labeled, num_classes: int, validation: Labeled | None = None

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit import _checks, _io
 from keras_vit.evaluators.dataset import Split, collect
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
+from keras_vit.util import checks, file_io
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -35,7 +35,7 @@ class Real(SplitEvaluator):
 
     def __post_init__(self):
         super().__post_init__()
-        _checks.optional_text("labels", self.labels)
+        checks.optional_text("labels", self.labels)
         self._labels = None if self.labels is None else read_labels(self.labels)
 
     def check(self, context: Context) -> None:
@@ -100,7 +100,7 @@ def evaluate(predict: Callable, batches: Iterable[dict], labels: Sequence[Iterab
 def read_labels(path: str) -> list[list[int]]:
     """Read the classes of each image from `real.json` of https://github.com/google-research/reassessed-imagenet."""
     try:
-        labels = _io.read_json(path, list)
+        labels = file_io.read_json(path, list)
     except (OSError, ValueError) as error:
         raise ValueError(f"The labels of ImageNet ReaL cannot be read from {path!r}: {error}") from error
     if not all(isinstance(some, list) and all(type(one) is int and one >= 0 for one in some) for some in labels):

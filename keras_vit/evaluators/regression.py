@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit._metrics import Metric
 from keras_vit.evaluators.dataset import Split, collect
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
+from keras_vit.util.metrics import Metric
 
 
 @register

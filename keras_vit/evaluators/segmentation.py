@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit._metrics import segmentation_scores
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import in_batches
+from keras_vit.util import checks
+from keras_vit.util.metrics import segmentation_scores
 
 _AT_A_TIME = 8  # windows
 
@@ -52,7 +52,7 @@ class Segmentation(SplitEvaluator):
         super().__post_init__()
         for name in ("stride", "crop"):
             if getattr(self, name) is not None:
-                _checks.positive_int(name, getattr(self, name))
+                checks.positive_int(name, getattr(self, name))
 
     def check(self, context: Context) -> None:
         self._open(context)
@@ -139,7 +139,7 @@ def to_result(
         logging.warning(
             "The masks have no pixels of %s. As in mmsegmentation, a class that is not predicted either does not count "
             "in the means.",
-            _checks.listed(absent),
+            checks.listed(absent),
         )
     metrics = {name: value for name, value in scores.items() if isinstance(value, float)}
     details: dict[str, Any] = {"class_names": class_names, "confusion": confusion}

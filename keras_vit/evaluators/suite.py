@@ -6,11 +6,11 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _checks, _spec
-from keras_vit._metrics import Metric
 from keras_vit.evaluators import results_table
 from keras_vit.evaluators.evaluation import EVALUATORS, Context, Evaluator, NotMeasurable, Result
-from keras_vit.training.errors import lost_worker
+from keras_vit.runs.errors import lost_worker
+from keras_vit.util import checks, literal_calls
+from keras_vit.util.metrics import Metric
 
 
 class Suite:
@@ -44,23 +44,23 @@ class Suite:
         self.evaluators: dict[str, Evaluator] = {}
         self.every: dict[str, int | None] = {}
         for text in texts:
-            calls = _spec.parse(text, "evaluator", "knn(neighbors=5)")
+            calls = literal_calls.parse(text, "evaluator", "knn(neighbors=5)")
             if len(calls) != 1:
                 raise ValueError(f"Expected one evaluator, such as 'knn(neighbors=5)'. Received: {text!r}.")
             (call,) = calls
             kind = call.function(EVALUATORS, "evaluator")
             evaluator, values = call.create(kind, extra=("name", "every"))
-            name = _checks.optional_text("name", values.get("name")) or call.name
+            name = checks.optional_text("name", values.get("name")) or call.name
             every = values.get("every")
             if name in self.evaluators:
                 raise ValueError(f"Two evaluators are called {name!r}. Rename one with name='...'.")
             self.evaluators[name] = evaluator
-            self.every[name] = None if every is None else _checks.positive_int("every", every)
+            self.every[name] = None if every is None else checks.positive_int("every", every)
 
     def metric(self, name: str) -> Metric:
         """Return the meaning of a number, given its name in `metrics.jsonl`, such as `"knn/k20"`."""
         evaluator, _, key = name.rpartition("/")
-        _checks.existing(f"evaluator {evaluator!r} for the metric {name!r}", evaluator, tuple(self.evaluators))
+        checks.existing(f"evaluator {evaluator!r} for the metric {name!r}", evaluator, tuple(self.evaluators))
         return self.evaluators[evaluator].metric(key)
 
     def check(self, context: Context) -> None:

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.evaluators import linear_probe
 from keras_vit.evaluators.evaluation import Context, Evaluator, Result, register
 from keras_vit.evaluators.features import check_splits
+from keras_vit.util import checks
 
 GROUPS = {
     "natural": ("caltech101", "cifar100", "dtd", "flowers102", "pets", "sun397", "svhn"),
@@ -61,10 +61,10 @@ class Vtab(Evaluator):
         if not isinstance(tasks, (str, Sequence)) or not tasks:
             raise ValueError(f"`tasks` must be names of tasks. Leave it out for all. Received: tasks={self.tasks!r}.")
         self.tasks = self._tasks = check_tasks([tasks] if isinstance(tasks, str) else tasks)
-        _checks.optional_text("pp", self.pp)
-        _checks.choice("solver", self.solver, linear_probe.SOLVERS)
+        checks.optional_text("pp", self.pp)
+        checks.choice("solver", self.solver, linear_probe.SOLVERS)
         if self.options != "":
-            _checks.optional_text("options", self.options)
+            checks.optional_text("options", self.options)
 
     def splits(self, context: Context, task: str) -> list[tuple[str, str, str]]:
         """Return source, split and preprocessing string of the training, validation and test data."""
@@ -111,7 +111,7 @@ def source_of(task: str, options: str = "") -> str:
 
 def check_tasks(tasks: Sequence[str]) -> tuple[str, ...]:
     """Return the names of tasks. Raise an error if a task does not exist."""
-    return tuple(_checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
+    return tuple(checks.existing(f"task {task!r} in VTAB", task, TASKS) for task in tasks)
 
 
 def first_line(error: Exception) -> str:

@@ -9,7 +9,6 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import inspection
-from keras_vit._progress import track
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
 from keras_vit.inference import masks, sample_images
@@ -18,6 +17,7 @@ from keras_vit.inference.outputs import NAMED
 from keras_vit.inference.predictor import Predictor
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
+from keras_vit.util.progress import track
 
 BATCH_SIZE = 16
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks, _io, models
-from keras_vit._progress import Progress
+from keras_vit import models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
@@ -19,6 +18,8 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
 from keras_vit.models.representation import endings
+from keras_vit.util import checks, file_io
+from keras_vit.util.progress import Progress
 
 
 def export(
@@ -102,7 +103,7 @@ def write(
 
 def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callable:  # noqa: A002
     """Return the function that writes a format. Raise an error for an invalid path or option, or a missing package."""
-    _io.check_writable(path)
+    file_io.check_writable(path)
     chosen = format_of(path, format)
     chosen.require_packages()
     writer = importlib.import_module(f"keras_vit.exporting.{chosen.writer}").write
@@ -111,7 +112,7 @@ def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callabl
     for name in options:
         if name not in known:
             raise TypeError(
-                f"export() has no option {name!r} for format={chosen.name!r}.{_checks.nearest(name, known)} "
+                f"export() has no option {name!r} for format={chosen.name!r}.{checks.nearest(name, known)} "
                 f"Its options are: {', '.join(known)}."
             )
     return writer
@@ -128,7 +129,7 @@ def format_of(path: str, format: str | None = None) -> formats.Format:  # noqa: 
         )
     if format is None:
         return by_extension or formats.SAVED_MODEL
-    chosen = formats.FORMATS[_checks.choice("format", format, list(formats.FORMATS))]
+    chosen = formats.FORMATS[checks.choice("format", format, list(formats.FORMATS))]
     if chosen is not (by_extension or formats.SAVED_MODEL):
         needed = f"must end in {chosen.extension}" if chosen.extension else "must be a directory"
         raise ValueError(f"`path` {needed} for format={format!r}. Received: path={path!r}.")

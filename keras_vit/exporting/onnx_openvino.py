@@ -11,8 +11,6 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks
-from keras_vit._progress import Progress
 from keras_vit.exporting import artifact_check, single_file, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, openvino
@@ -22,6 +20,8 @@ from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
 from keras_vit.models.onnx_erfc import register_erfc
+from keras_vit.util import checks
+from keras_vit.util.progress import Progress
 
 PRECISIONS = {"onnx": ("float32",), "openvino": ("float32", openvino.BFLOAT16)}
 _LARGEST_GRAPH = 2**31  # bytes of a TensorFlow graph or an ONNX file, with the weights; a limit of Protocol Buffers
@@ -45,7 +45,7 @@ def write(
     stores float32 weights; its card makes the runtime compute in bfloat16.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
-    _checks.choice("precision", precision, PRECISIONS[format])
+    checks.choice("precision", precision, PRECISIONS[format])
     copy = inference_model(model, "float32")
     size = 4 * copy.count_params()
     if format == "onnx" and size >= _LARGEST_GRAPH:

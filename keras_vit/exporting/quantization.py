@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks
-from keras_vit._progress import track
+from keras_vit.util import checks
+from keras_vit.util.progress import track
 
 PRECISIONS = {
     "float32": "as the model",
@@ -42,7 +42,7 @@ FLOAT_OPERATORS = (
 
 def check(precision: str, calibration: object) -> None:
     """Raise an error for an unknown precision or missing calibration images."""
-    _checks.choice("precision", precision, list(PRECISIONS))
+    checks.choice("precision", precision, list(PRECISIONS))
     if precision in CALIBRATED and not calibration:
         raise ValueError(f"The precision {precision!r} needs real training images for calibration. Received: none.")
 

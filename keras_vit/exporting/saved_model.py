@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit import _checks, _io
-from keras_vit._progress import Progress
 from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, warmup
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
@@ -15,6 +13,8 @@ from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import TOP_K
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import SavedModelPredictor
+from keras_vit.util import checks, file_io
+from keras_vit.util.progress import Progress
 
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
@@ -49,11 +49,11 @@ def write(
         warm_up: Batch sizes of the requests that a server runs before it receives traffic.
         tolerance: Limits of the verification; None for the limits of the precision.
     """
-    _checks.choice("precision", precision, PRECISIONS)
+    checks.choice("precision", precision, PRECISIONS)
     copy = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     target = os.path.join(path, str(version_number(path, version)))
-    with _io.atomic_directory(target) as draft:
+    with file_io.atomic_directory(target) as draft:
         with Progress("Writing the SavedModel"):
             module = signatures.ServingModule(copy, card, top_k, extra_signatures)
             signatures.write(module, draft, module.signatures())

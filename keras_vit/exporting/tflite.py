@@ -8,14 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit._progress import Progress
-from keras_vit._values import Values
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
+from keras_vit.util.progress import Progress
+from keras_vit.util.values import Values
 
 WITH_FEATURES = ("float32", "float16", "dynamic_int8")  # precisions that support features
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._values import Values
+from keras_vit.util.values import Values
 
 _ALIGNMENT = 16  # bytes, for weights, as TFLite's schema requires
 

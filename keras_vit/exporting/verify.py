@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._confidence import examples_for, wilson_interval
-from keras_vit._numbers import percent
-from keras_vit._values import Values
+from keras_vit.evaluators.confidence import examples_for, wilson_interval
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.outputs import CLASSIFICATION, is_correct
+from keras_vit.util.formatting import percent
+from keras_vit.util.values import Values
 
 NOTICEABLE = 0.05  # a probability that changes by more may be on the other side of a threshold
 

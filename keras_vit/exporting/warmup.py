@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _io
-from keras_vit._progress import Progress
 from keras_vit.inference.saved_model import SavedModelPredictor
+from keras_vit.util import file_io
+from keras_vit.util.progress import Progress
 
 FILE_NAME = "tf_serving_warmup_requests"
 MAX_RECORDS = 1000  # the server rejects files with more records
@@ -36,7 +36,7 @@ def write(
     if count > MAX_RECORDS:
         raise ValueError(f"A warm-up file may contain at most {MAX_RECORDS} requests. Received: {count}.")
     path = os.path.join(artifact.path, "assets.extra", FILE_NAME)
-    _io.make_directory(os.path.dirname(path))
+    file_io.make_directory(os.path.dirname(path))
     done = []
     with (
         Progress("Running and writing requests for the warm-up", count, unit="requests") as progress,

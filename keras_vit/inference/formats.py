@@ -6,7 +6,7 @@ import importlib.util
 import os
 from typing import Any
 
-from keras_vit import _extras
+from keras_vit.util import extras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Format:
         """Raise an error if the packages for writing this format are missing."""
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if missing:
-            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: {_extras.install(self.name)}")
+            raise ImportError(f"Writing {self.name} files needs {', '.join(missing)}: {extras.install(self.name)}")
 
 
 # Modules are imported on use: readers also need this table, and writers come later in the import order.
@@ -77,7 +77,7 @@ def find(path: str) -> tuple[str, Format] | None:
     found = _in_directory(path) if os.path.isdir(path) else []
     if not found:
         return None
-    from keras_vit.training import run_directory  # imports Keras' backend, which artifacts do not need
+    from keras_vit.runs import run_directory  # imports Keras' backend, which artifacts do not need
 
     if run_directory.is_run(path):  # a run may also contain artifacts
         return None

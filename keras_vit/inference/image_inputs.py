@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit import _image_files
 from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
+from keras_vit.util import image_files
 
 _ORIENTATION = 0x0112  # tag in Exif
 
@@ -75,14 +75,14 @@ def of_any(images: Any) -> list[NamedImage]:
     """
     items = listed(images)
     if all(isinstance(item, (str, os.PathLike)) for item in items):
-        return of_files(_image_files.find([os.fspath(item) for item in items]))
+        return of_files(image_files.find([os.fspath(item) for item in items]))
     found: list[NamedImage] = []
     for item in items:
         item = _file_of(item) if _is_pil(item) else item
         if isinstance(item, NamedImage):
             found.append(item)
         elif isinstance(item, (str, os.PathLike)):
-            found += of_files(_image_files.find([os.fspath(item)]))
+            found += of_files(image_files.find([os.fspath(item)]))
         elif isinstance(item, bytes) or hasattr(item, "shape") or hasattr(item, "__array_interface__"):
             contents = [item] if isinstance(item, bytes) else _encode(np.asarray(item))
             found += [

@@ -13,10 +13,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _io, _onednn, _storage, checkpoints, models, training, zoo
+from keras_vit import checkpoints, models, zoo
 from keras_vit import recipe as recipes
-from keras_vit._progress import Progress
-from keras_vit._values import Values
 from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.load import evaluated_size
@@ -28,7 +26,10 @@ from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.models.base import ConfiguredModel, class_names_of, values_of
 from keras_vit.models.normalization import SYMMETRIC, of_images, operation
 from keras_vit.models.representation import activation_of, endings
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
+from keras_vit.util import file_io, onednn, storage
+from keras_vit.util.progress import Progress
+from keras_vit.util.values import Values
 
 
 class KerasPredictor(FunctionPredictor):
@@ -52,7 +53,7 @@ class KerasPredictor(FunctionPredictor):
         self, model: keras.Model, card: ModelCard, path: str = "", whole_model: models.MaskedModel | None = None
     ):
         if keras.backend.backend() == "tensorflow":
-            _onednn.advise()
+            onednn.advise()
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model, self.image_shape = model, whole_model, model.input_shape[1:]
         self._prepared = False
@@ -102,11 +103,11 @@ def open_model(
 
     If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
-    path = _storage.fetched(path, checkpoint)
+    path = storage.fetched(path, checkpoint)
     if isinstance(labels, (str, os.PathLike)):
-        labels = _io.read_lines(_storage.fetched(labels))
+        labels = file_io.read_lines(storage.fetched(labels))
     if run_directory.is_run(path) or checkpoint != "last":
-        run = training.load_run(path, checkpoint)  # its errors name the missing part
+        run = run_directory.load_run(path, checkpoint)  # its errors name the missing part
         if image_size and not preprocess:
             trained = run.config["recipe"]["model"]["image_size"]
             preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
@@ -129,9 +130,9 @@ def open_model(
 def _sha256(path: str) -> str:
     """Return the SHA-256 of a `.keras` file, or of all files of a checkpoint."""
     if path.endswith(".keras"):
-        return _io.sha256(path)
+        return file_io.sha256(path)
     with contextlib.closing(open_source(path)) as source:
-        return _io.joint_sha256(source.files)
+        return file_io.joint_sha256(source.files)
 
 
 def _without_pretraining(model: keras.Model, image_size: int | None) -> tuple[keras.Model, models.MaskedModel | None]:
@@ -167,7 +168,7 @@ def card_of_model(
     name: str,
     preprocess: str | None,
     labels: Sequence[str] = (),
-    run: training.Run | None = None,
+    run: run_directory.Run | None = None,
 ) -> ModelCard:
     """Return the card of a model.
 
@@ -222,7 +223,7 @@ def card_of_model(
     )
 
 
-def _outputs(model: keras.Model, labels: Sequence[str], run: training.Run | None) -> dict[str, Any]:
+def _outputs(model: keras.Model, labels: Sequence[str], run: run_directory.Run | None) -> dict[str, Any]:
     """Return the card's fields about the outputs of a model."""
     own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
     names = labels or (run.class_names if run else class_names_of(model)) or ()

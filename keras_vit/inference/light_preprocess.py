@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _checks, _spec
 from keras_vit.inference.light_decode import NotCovered, decode, import_pillow
+from keras_vit.util import checks, literal_calls
 
 
 def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
@@ -20,7 +20,7 @@ def function_of(pp: str) -> Callable[[bytes], np.ndarray] | None:
     The function raises `NotCovered` for a file that needs TensorFlow.
     """
     try:
-        calls = _spec.parse(pp)
+        calls = literal_calls.parse(pp)
         steps = [call.create(OPERATIONS[call.name])[0] for call in calls]
     except (KeyError, NotCovered, ValueError):
         return None
@@ -45,7 +45,7 @@ def resize(
     size: int | Sequence[int], method: str = "bilinear", antialias: bool = False, cast: bool = True
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Resize to `size`, a side or (height, width)."""
-    height, width = _checks.size_pair("size", size)
+    height, width = checks.size_pair("size", size)
     kernel = _kernel(method, antialias)
     return lambda image: _resize(image, height, width, kernel, cast)
 
@@ -55,7 +55,7 @@ def resize_small(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Resize so that the smaller side is `smaller_size`."""
     kernel = _kernel(method, antialias)
-    _checks.positive_int("smaller_size", smaller_size)
+    checks.positive_int("smaller_size", smaller_size)
 
     def apply(image: np.ndarray) -> np.ndarray:
         if method in PILLOW:
@@ -187,8 +187,8 @@ def central_crop(
     crop_size: int | Sequence[int] | None = None, rounding: str = "down"
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Crop the center to `crop_size`, a side or (height, width); None for the largest square."""
-    _checks.choice("rounding", rounding, ("down", "even"))
-    size = _checks.size_pair("crop_size", crop_size) if crop_size else None
+    checks.choice("rounding", rounding, ("down", "even"))
+    size = checks.size_pair("crop_size", crop_size) if crop_size else None
 
     def apply(image: np.ndarray) -> np.ndarray:
         h, w = size or (min(image.shape[:2]),) * 2

@@ -1,6 +1,7 @@
 """Segmentation masks: resizing, PNG files and run lengths."""
 
 import collections
+import colorsys
 import os
 import struct
 import zlib
@@ -8,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _io, _spec
-from keras_vit._palette import overlay, palette
 from keras_vit.inference import preparation
+from keras_vit.util import file_io, literal_calls
 
 _CUTTING = ("central_crop", "pad")
 
@@ -22,7 +22,7 @@ def dtype(classes: int) -> str:
 
 def check_preprocess(pp: str) -> None:
     """Raise an error if the preprocessing crops or pads the image."""
-    cutting = [call.text for call in _spec.parse(pp) if call.name in _CUTTING]
+    cutting = [call.text for call in literal_calls.parse(pp) if call.name in _CUTTING]
     if cutting:
         raise ValueError(
             "For masks of the size of the image, the preprocessing must keep the whole image, as in "
@@ -32,7 +32,7 @@ def check_preprocess(pp: str) -> None:
 
 def decoding(pp: str) -> str:
     """Return the operation of a preprocessing string that decodes an image."""
-    first = _spec.parse(pp)[0]
+    first = literal_calls.parse(pp)[0]
     return first.text if first.name == "decode" else "decode"
 
 
@@ -142,5 +142,34 @@ def file_names(folder: str, paths: Sequence[str]) -> list[tuple[str, str]]:
 def write_files(names: tuple[str, str], mask: np.ndarray, pixels: np.ndarray) -> None:
     """Write a mask `[h, w]`, and the image overlaid with the mask, as PNG files."""
     for name, content in zip(names, (mask, overlay(pixels, mask)), strict=True):
-        with _io.atomic_file(name) as temporary, open(temporary, "wb") as file:
+        with file_io.atomic_file(name) as temporary, open(temporary, "wb") as file:
             file.write(to_png(content))
+
+
+# Gray for class 0, which is often the background, and Okabe and Ito's colors, which color-blind people can distinguish.
+_FIRST = [
+    *[(120, 120, 120), (230, 159, 0), (86, 180, 233), (0, 158, 115)],
+    *[(240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167)],
+]
+
+
+def palette(num_classes: int) -> np.ndarray:
+    """Return the color of each class, uint8 `[num_classes, 3]`. Class 255, used for ignored pixels, is white.
+
+    After the first eight colors, the hues are spaced by the golden angle. The colors repeat after 256 classes.
+    """
+    others = [
+        colorsys.hsv_to_rgb(0.618034 * number % 1.0, (0.85, 0.5)[number % 2], (0.95, 0.75, 0.55)[number % 3])
+        for number in range(255 - len(_FIRST))
+    ]
+    colors = np.concatenate([_FIRST, np.round(255 * np.array(others)), [[255, 255, 255]]]).astype(np.uint8)
+    return colors[np.arange(num_classes) % 256]
+
+
+def overlay(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Overlay images, uint8 `[..., H, W, 1 or 3]`, with the half-transparent colors of their masks `[..., H, W]`.
+
+    The result is uint8 `[..., H, W, 3]`. Pixels with a negative class do not change.
+    """
+    colors = palette(int(mask.max(initial=0)) + 1)[mask]  # [..., H, W, 3]
+    return np.where(mask[..., None] < 0, pixels, (pixels.astype(np.uint16) + colors) // 2).astype(np.uint8)

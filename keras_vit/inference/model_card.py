@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _io, _passed_on
-from keras_vit._values import Values
 from keras_vit.inference import formats, masks, outputs, preparation
+from keras_vit.util import file_io, formatting
+from keras_vit.util.values import Values
 
 FILE_NAME = "model_card.json"
 CUT = ".../"  # replaces the folders of an absolute path
@@ -152,12 +152,13 @@ def write(artifact: str, card: ModelCard) -> ModelCard:
     Returns the written card, with the sizes and hashes of the files, and without folders of absolute paths.
     """
     files = {
-        name: {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)} for name, file in parts_of(artifact).items()
+        name: {"bytes": os.path.getsize(file), "sha256": file_io.sha256(file)}
+        for name, file in parts_of(artifact).items()
     }
     # A shortened path cannot be opened, so programs cannot mistake other data with the same name for these data.
-    of_the_run = {name: _passed_on.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
+    of_the_run = {name: formatting.without_folders(getattr(card, name), CUT) for name in _OF_THE_RUN}
     card = dataclasses.replace(card, files=files, bytes=size_of(artifact), **of_the_run)
-    _io.write_json(path_of(artifact), card.to_dict())
+    file_io.write_json(path_of(artifact), card.to_dict())
     return card
 
 
@@ -173,7 +174,7 @@ def read(artifact: str) -> ModelCard:
         raise FileNotFoundError(
             f"Expected the model card {path!r}, which contains the labels and the preprocessing. {EXPORT_AGAIN}"
         )
-    content = _io.read_json(path)
+    content = file_io.read_json(path)
     problems = _problems(content)
     if problems:
         raise ValueError(f"The model card {path!r} is damaged: {'; '.join(problems)}. {EXPORT_AGAIN}")
@@ -237,7 +238,7 @@ def _check_files(path: str, expected: Mapping[str, Any], parts: Mapping[str, str
     if missing:
         raise FileNotFoundError(f"The artifact of the model card {path!r} lacks its file {missing[0]!r}.")
     for name, file in parts.items():
-        if expected.get(name) != {"bytes": os.path.getsize(file), "sha256": _io.sha256(file)}:
+        if expected.get(name) != {"bytes": os.path.getsize(file), "sha256": file_io.sha256(file)}:
             raise ValueError(
                 f"The model card {path!r} does not belong to {file!r}: size or SHA-256 differ, so the file was "
                 f"replaced or damaged after the export. {EXPORT_AGAIN}"

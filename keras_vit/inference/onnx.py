@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.predictor import Predictor, in_batches
+from keras_vit.util import extras
 
 INPUT = "images"
 
@@ -48,7 +48,7 @@ class OnnxPredictor(SingleOutputPredictor):
     @property
     def stored_precision(self) -> str:
         """Precision according to the dtypes of the weights."""
-        with _extras.needed("onnx", "ONNX files need onnx"):
+        with extras.needed("onnx", "ONNX files need onnx"):
             import onnx
         types = {tensor.data_type for tensor in onnx.load(self.path, load_external_data=False).graph.initializer}
         return "dynamic_int8" if types & {onnx.TensorProto.INT8, onnx.TensorProto.UINT8} else "float32"
@@ -58,7 +58,7 @@ class OnnxPredictor(SingleOutputPredictor):
 
 
 def _open_session(path: str, num_threads: int | None, output: str) -> Any:
-    with _extras.needed("onnx", "ONNX files need ONNX Runtime"):
+    with extras.needed("onnx", "ONNX files need ONNX Runtime"):
         import onnxruntime
     onnxruntime.disable_telemetry_events()  # enabled by default on Windows
     options = onnxruntime.SessionOptions()

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Sequence
 
-from keras_vit import _io, _storage
-from keras_vit._progress import Progress
 from keras_vit.inference import formats, model_card, outputs
 from keras_vit.inference.predictor import Predictor
+from keras_vit.util import file_io, storage
+from keras_vit.util.progress import Progress
 
 
 def open_predictor(
@@ -33,7 +33,7 @@ def open_predictor(
             models require the string. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
-        checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.training.load_run`.
+        checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.runs.load_run`.
         image_size: Height and width of the images, to which position embeddings are adapted. By default the size of the
             model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
 
@@ -50,7 +50,7 @@ def open_predictor(
     >>> probabilities.shape, predictor.class_names[probabilities[0].argmax()] in set("0123456789")
     ((1, 10), True)
     """
-    path = _storage.fetched(path, checkpoint)
+    path = storage.fetched(path, checkpoint)
     found = formats.find(path)
     if found is None:
         with Progress(f"Opening {path}"):
@@ -71,12 +71,12 @@ def stated_output(path: str) -> str | None:
     """Return the name of the output in the card of an artifact or in the config of a run; None without such a file."""
     found = formats.find(path)
     record = model_card.path_of(found[0]) if found else os.path.join(path, "config.json")
-    return outputs.NAMES.get(_io.read_json(record).get("output")) if os.path.isfile(record) else None
+    return outputs.NAMES.get(file_io.read_json(record).get("output")) if os.path.isfile(record) else None
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
     """Open an artifact. Arguments and errors are the same as for `open_predictor`."""
-    path = _storage.fetched(path)
+    path = storage.fetched(path)
     found = formats.find(path)
     if found is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from absl import logging as absl_logging
 
-from keras_vit import _extras
 from keras_vit.inference import model_card
 from keras_vit.inference.onnx import INPUT, SingleOutputPredictor, check_names
+from keras_vit.util import extras
 
 BFLOAT16 = "mixed_bfloat16"  # weights in float32, computation in bfloat16
 
@@ -74,7 +74,7 @@ def import_openvino() -> Any:
     if not imported_before:
         sys.modules[telemetry] = None  # type: ignore[assignment]  # documented: None makes the import fail
     try:
-        with _extras.needed("openvino", "OpenVINO files need OpenVINO"):
+        with extras.needed("openvino", "OpenVINO files need OpenVINO"):
             import openvino
     finally:
         if not imported_before:

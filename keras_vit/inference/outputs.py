@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._numbers import percent
-from keras_vit._values import Values
 from keras_vit.inference import masks
+from keras_vit.util.formatting import percent
+from keras_vit.util.values import Values
 
 TOP_K = 5
 CLASSIFICATION = ("softmax", "sigmoid")

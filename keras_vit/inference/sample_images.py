@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks, _image_files, data
-from keras_vit._progress import track
+from keras_vit import data
 from keras_vit.data import errors as data_errors
 from keras_vit.data import headers, sources
 from keras_vit.inference import image_inputs, model_card
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.training import data_record
+from keras_vit.runs import data_record
+from keras_vit.util import checks, image_files
+from keras_vit.util.progress import track
 
 
 class SampleImages(NamedTuple):
@@ -43,7 +44,7 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
         FileNotFoundError: If a file does not exist, or no pattern matches.
         UnreadableImageError: If a link is broken and `on_bad_image` is `"error"`.
     """
-    paths = _image_files.find(patterns)[:limit]
+    paths = image_files.find(patterns)[:limit]
     if not paths:
         raise FileNotFoundError(f"Expected images. No file matches {list(patterns)}.")
     contents, names = [], []
@@ -82,7 +83,7 @@ def from_source(
     found = _stacked(labels, source.label_kind) if labels else None
     known = tuple(card.data.get("class_names", card.class_names)) if card else ()
     if found is not None and source.class_names and known not in ((), source.class_names):
-        numbers = _checks.class_numbers(source.class_names, known)
+        numbers = checks.class_numbers(source.class_names, known)
         found = None if source.label_kind != "class" or (numbers[found] < 0).any() else numbers[found]
         if found is None:
             logging.warning("The labels of %s are not used, because its classes differ from the model's.", source.name)

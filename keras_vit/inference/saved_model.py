@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _onednn
 from keras_vit.inference import model_card, outputs
 from keras_vit.inference.predictor import Predictor
+from keras_vit.util import onednn
 
 _PRODUCTS = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D")
 FEATURES_TENSOR = "features_tensor"  # signature from preprocessed images to features
@@ -21,7 +21,7 @@ class SavedModelPredictor(Predictor):
     kind = "saved_model"
 
     def __init__(self, path: str, num_threads: int | None = None):
-        _onednn.advise()
+        onednn.advise()
         super().__init__(path, model_card.read(path))
         self._graph = tf.Graph()
         # Use a separate thread pool: the first session in a process sets the size of the shared pool.

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_vit import _io, _lock, _storage
 from keras_vit.inference import outputs
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Prediction
+from keras_vit.util import file_io, formatting, locks, storage
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
@@ -89,9 +89,9 @@ class PredictionTable:
         rows = [self.rows[path] for path in order if path in self.rows]
         if self._uncertain_first:
             rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
-        with _io.atomic_file(self.path) as temporary:
+        with file_io.atomic_file(self.path) as temporary:
             _write(temporary, os.path.splitext(self.path)[1], self._columns, rows)
-        _storage.publish(self.path, growing=True)
+        storage.publish(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
 
@@ -100,7 +100,7 @@ class PredictionTable:
 def opened(path: str) -> Iterator[PredictionTable]:
     """Open the table of `--output` for this process only, and write it at the end, even after an error."""
     lock = f"{path}.lock"
-    with _lock.locked(lock, "--output"):
+    with locks.locked(lock, "--output"):
         try:
             table = PredictionTable(path)
             try:
@@ -149,14 +149,14 @@ def check_names(paths: Iterable[str]) -> None:
 def _read(path: str) -> list[Row]:
     try:
         if path.endswith(".parquet"):
-            return _io.import_pyarrow().parquet.read_table(path).to_pylist()
+            return file_io.import_pyarrow().parquet.read_table(path).to_pylist()
         if path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
                 lines = [[_unescaped(text) for text in line] for line in csv.reader(file, strict=True) if line]
             return [dict(itertools.zip_longest(lines[0], line)) for line in lines[1:]]
-        rows, damaged = _io.read_json_lines(path)
+        rows, damaged = file_io.read_json_lines(path)
     except (ValueError, csv.Error) as error:
-        raise _foreign(path, f"a file that cannot be read ({_io.one_line(error)})") from error
+        raise _foreign(path, f"a file that cannot be read ({formatting.one_line(error)})") from error
     if damaged:
         raise _foreign(path, f"{damaged} lines that are not JSON objects")
     return rows
@@ -164,7 +164,7 @@ def _read(path: str) -> list[Row]:
 
 def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
     if extension == ".parquet":
-        pyarrow = _io.import_pyarrow()
+        pyarrow = file_io.import_pyarrow()
         kinds = {str: pyarrow.string(), float: pyarrow.float64()}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)

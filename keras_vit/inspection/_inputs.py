@@ -8,21 +8,21 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.inputs import check_shape
+from keras_vit.util import checks
 
 
 def check_model(model: Any, name: str = "model") -> None:
     """Raise a ValueError if `model` is not a Keras model."""
     example = "open a file with keras.models.load_model, such as 'runs/digits/model.keras'"
-    _checks.instance(name, model, keras.Model, example)
+    checks.instance(name, model, keras.Model, example)
 
 
 def check_images(model: keras.Model, images: Any, name: str = "model") -> np.ndarray:
     """Return a batch of images as an array. Raises a ValueError for integers if the model expects floats in [-1, 1]."""
     check_model(model, name)
-    images = _checks.numbers_of("images", images, "a batch [B, height, width, channels]")
+    images = checks.numbers_of("images", images, "a batch [B, height, width, channels]")
     if images.ndim != 4 or not len(images):
         raise ValueError(f"`images` must be a batch [B, height, width, channels]. Received: shape {images.shape}.")
     if isinstance(model, ConfiguredModel):

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.inspection import _inputs, token_layout
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models import layer_walk
+from keras_vit.util import checks
 
 _MAPS = "arrays [B, H, N, N], one per layer, as attention_maps returns them"
 _FUSIONS: dict[str, Callable[..., np.ndarray]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -99,7 +99,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 32) -> Att
     images = _inputs.check_images(model, images)
     parts: dict[str, list[np.ndarray]] = {}
     poolings: set[str] = set()
-    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, checks.positive_int("batch_size", batch_size)):
         count: collections.Counter = collections.Counter()
 
         def keep(layer, weights, _, count=count):
@@ -180,10 +180,10 @@ def attention_rollout(
     ((4, 17, 17), (4, 4, 4))
     """
     own = maps.blocks() if isinstance(maps, AttentionMaps) else maps
-    values = _checks.sequence("maps", own.values() if isinstance(own, Mapping) else own, _MAPS)
-    layers = [_checks.numbers_of("maps", weights, f"a list of {_MAPS}", ndim=4) for weights in values]
-    _checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
-    _checks.rate("discard_ratio", discard_ratio)
+    values = checks.sequence("maps", own.values() if isinstance(own, Mapping) else own, _MAPS)
+    layers = [checks.numbers_of("maps", weights, f"a list of {_MAPS}", ndim=4) for weights in values]
+    checks.choice("head_fusion", head_fusion, tuple(_FUSIONS))
+    checks.rate("discard_ratio", discard_ratio)
     rollout = None
     for weights in layers:
         rollout = rollout_step(rollout, weights, head_fusion, discard_ratio, residual)

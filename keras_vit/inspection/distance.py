@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._progress import Progress
 from keras_vit.inspection import _inputs, attention
 from keras_vit.layers import EncoderBlock
+from keras_vit.util import checks
+from keras_vit.util.progress import Progress
 
 
 @functools.lru_cache(maxsize=1)  # for all layers and batches
@@ -54,7 +54,7 @@ def attention_distance(
     (2, 2)
     """
     attention.require_attention(model)
-    _checks.positive_int("batch_size", batch_size)
+    checks.positive_int("batch_size", batch_size)
     totals: list[np.ndarray] = []  # of each layer, [H]
     count = 0
     length = len(images) if hasattr(images, "__len__") else None

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.inspection import _inputs
 from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
 from keras_vit.models import layer_walk
+from keras_vit.util import checks
 
 
 def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
@@ -29,7 +29,7 @@ def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
     >>> embedding_filters(model, k=7).shape  # components, height, width, channels
     (7, 8, 8, 3)
     """
-    _checks.positive_int("k", k)
+    checks.positive_int("k", k)
     kernel = keras.ops.convert_to_numpy(_first_layer(model).kernel).astype(np.float64)  # [p, p, C, D]
     *shape, count = kernel.shape
     filters = kernel.reshape(-1, count).T  # [D, p*p*C]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.inspection import _inputs
 from keras_vit.models import layer_walk
+from keras_vit.util import checks
 
 _SMALLEST_BATCH = 4  # the unbiased estimate is undefined for smaller batches
 
@@ -40,7 +40,7 @@ def layer_features(
     images = _inputs.check_images(model, images)
     layers = [layers] if isinstance(layers, str) else layers
     parts: dict[str, list[np.ndarray]] = {}
-    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, checks.positive_int("batch_size", batch_size)):
         for name, output in _features(model, batch, layers).items():
             parts.setdefault(name, []).append(output)
     return {name: np.concatenate(arrays) for name, arrays in parts.items()}
@@ -73,7 +73,7 @@ def cka(x: np.ndarray, y: np.ndarray, unbiased: bool = False) -> float:
     1.0
     """
     expected = "an array of features [n, ...]"
-    k, other = (_gram(_checks.numbers_of(name, value, expected)) for name, value in (("x", x), ("y", y)))
+    k, other = (_gram(checks.numbers_of(name, value, expected)) for name, value in (("x", x), ("y", y)))
     if len(k) != len(other) or len(k) < (_SMALLEST_BATCH if unbiased else 2):
         raise ValueError(
             f"CKA compares features of the same examples, at least {_SMALLEST_BATCH if unbiased else 2}. "
@@ -128,7 +128,7 @@ def layer_similarity(
     >>> similarity.values.shape, round(float(similarity.values[0, 0]), 3)
     ((2, 2), 1.0)
     """
-    _checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
+    checks.positive_int("batch_size", batch_size, minimum=_SMALLEST_BATCH)
     first = _inputs.batches(images, batch_size)
     pairs: Iterator[tuple[np.ndarray, np.ndarray]] = (
         ((batch, batch) for batch in first)

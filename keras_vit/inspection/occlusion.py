@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 
 def occlusion_sensitivity(
@@ -44,13 +44,13 @@ def occlusion_sensitivity(
     if not callable(predict):
         raise ValueError(
             "`predict` must be a function from images to scores, such as model.predict_on_batch. Received: "
-            f"predict={_checks.described(predict)}."
+            f"predict={checks.described(predict)}."
         )
     if isinstance(predict, keras.layers.Layer):
         predict = functools.partial(predict, training=False)
-    image = _checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
+    image = checks.numbers_of("image", image, "one image [height, width, channels]", ndim=3).astype(np.float32)
     scores = np.asarray(predict(image[None]))[0]
-    class_index = int(scores.argmax() if class_index is None else _checks.class_index(class_index, scores.shape[-1]))
+    class_index = int(scores.argmax() if class_index is None else checks.class_index(class_index, scores.shape[-1]))
     covered = covered_scores(predict, image, grid, fill, batch_size)
     return (scores[class_index] - covered[..., class_index]).astype(np.float32)
 
@@ -59,7 +59,7 @@ def covered_scores(
     predict: Callable[[np.ndarray], np.ndarray], image: np.ndarray, grid: int | tuple[int, int], fill: float, batch: int
 ) -> np.ndarray:
     """Return the scores of an image with each part covered in turn, `[rows, columns, classes]`."""
-    rows, columns = _checks.size_pair("grid", grid)
+    rows, columns = checks.size_pair("grid", grid)
     rows, columns = min(rows, image.shape[0]), min(columns, image.shape[1])
     y_edges = np.round(np.linspace(0, image.shape[0], rows + 1)).astype(int)
     x_edges = np.round(np.linspace(0, image.shape[1], columns + 1)).astype(int)

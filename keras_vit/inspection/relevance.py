@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.inspection import _inputs, attention
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
+from keras_vit.util import checks
 
 
 def gradient_attention(
@@ -51,7 +51,7 @@ def gradient_attention(
             "gradient_attention needs a model that ends in classes. Received: include_top=False. Build it with a head."
         )
     parts, start = [], 0
-    for batch in _inputs.batches(images, _checks.positive_int("batch_size", batch_size)):
+    for batch in _inputs.batches(images, checks.positive_int("batch_size", batch_size)):
         parts.append(_relevance(model, batch, class_index, slice(start, start + len(batch)), len(images)))
         start += len(batch)
     return np.concatenate(parts)
@@ -76,7 +76,7 @@ def _relevance(
     if class_index is None:
         classes = logits.argmax(axis=-1)
     else:
-        classes = _checks.class_index(class_index, logits.shape[1], total)[part]
+        classes = checks.class_index(class_index, logits.shape[1], total)[part]
     one_hot = ops.one_hot(classes, logits.shape[1])  # [B, classes]
 
     def score(offsets):

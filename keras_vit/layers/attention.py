@@ -6,13 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers import formulas, kernels
 from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.normalization import NORMS
+from keras_vit.util import checks
 
 __all__ = ["SelfAttention"]
 
@@ -97,17 +97,17 @@ class SelfAttention(CompositeLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_heads = _checks.positive_int("num_heads", num_heads)
-        self.head_dim = None if head_dim is None else _checks.positive_int("head_dim", head_dim)
-        self.output_projection = _checks.choice("output_projection", output_projection, ("bias", "no_bias", "none"))
-        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self.head_dim = None if head_dim is None else checks.positive_int("head_dim", head_dim)
+        self.output_projection = checks.choice("output_projection", output_projection, ("bias", "no_bias", "none"))
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
         self.use_bias = one_or_three("use_bias", use_bias)
-        self.qk_norm = _checks.choice("qk_norm", qk_norm, (None, *NORMS))
+        self.qk_norm = checks.choice("qk_norm", qk_norm, (None, *NORMS))
         self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.relative_positions = relative_positions
         self.chunk_size = chunk_size
         if chunk_size is not None:
-            _checks.positive_int("chunk_size", chunk_size)
+            checks.positive_int("chunk_size", chunk_size)
             if self.dropout_rate or relative_positions is not None:
                 raise ValueError(
                     "`chunk_size` excludes dropout of attention weights and relative positions. Received: "
@@ -118,7 +118,7 @@ class SelfAttention(CompositeLayer):
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
         hidden_size = x_shape[-1]
         if self.head_dim is None or self.output_projection == "none":
-            _checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
+            checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)
         head_dim = self.head_dim or hidden_size // self.num_heads
         if self.output_projection == "none" and head_dim * self.num_heads != hidden_size:
             raise ValueError(

@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
+from keras_vit.util import checks
 
 __all__ = ["BiTRoot", "BiTStage", "BiTUnit"]
 
@@ -44,8 +44,8 @@ class BiTRoot(CompositeLayer):
 
     def __init__(self, filters: int, pool_padding: str = "infinity", **kwargs: Any):
         super().__init__(**kwargs)
-        self.filters = _checks.positive_int("filters", filters)
-        self.pool_padding = _checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
+        self.filters = checks.positive_int("filters", filters)
+        self.pool_padding = checks.choice("pool_padding", pool_padding, ("infinity", "zeros", "edge"))
 
     def build(self, input_shape: Shape) -> None:
         self.conv_root = convolution("bit", self.filters, 7, 2, dtype=self.dtype_policy, name="conv_root")

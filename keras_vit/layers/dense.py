@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
-from keras_vit._values import Values
+from keras_vit.util import checks
+from keras_vit.util.values import Values
 
 __all__ = ["Dense", "EinsumDense"]
 
@@ -49,7 +49,7 @@ class _LoraLayer(keras.layers.Layer):
         Raises:
             ValueError: If the layer is not built, already has LoRA, or does not support LoRA.
         """
-        _checks.positive_int("rank", rank)
+        checks.positive_int("rank", rank)
         mode, constraint = self.quantization_mode, self.kernel_constraint
         if not self.built or self.lora_enabled or constraint or mode not in (None, "int8", "int4"):
             raise ValueError(

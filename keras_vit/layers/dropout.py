@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.remat import ReplayableSeedGenerator
+from keras_vit.util import checks
 
 __all__ = ["Dropout", "StochasticDepth"]
 
@@ -35,7 +35,7 @@ class Dropout(BaseLayer):
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.rate = _checks.rate("rate", rate)
+        self.rate = checks.rate("rate", rate)
         self.seed = seed
         if self.rate > 0:
             self.seed_generator = ReplayableSeedGenerator(seed)

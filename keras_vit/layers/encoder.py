@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dropout import Dropout, StochasticDepth
 from keras_vit.layers.normalization import NORMS
 from keras_vit.layers.remat import rematerialized
+from keras_vit.util import checks
 
 __all__ = ["EncoderBlock", "LayerScale"]
 
@@ -94,16 +94,16 @@ class EncoderBlock(CompositeLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
-        self.drop_path_rate = _checks.rate("drop_path_rate", drop_path_rate)
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
+        self.drop_path_rate = checks.rate("drop_path_rate", drop_path_rate)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
         self.layer_scale = layer_scale
-        self.norm_type = _checks.choice("norm_type", norm_type, tuple(NORMS))
+        self.norm_type = checks.choice("norm_type", norm_type, tuple(NORMS))
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.norm_0 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
-        self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
+        self.attention = checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
         self.norm_1 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
-        self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
+        self.mlp = checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
         # Create the dropout layers here instead of in the constructor, so that the path of their state includes the

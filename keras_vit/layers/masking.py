@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
+from keras_vit.util import checks
 
 __all__ = ["CorruptedPatches", "RestoredPatches", "VisiblePatches"]
 
@@ -39,8 +39,8 @@ class VisiblePatches(BaseLayer):
 
     def __init__(self, num_visible: int, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_visible = _checks.positive_int("num_visible", num_visible)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_visible = checks.positive_int("num_visible", num_visible)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
     def call(self, x: Any, order: Any) -> Any:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
@@ -87,7 +87,7 @@ class RestoredPatches(_WithMaskToken):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
     def build(self, x_shape: Shape, order_shape: Shape) -> None:
         self._add_token(x_shape[-1])

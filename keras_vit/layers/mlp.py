@@ -6,13 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.base import Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh
+from keras_vit.util import checks
 
 __all__ = ["MlpBlock", "SwiGLU", "get_activation"]
 
@@ -49,7 +49,7 @@ def get_activation(name: str, argument: str = "activation") -> Callable[[Any], A
     except ValueError as error:
         raise ValueError(
             f"`{argument}` must be one of {sorted(_ACTIVATIONS)} or a name of keras.activations. "
-            f"Received: {argument}={name!r}.{_checks.nearest(name, [*_ACTIVATIONS, *vars(keras.activations)])}"
+            f"Received: {argument}={name!r}.{checks.nearest(name, [*_ACTIVATIONS, *vars(keras.activations)])}"
         ) from error
 
 
@@ -59,8 +59,8 @@ class _Mlp(CompositeLayer):
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.mlp_dim = _checks.positive_int("mlp_dim", mlp_dim)
-        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+        self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
 
     def _dense(self, name, inputs, units):
         dense = Dense(

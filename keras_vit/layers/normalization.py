@@ -5,10 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers import kernels
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.precision import at_least_float32
+from keras_vit.util import checks
 
 __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]
 
@@ -89,10 +89,10 @@ class GroupNorm(_Normalization):
 
     def __init__(self, groups: int = 32, epsilon: float = 1e-6, scale_initializer: Any = "ones", **kwargs: Any):
         super().__init__(epsilon, scale_initializer, **kwargs)
-        self.groups = _checks.positive_int("groups", groups)
+        self.groups = checks.positive_int("groups", groups)
 
     def build(self, input_shape: Shape) -> None:
-        _checks.divisible("channels", input_shape[-1], "groups", self.groups)
+        checks.divisible("channels", input_shape[-1], "groups", self.groups)
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.normalization import LayerNorm
+from keras_vit.util import checks
 
 __all__ = ["FlattenGrid", "PatchEncoder", "UnflattenGrid"]
 
@@ -61,8 +61,8 @@ class PatchEncoder(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.patch_size = _checks.size_pair("patch_size", patch_size)
-        self.hidden_size = _checks.positive_int("hidden_size", hidden_size)
+        self.patch_size = checks.size_pair("patch_size", patch_size)
+        self.hidden_size = checks.positive_int("hidden_size", hidden_size)
         self.flatten = flatten
         self.use_bias = use_bias
         self.norm_epsilon = None if norm_epsilon is None else float(norm_epsilon)
@@ -165,7 +165,7 @@ class UnflattenGrid(BaseLayer):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
     def call(self, x: Any, grid: Any) -> Any:
         static, dynamic = grid.shape, ops.shape(grid)

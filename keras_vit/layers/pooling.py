@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import NORMS
+from keras_vit.util import checks
 
 __all__ = ["MAPHead", "PatchMeanPooling", "TokenPooling"]
 
@@ -28,7 +28,7 @@ class TokenPooling(BaseLayer):
 
     def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.index = _checks.positive_int("index", index, minimum=0)
+        self.index = checks.positive_int("index", index, minimum=0)
 
     def call(self, x: Any) -> Any:
         return x[:, self.index]
@@ -51,7 +51,7 @@ class PatchMeanPooling(BaseLayer):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
     def call(self, x: Any) -> Any:
         return ops.mean(x[:, self.num_prefix_tokens :] if self.num_prefix_tokens else x, axis=1)
@@ -95,10 +95,10 @@ class MAPHead(CompositeLayer):
     ):
         super().__init__(**kwargs)
         self.layer_norm_epsilon = float(layer_norm_epsilon)
-        self.norm_type = _checks.choice("norm_type", norm_type, tuple(NORMS))
-        self.attention = _checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
+        self.norm_type = checks.choice("norm_type", norm_type, tuple(NORMS))
+        self.attention = checks.instance("attention", attention, keras.layers.Layer, "pass SelfAttention(12)")
         self.norm = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_0")
-        self.mlp = _checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
+        self.mlp = checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
     def build(self, input_shape: Shape) -> None:
         batch, _, hidden_size = input_shape

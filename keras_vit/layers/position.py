@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.interpolation import METHODS, resize_table
+from keras_vit.util import checks
 
 __all__ = ["AddPositionEmbs", "FixedPositionEmbs", "sincos_2d_table"]
 
@@ -41,8 +41,8 @@ def sincos_2d_table(height: int, width: int, hidden_size: int, endpoint: bool = 
     >>> sincos_2d_table(2, 3, 8).shape
     (1, 6, 8)
     """
-    _checks.positive_int("hidden_size", hidden_size, minimum=8 if endpoint else 4)
-    _checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
+    checks.positive_int("hidden_size", hidden_size, minimum=8 if endpoint else 4)
+    checks.divisible("hidden_size", hidden_size, "the four quarters of sincos2d", 4)
     y, x = np.mgrid[:height, :width]
     y, x = (np.outer(axis.ravel(), _omega(hidden_size // 4, endpoint)) for axis in (y, x))  # [h*w, D/4]
     table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)  # [h*w, D]
@@ -109,12 +109,12 @@ class AddPositionEmbs(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.grid = None if grid is None else _checks.size_pair("grid", grid)
-        self.kind = _checks.choice("kind", kind, KINDS)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
-        self.num_registers = _checks.positive_int("num_registers", num_registers, minimum=0)
+        self.grid = None if grid is None else checks.size_pair("grid", grid)
+        self.kind = checks.choice("kind", kind, KINDS)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.num_registers = checks.positive_int("num_registers", num_registers, minimum=0)
         self.stddev = float(stddev)
-        self.method = _checks.choice("method", method, METHODS)
+        self.method = checks.choice("method", method, METHODS)
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, x_shape: Shape, patches_shape: Shape | None = None) -> None:
@@ -141,7 +141,7 @@ class AddPositionEmbs(BaseLayer):
         if self.kind == "learned":
             self.pos_embedding = add_table("", prefix + height * width, hidden_size)
         elif self.kind == "learned2d":
-            half = _checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2) // 2
+            half = checks.divisible("hidden_size", hidden_size, "the two tables of learned2d", 2) // 2
             self.pos_embedding_y = add_table("_y", height, half)
             self.pos_embedding_x = add_table("_x", width, half)
             if prefix:

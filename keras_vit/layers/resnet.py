@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.normalization import GroupNorm
+from keras_vit.util import checks
 
 __all__ = ["BottleneckUnit", "ResNetStage", "StdConv2D"]
 
@@ -56,10 +56,10 @@ class StdConv2D(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.filters = _checks.positive_int("filters", filters)
-        self.kernel_size = _checks.size_pair("kernel_size", kernel_size)
-        self.strides = _checks.size_pair("strides", strides)
-        self.padding = _checks.choice("padding", padding, ("same", "valid"))
+        self.filters = checks.positive_int("filters", filters)
+        self.kernel_size = checks.size_pair("kernel_size", kernel_size)
+        self.strides = checks.size_pair("strides", strides)
+        self.padding = checks.choice("padding", padding, ("same", "valid"))
         self.epsilon = float(epsilon)
         self.epsilon_inside = epsilon_inside
         self.input_spec = keras.layers.InputSpec(ndim=4)
@@ -120,8 +120,8 @@ class Bottleneck(CompositeLayer):
 
     def __init__(self, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.features = _checks.positive_int("features", features)
-        self.strides = _checks.size_pair("strides", strides)
+        self.features = checks.positive_int("features", features)
+        self.strides = checks.size_pair("strides", strides)
 
     def _add_conv(self, name, filters, kernel_size, shape, strides=1):
         """Build a convolution, set it as an attribute, and return the shape of its output."""
@@ -164,7 +164,7 @@ class BottleneckUnit(Bottleneck):
         self, features: int, strides: int | tuple[int, int] = 1, resnet_numerics: str = "reference", **kwargs: Any
     ):
         super().__init__(features, strides, **kwargs)
-        self.resnet_numerics = _checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
+        self.resnet_numerics = checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
 
     def build(self, input_shape: Shape) -> None:
         shape, out = tuple(input_shape), self.features * 4
@@ -192,9 +192,9 @@ class Stage(CompositeLayer):
 
     def __init__(self, num_units: int, features: int, strides: int | tuple[int, int] = 1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_units = _checks.positive_int("num_units", num_units)
-        self.features = _checks.positive_int("features", features)
-        self.strides = _checks.size_pair("strides", strides)
+        self.num_units = checks.positive_int("num_units", num_units)
+        self.features = checks.positive_int("features", features)
+        self.strides = checks.size_pair("strides", strides)
 
     def _make_unit(self, number, strides):
         raise NotImplementedError
@@ -242,7 +242,7 @@ class ResNetStage(Stage):
         **kwargs: Any,
     ):
         super().__init__(num_units, features, strides, **kwargs)
-        self.resnet_numerics = _checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
+        self.resnet_numerics = checks.choice("resnet_numerics", resnet_numerics, ("reference", "timm"))
 
     def _make_unit(self, number, strides):
         return BottleneckUnit(

@@ -7,16 +7,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
 from keras_vit.layers.remat import ReplayableSeedGenerator
+from keras_vit.util import checks
 
 __all__ = ["RotaryPositions"]
 
 
 def ratio(name: str, value: Any) -> float:
     """Return `value` as a float after checking that the number is finite and at least 1."""
-    if _checks.finite_number(name, value) < 1:
+    if checks.finite_number(name, value) < 1:
         raise ValueError(f"`{name}` must be a number of at least 1, or None. Received: {name}={value!r}.")
     return float(value)
 
@@ -74,10 +74,10 @@ class RotaryPositions(BaseLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.head_dim = _checks.divisible("head_dim", _checks.positive_int("head_dim", head_dim), "rotated quarters", 4)
-        self.num_prefix_tokens = _checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
-        self.base = _checks.finite_number("base", base)
-        self.shift = None if shift is None else _checks.finite_number("shift", shift, zero=True)
+        self.head_dim = checks.divisible("head_dim", checks.positive_int("head_dim", head_dim), "rotated quarters", 4)
+        self.num_prefix_tokens = checks.positive_int("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.base = checks.finite_number("base", base)
+        self.shift = None if shift is None else checks.finite_number("shift", shift, zero=True)
         self.jitter = None if jitter is None else ratio("jitter", jitter)
         self.rescale = None if rescale is None else ratio("rescale", rescale)
         self.seed = seed

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers.base import BaseLayer, Shape
+from keras_vit.util import checks
 
 __all__ = ["ClassToken", "FirstTokens", "RegisterTokens"]
 
@@ -77,8 +77,8 @@ class RegisterTokens(_LearnedTokens):
 
     def __init__(self, num_tokens: int, position: int = 1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
-        self.position = _checks.positive_int("position", position, minimum=0)
+        self.num_tokens = checks.positive_int("num_tokens", num_tokens)
+        self.position = checks.positive_int("position", position, minimum=0)
         self._initializer = keras.initializers.RandomNormal(stddev=0.02)
 
 
@@ -96,7 +96,7 @@ class FirstTokens(BaseLayer):
 
     def __init__(self, num_tokens: int, **kwargs: Any):
         super().__init__(**kwargs)
-        self.num_tokens = _checks.positive_int("num_tokens", num_tokens)
+        self.num_tokens = checks.positive_int("num_tokens", num_tokens)
 
     def call(self, x: Any) -> Any:
         return x[:, : self.num_tokens]

@@ -1,6 +1,5 @@
 """Models: Vision Transformers, hybrids and BiT."""
 
-from keras_vit._variants import BIT, VIT, constructor_name, list_models
 from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.dense_heads import LinearSegmenter, UpsampleSegmenter
 from keras_vit.models.inputs import preprocess_input
@@ -11,6 +10,7 @@ from keras_vit.models.registry import create_model
 from keras_vit.models.representation import features, representation
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
+from keras_vit.zoo.variants import BIT, VIT, constructor_name, list_models
 
 __all__ = [
     "BIT",

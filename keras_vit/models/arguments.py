@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -59,7 +59,7 @@ def check_names(
         elif meant in _WITHOUT_ARGUMENT:
             hint = f" {_WITHOUT_ARGUMENT[meant]}"
         else:
-            hint = _checks.nearest(name, known)
+            hint = checks.nearest(name, known)
         raise error(f"{constructor}() has no argument {name!r}.{hint} Its arguments are: {', '.join(known)}.")
 
 

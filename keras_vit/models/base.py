@@ -11,8 +11,6 @@ import h5py
 import keras
 import numpy as np
 
-from keras_vit import _checks
-from keras_vit._values import Values
 from keras_vit.layers import kernels
 from keras_vit.layers.composite import find_changes, restore_changes
 from keras_vit.models import normalization
@@ -20,6 +18,8 @@ from keras_vit.models.config import Config
 from keras_vit.models.inputs import checked_images
 from keras_vit.models.onnx_erfc import register_erfc
 from keras_vit.models.resizing import Resizing
+from keras_vit.util import checks
+from keras_vit.util.values import Values
 
 Filters = str | Iterable[str] | Callable[[keras.layers.Layer], bool]  # regular expressions for names, or a predicate
 
@@ -92,7 +92,7 @@ class ConfiguredModel(keras.Model):
         if self.resizing is None or values is None:
             return None
         size = self.config.image_size
-        resizing = self.resizing if size is None else self.resizing.scaled(_checks.size_pair("image_size", size))
+        resizing = self.resizing if size is None else self.resizing.scaled(checks.size_pair("image_size", size))
         return f"{resizing.operations(self.config.channels)}|{values}"
 
     @property
@@ -107,7 +107,7 @@ class ConfiguredModel(keras.Model):
 
     @class_names.setter
     def class_names(self, value: Iterable[str] | None) -> None:
-        names = None if value is None else tuple(map(str, _checks.sequence("class_names", value, "names")))
+        names = None if value is None else tuple(map(str, checks.sequence("class_names", value, "names")))
         count = self.output_shape[-1] if self._heads() else 0
         if names is not None and len(names) != count:
             raise ValueError(f"`class_names` must name the {count} classes of the head. Received: {len(names)} names.")
@@ -237,7 +237,7 @@ def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
     """Raise a ValueError if `model` is not an instance of one of `classes` (default: any model of this package)."""
     if not isinstance(model, classes or ConfiguredModel):
         raise ValueError(
-            f"`model` must be a keras_vit model, such as keras_vit.ViT_B16(). Received: {_checks.described(model)}. If "
+            f"`model` must be a keras_vit model, such as keras_vit.ViT_B16(). Received: {checks.described(model)}. If "
             "it contains a VisionTransformer or BiTResNet, pass that model. keras.models.clone_model returns a plain "
             "Functional model: use copy.deepcopy(model) instead, which returns a keras_vit model."
         )

@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 
 import keras
 
-from keras_vit import _checks
-from keras_vit._variants import BiTVariant
 from keras_vit.layers import BiTRoot, BiTStage, resnet
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, images_input, normalized, resolve_policy
 from keras_vit.models.classifier import head_layer, predictions
 from keras_vit.models.config import Auto, Config, Options, Published
+from keras_vit.util import checks
+from keras_vit.zoo.variants import BiTVariant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ class BiTConfig(Config, BiTVariant):
 
     def __post_init__(self):
         super().__post_init__()
-        units = _checks.sequence("block_sizes", self.block_sizes, "integers, the units of each stage")
-        self._set("block_sizes", tuple(_checks.positive_int("block_sizes", n) for n in units))
-        self._set("width_factor", _checks.positive_int("width_factor", self.width_factor))
+        units = checks.sequence("block_sizes", self.block_sizes, "integers, the units of each stage")
+        self._set("block_sizes", tuple(checks.positive_int("block_sizes", n) for n in units))
+        self._set("width_factor", checks.positive_int("width_factor", self.width_factor))
 
     @property
     def stage_widths(self) -> tuple[int, ...]:

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, Self
 
 import keras
 
-from keras_vit import _checks
-from keras_vit._variants import Size as Size
 from keras_vit.layers import get_activation
+from keras_vit.util import checks
+from keras_vit.zoo.variants import Size as Size
 
 Auto = Literal["auto"]
 
@@ -100,13 +100,13 @@ class Config(Options, Sizes):
         for field in dataclasses.fields(self):
             choices = choices_of(field.type)
             if choices:
-                _checks.choice(field.name, getattr(self, field.name), choices)
+                checks.choice(field.name, getattr(self, field.name), choices)
         if self.image_size is not None:
-            self._set("image_size", plain(_checks.size_pair("image_size", self.image_size)))
-        self._set("channels", _checks.positive_int("channels", self.channels))
+            self._set("image_size", plain(checks.size_pair("image_size", self.image_size)))
+        self._set("channels", checks.positive_int("channels", self.channels))
         if self.input_range is not None:
-            self._set("input_range", _checks.interval("input_range", self.input_range))
-        self._set("head_bias", _checks.any_number("head_bias", self.head_bias))
+            self._set("input_range", checks.interval("input_range", self.input_range))
+        self._set("head_bias", checks.any_number("head_bias", self.head_bias))
         if self.classifier_activation is not None:
             get_activation(self.classifier_activation, "classifier_activation")
         self._refuse(
@@ -115,7 +115,7 @@ class Config(Options, Sizes):
             "classes",
         )
         if self.include_top and self.head is None:
-            self._set("classes", _checks.positive_int("classes", self.classes))
+            self._set("classes", checks.positive_int("classes", self.classes))
 
     def _refuse(self, wrong: Any, expected: str, *names: str) -> None:
         """Raise a ValueError with `expected` and the values of the named arguments if `wrong` is true."""

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers import Dense
 from keras_vit.layers.composite import CompositeLayer
+from keras_vit.util import checks
 
 
 class Segmenter(CompositeLayer):
@@ -31,10 +31,10 @@ class Segmenter(CompositeLayer):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        self.classes = _checks.positive_int("classes", classes)
-        numbers = None if blocks is None else _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
+        self.classes = checks.positive_int("classes", classes)
+        numbers = None if blocks is None else checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
         self.blocks = None if numbers is None else tuple(numbers)
-        self.dropout_rate = _checks.rate("dropout_rate", dropout_rate)
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
 
     def build(self, tokens_shape: Any, **shapes: Any) -> None:
         width = sum(shape[-1] for shape in (tokens_shape if self.blocks else [tokens_shape]))
@@ -135,8 +135,8 @@ class UpsampleSegmenter(Segmenter):
         **kwargs: Any,
     ):
         super().__init__(classes, blocks, dropout_rate, name, **kwargs)
-        self.stages = _checks.positive_int("stages", stages)
-        self.width = _checks.divisible("width", width, "2**stages", 2**stages)
+        self.stages = checks.positive_int("stages", stages)
+        self.width = checks.divisible("width", width, "2**stages", 2**stages)
 
     @property
     def widths(self) -> list[int]:

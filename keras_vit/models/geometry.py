@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from keras_vit import _checks
 from keras_vit.models.config import Size, plain
+from keras_vit.util import checks
 
 REFERENCE_SIZE = 224  # pixels; determines the grid of the position table in models for images of any size
 
@@ -18,7 +18,7 @@ def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
 
 def stride(patch_size: Size, resnet_blocks: Sequence[int] | None) -> tuple[int, int]:
     """Return the size of a patch in image pixels, (height, width)."""
-    height, width = _checks.size_pair("patch_size", patch_size)
+    height, width = checks.size_pair("patch_size", patch_size)
     return stem_stride(resnet_blocks) * height, stem_stride(resnet_blocks) * width
 
 
@@ -32,9 +32,9 @@ def grid(
     pixels = stride(patch_size, resnet_blocks)
     if image_size is None:
         if position_grid is not None:
-            return _checks.size_pair("position_grid", position_grid)
+            return checks.size_pair("position_grid", position_grid)
         return max(REFERENCE_SIZE // pixels[0], 1), max(REFERENCE_SIZE // pixels[1], 1)
-    size, stem = _checks.size_pair("image_size", image_size), stem_stride(resnet_blocks)
+    size, stem = checks.size_pair("image_size", image_size), stem_stride(resnet_blocks)
     cells = tuple(-(-side // stem) for side in size)  # "same" convolutions round up
     patch = pixels[0] // stem, pixels[1] // stem
     if any(cell % edge for cell, edge in zip(cells, patch, strict=True)):

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit import _checks
 from keras_vit.models.normalization import SYMMETRIC, black_and_white, of_images
+from keras_vit.util import checks
 
 _FAR_OUTSIDE = 4.0  # images normalized with ImageNet's mean and deviation reach 2.7
 _LOOKED_AT = 32  # number of images of a batch whose values are checked
@@ -49,10 +49,10 @@ def preprocess_input(images: Any, model: keras.Model | None = None, data_format:
     if hasattr(images, "getexif"):
         images = _upright(images)
     elif not hasattr(images, "dtype"):
-        images = _checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
-    _checks.choice("data_format", data_format, (None, "channels_last"))
+        images = checks.numbers_of("images", images, "an array or tensor of pixels in [0, 255]")
+    checks.choice("data_format", data_format, (None, "channels_last"))
     if model is not None:
-        _checks.instance("model", model, keras.Model, "the model that takes the images, or None")
+        checks.instance("model", model, keras.Model, "the model that takes the images, or None")
     found = kind_of_values(images)
     if found in (FRACTIONS, SCALED):
         warnings.warn(
@@ -125,7 +125,7 @@ def check_shape(model: keras.Model, images: Any) -> None:
         hint = " Pass as_tuples=True to keras_vit.data.train_batches." if own else ""
         raise ValueError(
             f"{type(model).__name__} {model.name!r} takes images of shape {expected} "
-            f"[batch, height, width, channels]. Received: {shape or _checks.described(images)}.{hint} Resize them, or "
+            f"[batch, height, width, channels]. Received: {shape or checks.described(images)}.{hint} Resize them, or "
             "build the model with the `image_size` (None for any size) and `channels` of your images."
         )
 

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit.layers import BiTStage, EncoderBlock, MAPHead, ResNetStage
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.masked import MaskedModel
+from keras_vit.util import checks
 
 
 def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
     walk(model, inputs, call)
     for name in names or ():
         if name not in found:
-            raise ValueError(f"{model.name!r} has no layer {name!r}.{_checks.nearest(name, seen)} It has: {seen}.")
+            raise ValueError(f"{model.name!r} has no layer {name!r}.{checks.nearest(name, seen)} It has: {seen}.")
     if not found:
         raise ValueError(f"No encoder block or ResNet stage was found in {model.name!r}. Pass the names of `layers`.")
     return found

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers import Dense, FixedPositionEmbs, RestoredPatches, VisiblePatches
 from keras_vit.models import parts
 from keras_vit.models.arguments import configured_by, with_arguments
@@ -13,6 +12,7 @@ from keras_vit.models.base import images_input
 from keras_vit.models.masked import NOT_OF_ENCODERS, MaskedConfig, MaskedModel
 from keras_vit.models.vit import Builder
 from keras_vit.models.vit_config import ViTConfig
+from keras_vit.util import checks
 
 # Arguments of the encoder that do not apply to the decoder. The decoder's blocks share all other arguments.
 _NOT_OF_DECODER = (
@@ -54,12 +54,12 @@ class MAEConfig(MaskedConfig):
         super().__post_init__()
         self._set("position_embedding", "learned")  # for the encoder; this model never trains the table
         for name in ("decoder_hidden_size", "decoder_num_heads"):
-            self._set(name, _checks.positive_int(name, getattr(self, name)))
-        _checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
-        _checks.divisible("decoder_hidden_size", self.decoder_hidden_size, "decoder_num_heads", self.decoder_num_heads)
+            self._set(name, checks.positive_int(name, getattr(self, name)))
+        checks.positive_int("decoder_num_layers", self.decoder_num_layers, minimum=0)
+        checks.divisible("decoder_hidden_size", self.decoder_hidden_size, "decoder_num_heads", self.decoder_num_heads)
         if self.decoder_mlp_dim is None:
             self._set("decoder_mlp_dim", 4 * self.decoder_hidden_size)
-        self._set("decoder_mlp_dim", _checks.positive_int("decoder_mlp_dim", self.decoder_mlp_dim))
+        self._set("decoder_mlp_dim", checks.positive_int("decoder_mlp_dim", self.decoder_mlp_dim))
 
     @property
     def decoder(self) -> ViTConfig:

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers import CorruptedPatches, VisiblePatches
 from keras_vit.models import heads
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
+from keras_vit.util import checks
 
 # Arguments of `VisionTransformer` for which pre-training supports only one value.
 _FIXED = {
@@ -50,7 +50,7 @@ class MaskedConfig(ViTConfig):
         rotary = self.position_embedding == "rope2d"
         self._refuse(rotary, "Pre-training on hidden patches cannot use rotary positions.", "position_embedding")
         self._refuse(self.image_size is None, "Pre-training on hidden patches needs an `image_size`.", "image_size")
-        self._set("mask_ratio", _checks.rate("mask_ratio", self.mask_ratio))
+        self._set("mask_ratio", checks.rate("mask_ratio", self.mask_ratio))
         self._refuse(
             not 0 < self.num_hidden < self.num_patches,
             f"`mask_ratio` must hide at least one of the {self.num_patches} patches, but not all.",

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from keras_vit._variants import BIT, VIT, full_name
 from keras_vit.models.arguments import check_names
 from keras_vit.models.bit import BiTConfig, BiTResNet
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
+from keras_vit.zoo.variants import BIT, VIT, full_name
 
 
 def layer_safe_name(name: str) -> str:

@@ -5,12 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers import PatchMeanPooling, TokenPooling, UnflattenGrid
 from keras_vit.models import layer_walk
 from keras_vit.models.base import check_own
 from keras_vit.models.masked import MaskedModel
 from keras_vit.models.vit_config import ViTConfig
+from keras_vit.util import checks
 
 
 def head_input(model: keras.Model) -> keras.KerasTensor | None:
@@ -114,7 +114,7 @@ def features(model: keras.Model, blocks: Sequence[int] = (2, 5, 8, 11), norm: bo
     config = model.config
     if not isinstance(config, ViTConfig):
         raise ValueError(f"`model` must have encoder blocks. Received: {model.name!r}, a {type(model).__name__}.")
-    numbers = _checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
+    numbers = checks.sequence("blocks", blocks, "integers, such as (2, 5, 8, 11)")
     if not numbers or not all(number in range(-config.num_layers, config.num_layers) for number in numbers):
         raise ValueError(f"`blocks` must be numbers of the {config.num_layers} blocks. Received: blocks={blocks!r}.")
     names = [f"encoderblock_{number % config.num_layers}" for number in numbers]

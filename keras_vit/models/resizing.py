@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 # Method -> arguments of the operations `resize` and `resize_small`. Pillow's methods resize 8-bit pixels.
 METHODS = {
@@ -37,10 +37,10 @@ class Resizing:
     rounding: str = "down"
 
     def __post_init__(self) -> None:
-        _checks.choice("method", self.method, tuple(METHODS))
-        _checks.choice("rounding", self.rounding, ("down", "even"))
+        checks.choice("method", self.method, tuple(METHODS))
+        checks.choice("rounding", self.rounding, ("down", "even"))
         before = self.resized if isinstance(self.resized, (list, tuple)) else (self.resized,) * 2
-        pairs = [_checks.size_pair(name, value) for name, value in (("size", self.size), ("resized", before))]
+        pairs = [checks.size_pair(name, value) for name, value in (("size", self.size), ("resized", before))]
         if max(map(max, pairs)) > _MAX_SIZE or any(after > before for after, before in zip(*pairs, strict=True)):
             raise ValueError(
                 f"`resized` must be at least `size`, and at most {_MAX_SIZE}. Received: size={self.size}, "

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Literal
 
 import keras
 
-from keras_vit import _checks
-from keras_vit._variants import ViTVariant
 from keras_vit.layers import get_activation, position
 from keras_vit.layers.attention import one_or_three
 from keras_vit.layers.rope import ratio
 from keras_vit.models.config import Config, Options, Published, Size, plain
+from keras_vit.util import checks
+from keras_vit.zoo.variants import ViTVariant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,26 +148,26 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         if self.head is not None:
             self._resolve_head()
         super().__post_init__()
-        self._set("patch_size", plain(_checks.size_pair("patch_size", self.patch_size)))
+        self._set("patch_size", plain(checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):
-            self._set(name, _checks.positive_int(name, getattr(self, name)))
+            self._set(name, checks.positive_int(name, getattr(self, name)))
         for name in ("num_layers", "num_registers"):
-            self._set(name, _checks.positive_int(name, getattr(self, name), minimum=0))
+            self._set(name, checks.positive_int(name, getattr(self, name), minimum=0))
         for name in ("representation_size", "attention_chunk_size", "head_dim"):
             if getattr(self, name) is not None:
-                self._set(name, _checks.positive_int(name, getattr(self, name)))
+                self._set(name, checks.positive_int(name, getattr(self, name)))
         for name in ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "layer_norm_epsilon"):
-            self._set(name, _checks.rate(name, getattr(self, name)))
+            self._set(name, checks.rate(name, getattr(self, name)))
         if self.layer_scale is not None:
-            self._set("layer_scale", _checks.finite_number("layer_scale", self.layer_scale, zero=True))
+            self._set("layer_scale", checks.finite_number("layer_scale", self.layer_scale, zero=True))
         get_activation(self.activation)
         self._set("qkv_bias", one_or_three("qkv_bias", self.qkv_bias))
         if self.resnet_blocks is not None:
-            units = _checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
-            self._set("resnet_blocks", tuple(_checks.positive_int("resnet_blocks", n) for n in units))
+            units = checks.sequence("resnet_blocks", self.resnet_blocks, "integers, the units of each stage")
+            self._set("resnet_blocks", tuple(checks.positive_int("resnet_blocks", n) for n in units))
         self._resolve()
         if self.head_dim is None or self.pooling == "map":
-            _checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
+            checks.divisible("hidden_size", self.hidden_size, "num_heads", self.num_heads)
         self._check_combinations()
 
     @classmethod
@@ -179,7 +179,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         """Deserialize the head, and reject the arguments that the head replaces."""
         if isinstance(self.head, dict):
             self._set("head", keras.saving.deserialize_keras_object(self.head))
-        _checks.instance("head", self.head, keras.layers.Layer, "a layer that is called as head(tokens, grid=patches)")
+        checks.instance("head", self.head, keras.layers.Layer, "a layer that is called as head(tokens, grid=patches)")
         for name in self.OF_HEAD:
             kept = name in ("classes", "classifier_activation", "head")
             replaced = not kept and getattr(self, name) not in (getattr(type(self), name), None)
@@ -201,7 +201,7 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         if not self.include_top:
             self._set("head_norm", False)
         if self.position_grid is not None:
-            grid = plain(_checks.size_pair("position_grid", self.position_grid))
+            grid = plain(checks.size_pair("position_grid", self.position_grid))
             self._set("position_grid", grid if self.image_size is None else None)
 
     def _check_combinations(self):
@@ -258,9 +258,9 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         for name in names if self.position_embedding != "rope2d" else ():
             wrong = getattr(self, name) != getattr(type(self), name)
             self._refuse(wrong, f"`{name}` needs position_embedding='rope2d'.", name, "position_embedding")
-        self._set("rope_base", _checks.finite_number("rope_base", self.rope_base))
+        self._set("rope_base", checks.finite_number("rope_base", self.rope_base))
         if self.rope_shift is not None:
-            self._set("rope_shift", _checks.finite_number("rope_shift", self.rope_shift, zero=True))
+            self._set("rope_shift", checks.finite_number("rope_shift", self.rope_shift, zero=True))
         for name in names[2:]:
             if getattr(self, name) is not None:
                 self._set(name, ratio(name, getattr(self, name)))

@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 from keras_vit import models, zoo
-from keras_vit._variants import constructor_name, full_name
 from keras_vit.checkpoints import architecture_of
 from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
 from keras_vit.zoo import hub
+from keras_vit.zoo.variants import constructor_name, full_name
 
 FROM_SCRATCH = "none"
 _SIZED = (

@@ -11,11 +11,12 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit import _checks, adaptation, models
+from keras_vit import adaptation, models
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
 from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
 from keras_vit.recipe.task import Task
+from keras_vit.util import checks
 
 _ARGUMENTS = "model.arguments"
 
@@ -159,7 +160,7 @@ def _check_model(recipe: Recipe) -> None:
     """Check the variant and the arguments of its model."""
     variant = recipe.model.variant
     if variant not in models.list_models():
-        hint = _checks.nearest(variant, models.list_models())
+        hint = checks.nearest(variant, models.list_models())
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
@@ -182,7 +183,7 @@ def _check_argument(variant: str, name: str) -> None:
     if name in DERIVED:
         raise ValueError(f"{_ARGUMENTS}.{name} cannot be set: it follows from the data and the other fields.")
     raise ValueError(
-        f"The model {variant} has no argument {name!r}, received in {_ARGUMENTS}.{_checks.nearest(name, names)} Known "
+        f"The model {variant} has no argument {name!r}, received in {_ARGUMENTS}.{checks.nearest(name, names)} Known "
         f"arguments: {', '.join(names)}."
     )
 
@@ -194,7 +195,7 @@ def _unknown(path: str, names: list[str]) -> str:
     if not names:
         return f"The recipe has no field {path}. {parent} has no fields of its own."
     known = [f"{parent}.{field}" if parent else field for field in names]
-    return f"The recipe has no field {path}.{_checks.nearest(path, known)} Known fields: {', '.join(known)}."
+    return f"The recipe has no field {path}.{checks.nearest(path, known)} Known fields: {', '.join(known)}."
 
 
 def _annotations(kind: Any) -> dict[str, Any]:

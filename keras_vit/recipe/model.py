@@ -8,11 +8,12 @@ from typing import Any, cast
 import keras
 from absl import logging
 
-from keras_vit import _storage, adaptation, models, zoo
+from keras_vit import adaptation, models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.models.masked import MaskedConfig
 from keras_vit.recipe.fields import Recipe
+from keras_vit.util import storage
 from keras_vit.zoo import hub
 
 # Arguments that are separate fields of `recipe.Model`, and arguments that follow from the data and the other fields.
@@ -49,7 +50,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
             recipe, model=dataclasses.replace(model, variant=architecture["variant"], arguments=arguments)
         )
     is_here = model.checkpoint and (
-        os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint) or _storage.is_address(model.checkpoint)
+        os.path.exists(model.checkpoint) or hub.address_of(model.checkpoint) or storage.is_address(model.checkpoint)
     )
     if not model.checkpoint or not is_here:
         return recipe

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit._metrics import Metric
+from keras_vit.util.metrics import Metric
 
 
 class Task:

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit import _checks, _spec, models
-from keras_vit._metrics import Metric
+from keras_vit import models
 from keras_vit.recipe.task import Task
+from keras_vit.util import checks, literal_calls
+from keras_vit.util.metrics import Metric
 
 _LOSS = Metric("loss", larger_is_better=False)
 _NATS = Metric("loss", larger_is_better=False, unit="nats")
@@ -124,7 +125,7 @@ class Regression(Task):
     evaluator: ClassVar[str] = "regression"
 
     def __post_init__(self):
-        _checks.choice("loss", self.loss, ("mse", "mae", "huber"))
+        checks.choice("loss", self.loss, ("mse", "mae", "huber"))
 
     def output(self, recipe: Any) -> str:
         """Return `"values"`."""
@@ -169,12 +170,12 @@ class Segmentation(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        _checks.choice("head", self.head, tuple(models.dense_heads.HEADS))
+        checks.choice("head", self.head, tuple(models.dense_heads.HEADS))
         for name in ("blocks", "class_weights"):
             if getattr(self, name) is not None:
-                values = tuple(_checks.sequence(name, getattr(self, name), "numbers, one or several"))
+                values = tuple(checks.sequence(name, getattr(self, name), "numbers, one or several"))
                 object.__setattr__(self, name, values)
-        _checks.rate("dropout_rate", self.dropout_rate)
+        checks.rate("dropout_rate", self.dropout_rate)
 
     @property
     def step_metrics(self) -> tuple[Metric, ...]:
@@ -272,7 +273,7 @@ def parse_task(text: str | Task) -> Task:
     """
     if isinstance(text, Task):
         return text
-    calls = _spec.parse(text, "task", "mae(mask_ratio=0.75)")
+    calls = literal_calls.parse(text, "task", "mae(mask_ratio=0.75)")
     if len(calls) != 1:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, with its arguments. Received: task={text!r}")
     task, _ = calls[0].create(calls[0].function(TASKS, "task"))

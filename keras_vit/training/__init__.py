@@ -1,5 +1,5 @@
-"""The training loop on TensorFlow and JAX, its checkpoints, and the files of a run."""
+"""Training: the loop on TensorFlow and JAX, and complete runs from a data set and a few choices."""
 
-from keras_vit.training.run_directory import Run, load_run
+from keras_vit.training.fine_tune import fine_tune
 
-__all__ = ["Run", "load_run"]
+__all__ = ["fine_tune"]

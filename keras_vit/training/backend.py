@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from keras_vit.recipe import Recipe
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.training.state import BaseState
 from keras_vit.training.tasks import Task
 

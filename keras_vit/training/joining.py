@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import keras
 from absl import logging
 
-from keras_vit import distribute
-from keras_vit._progress import duration
-from keras_vit.training.errors import Interrupted
+from keras_vit.runs.errors import Interrupted
+from keras_vit.training import distribute
+from keras_vit.util.progress import duration
 
 FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
 _PAUSE = 0.5

@@ -13,18 +13,18 @@ import numpy as np
 from absl import logging
 
 from keras_vit import recipe as recipes
-from keras_vit._progress import Progress, duration
-from keras_vit._signals import Stopped
 from keras_vit.data import errors as data_errors
+from keras_vit.runs.checkpoints import CheckpointStore, saved_steps
+from keras_vit.runs.errors import Diverged, Interrupted
+from keras_vit.runs.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.backend import Backend, RunSteps
-from keras_vit.training.checkpoints import CheckpointStore, saved_steps
-from keras_vit.training.errors import Diverged, Interrupted
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.preemption import StopRequest
-from keras_vit.training.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
 from keras_vit.training.waiting import STEP, Watch
+from keras_vit.util.progress import Progress, duration
+from keras_vit.util.signals import Stopped
 
 _SECONDS_PER_CALL = 2.0  # maximum time between two checks for signals and updates of the progress bar
 _PROFILED_STEPS = 5

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit import _io
-from keras_vit.training.errors import StorageError
-from keras_vit.training.run_directory import METRICS, TENSORBOARD, read_metrics
+from keras_vit.runs.errors import StorageError
+from keras_vit.runs.run_directory import METRICS, TENSORBOARD, read_metrics
 from keras_vit.training.trackers import TRACKERS
+from keras_vit.util import file_io
 
 
 class MetricsWriter:
@@ -25,12 +25,12 @@ class MetricsWriter:
         self.trackers: list[Any] = []
         if directory is None:
             return
-        _io.check_writable(directory)
+        file_io.check_writable(directory)
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
             if os.path.exists(self.path):  # also drops damaged lines
                 kept = [line for line in read_metrics(directory) if line["step"] <= step]
-                _io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+                file_io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.trackers = [TRACKERS[name](directory, step) for name in track]
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:

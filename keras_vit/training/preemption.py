@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from keras_vit import _signals
-from keras_vit.training.errors import Interrupted
+from keras_vit.runs.errors import Interrupted
+from keras_vit.util import signals
 
 
-class StopRequest(_signals.StopRequest):
+class StopRequest(signals.StopRequest):
     """Request to stop a run. Raises `Interrupted` as soon as nothing would be lost."""
 
     exit_code = Interrupted.exit_code
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
-        if isinstance(error, _signals.Stopped) and self._safe:
+        if isinstance(error, signals.Stopped) and self._safe:
             raise Interrupted(self.farewell(error.exit_code - 128)) from None
 
     def farewell(self, number: int) -> str:
-        return f"Stopped by {_signals.name_of(number)}. Nothing is lost: start the same command again."
+        return f"Stopped by {signals.name_of(number)}. Nothing is lost: start the same command again."

@@ -7,11 +7,11 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit import _storage
 from keras_vit import recipe as recipes
-from keras_vit.training import data_record, run_directory, run_fields
+from keras_vit.runs import data_record, run_directory, run_fields
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
+from keras_vit.util import storage
 
 
 class TrainingRun:
@@ -69,4 +69,4 @@ class TrainingRun:
                 self.directory, self.given, self.data.describe(), self.step, self.recipe, backend.record()
             )
             data_record.write(self.directory, self.files)
-            _storage.publish(self.directory)
+            storage.publish(self.directory)

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import distribute
 from keras_vit import recipe as recipes
 from keras_vit.data import Source, eval_batches, open_source, train_batches
 from keras_vit.data.labels import check_masks
-from keras_vit.training import tasks
+from keras_vit.training import distribute, tasks
 from keras_vit.training.backend import Backend
 
 _EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training masks

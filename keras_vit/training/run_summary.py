@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _confidence
-from keras_vit._metrics import Metric
-from keras_vit._numbers import percent
-from keras_vit.training.checkpoints import saved_steps
-from keras_vit.training.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
+from keras_vit.evaluators import confidence
+from keras_vit.runs.checkpoints import saved_steps
+from keras_vit.runs.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
+from keras_vit.util.formatting import percent
+from keras_vit.util.metrics import Metric
 
 _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusions are printed
 
@@ -46,7 +46,7 @@ def report_text(
 def accuracy_lines(confusion: np.ndarray) -> list[str]:
     """Return the confidence interval and baselines of an accuracy as text, given its confusion matrix."""
     examples = int(confusion.sum())
-    found = _confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
+    found = confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
     remark = found.pop("remark")
     low, high = (percent(found.pop(f"accuracy_{end}"), 2) for end in ("low", "high"))
     texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {percent(value, 2)}" for name, value in found.items())

@@ -10,13 +10,6 @@ from typing import Any
 
 import keras
 
-_STATE = "seed_generator_state"
-
-
-def seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the state variables of all random generators in a model, in the order of its layers."""
-    return [variable for variable in model.non_trainable_variables if variable.path.endswith(_STATE)]
-
 
 class SeedScope(keras.StatelessScope):
     """Scope that fixes the states of random generators, so that each call of a generator draws the same numbers.

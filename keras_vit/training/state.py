@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit.training.seeds import seed_states
+from keras_vit.models.variables import moving_statistics, weights
 
 
 @dataclasses.dataclass
@@ -121,15 +121,3 @@ class BaseState:
         for name, array in self.arrays_by_name().items():
             yield name, self.fetch(array) if whole else array
         yield from self.progress.values().items()
-
-
-def weights(model: keras.Model) -> list[keras.Variable]:
-    """Return all variables of a model except the states of its random generators, which depend only on the step."""
-    generators = {id(variable) for variable in seed_states(model)}
-    return [variable for variable in model.variables if id(variable) not in generators]
-
-
-def moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Return the moving statistics of batch norms, which a forward pass in training mode changes."""
-    norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    return [variable for norm in norms if norm.trainable for variable in (norm.moving_mean, norm.moving_variance)]

@@ -15,10 +15,10 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _extras, _io
-from keras_vit.training.errors import TrainingError
-from keras_vit.training.run_directory import TENSORBOARD, read_config
-from keras_vit.training.run_fields import flatten
+from keras_vit.runs.errors import TrainingError
+from keras_vit.runs.run_directory import TENSORBOARD, read_config
+from keras_vit.runs.run_fields import flatten
+from keras_vit.util import extras, file_io, formatting
 
 RECORD = "trackers.json"
 
@@ -82,7 +82,7 @@ class Remote:
         except Exception as error:
             if not resumed:
                 raise TrainingError(
-                    f"--track={package} cannot record this run: {_io.one_line(error)}. Check the server and the "
+                    f"--track={package} cannot record this run: {formatting.one_line(error)}. Check the server and the "
                     f"account, or start without --track={package}."
                 ) from error
             self._warn(error)
@@ -90,14 +90,14 @@ class Remote:
     def _start(self, directory: str, path: str) -> None:
         """Begin the record, or continue the record of a resumed run."""
         try:
-            known = _io.read_json(path, dict) if os.path.exists(path) else {}
+            known = file_io.read_json(path, dict) if os.path.exists(path) else {}
         except ValueError as error:
-            logging.warning("A new record begins: %s", _io.one_line(error))
+            logging.warning("A new record begins: %s", formatting.one_line(error))
             known = {}
         fields, name = flatten(read_config(directory)["recipe"]), os.path.basename(os.path.abspath(directory))
         start = {"wandb": _start_wandb, "mlflow": _start_mlflow}[self.package]
         identity, self.log, self.end = start(directory, name, known.get(self.package), fields)
-        _io.write_json(path, {**known, self.package: identity})
+        file_io.write_json(path, {**known, self.package: identity})
 
     def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
         """Record the metrics of a step; `kind` is "train" or "eval"."""
@@ -116,7 +116,7 @@ class Remote:
 
     def _warn(self, error: Exception) -> None:
         self.failed = True
-        logging.warning("%s will not record further metrics of this run: %s", self.package, _io.one_line(error))
+        logging.warning("%s will not record further metrics of this run: %s", self.package, formatting.one_line(error))
 
 
 # Each function takes the directory and name of a run, the identifier of the record to continue or None, and the fields
@@ -148,5 +148,5 @@ TRACKERS: dict[str, Callable[[str, int], Any]] = {  # of a run directory and the
 
 def require(package: str) -> Any:
     """Return a tracker's package. If the package is not installed, the ImportError names the extra to install."""
-    with _extras.needed(package, f"--track={package} needs the package {package}"):
+    with extras.needed(package, f"--track={package} needs the package {package}"):
         return importlib.import_module(package)

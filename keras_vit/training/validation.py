@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_vit._progress import track
 from keras_vit.training.backend import Backend, EvaluateBatch
 from keras_vit.training.tasks import Task
+from keras_vit.util.progress import track
 
 
 class Validation:

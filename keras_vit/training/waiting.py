@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from keras_vit._progress import duration
-from keras_vit.training.errors import Interrupted
+from keras_vit.runs.errors import Interrupted
+from keras_vit.util.progress import duration
 
 STEP = 60.0, 1800.0  # seconds that a call may run before it is reported, and before the process ends
 EVERY = 60.0  # seconds between two reports

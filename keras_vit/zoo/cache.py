@@ -18,9 +18,9 @@ import zipfile
 from absl import logging
 from safetensors import SafetensorError, safe_open
 
-from keras_vit import _storage
-from keras_vit._io import atomic_file, cache_directory, sha256, write_text
-from keras_vit._progress import Progress
+from keras_vit.util import storage
+from keras_vit.util.file_io import atomic_file, cache_directory, sha256, write_text
+from keras_vit.util.progress import Progress
 from keras_vit.zoo import hub
 
 MIRROR_VARIABLE = "KERAS_VIT_WEIGHTS_DIR"
@@ -56,8 +56,8 @@ def fetch(address: str) -> str:
     Example:
     >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
-    if _storage.is_address(address):
-        return _storage.fetched(address)
+    if storage.is_address(address):
+        return storage.fetched(address)
     for place in places(address):
         if place.is_dir() and address.startswith(hub.PREFIX):
             return str(place)

@@ -11,9 +11,9 @@ import re
 import sys
 from typing import Any
 
-from keras_vit import _extras
-from keras_vit._io import sha256
-from keras_vit._progress import Progress
+from keras_vit.util import extras
+from keras_vit.util.file_io import sha256
+from keras_vit.util.progress import Progress
 
 PREFIX = "hf:"
 _NAME = re.compile(
@@ -60,7 +60,7 @@ def fetch(address: str, place: str) -> str:
         import huggingface_hub as hub
         from huggingface_hub import errors
     except ModuleNotFoundError as error:
-        raise ImportError(f"{address} needs: {_extras.install('hub')}. Or put its files into {place}.") from error
+        raise ImportError(f"{address} needs: {extras.install('hub')}. Or put its files into {place}.") from error
     try:
         with Progress(f"Downloading {address}", enabled=not sys.stderr.isatty()):  # terminals show the hub client's bar
             return _download(hub, address, name, revision, file)

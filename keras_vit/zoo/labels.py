@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit import _checks
+from keras_vit.util import checks
 
 _FILES = {1000: "imagenet1k.tsv.gz", 21_843: "imagenet21k.tsv.gz"}
 
@@ -49,12 +49,12 @@ def decode_predictions(
     >>> keras_vit.decode_predictions(predictions, top=2, class_names=["cat", "dog", "fox"])
     [[('1', 'dog', 0.7), ('2', 'fox', 0.2)]]
     """
-    predictions = _checks.numbers_of("predictions", predictions, "an array of the shape [batch, classes]", ndim=2)
-    _checks.positive_int("top", top)
+    predictions = checks.numbers_of("predictions", predictions, "an array of the shape [batch, classes]", ndim=2)
+    checks.positive_int("top", top)
     count = predictions.shape[1]
     if class_names is None:
         names = imagenet_classes(count)
-    elif len(_checks.sequence("class_names", class_names, "names")) != count:
+    elif len(checks.sequence("class_names", class_names, "names")) != count:
         raise ValueError(f"`class_names` must name {count} classes. Received: {len(class_names)} names.")
     else:
         names = tuple((str(index), name) for index, name in enumerate(class_names))

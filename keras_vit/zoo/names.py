@@ -5,10 +5,10 @@ import os
 import re
 import urllib.parse
 
-from keras_vit import _checks, _storage
-from keras_vit._variants import constructor_name, list_models
+from keras_vit.util import checks, storage
 from keras_vit.zoo import cache, hub
 from keras_vit.zoo.published import PublishedWeights, list_weights
+from keras_vit.zoo.variants import constructor_name, list_models
 
 _FILE_SUFFIXES = (".npz", ".safetensors", ".keras", ".h5", ".json")
 # The name of an AugReg file describes its pre-training: model, data, epochs and recipe.
@@ -81,7 +81,7 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
     >>> parse("augreg", "ViT-S/16").address.startswith("vit_models/augreg/S_16")
     True
     """
-    weights = _checks.path("weights", weights)
+    weights = checks.path("weights", weights)
     if os.path.exists(weights):
         return Named(weights)
     entry = find(model, weights)
@@ -89,7 +89,7 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
         return Named(weights, entry.path, entry)
     if of_hub := hub.address_of(weights):
         return Named(weights, of_hub)
-    if _storage.is_address(weights):
+    if storage.is_address(weights):
         return Named(weights, weights)
     if weights.startswith(("gs://", "https://")):
         return Named(weights, _path_of(weights))
@@ -127,7 +127,7 @@ def _unknown(model: str, weights: str) -> ValueError:
     """Return the error for a name that is not among the published weights of a model."""
     entries = list_weights(model)
     names = [entry.name for entry in entries]
-    hint = _checks.nearest(weights, names)
+    hint = checks.nearest(weights, names)
     if "imagenet" in weights.lower() and "21k" not in weights:  # Keras' name for weights of 1,000 classes
         classifiers = [entry for entry in entries if entry.head == "imagenet2012"]
         best = max(classifiers, key=lambda entry: entry.accuracy or 0.0, default=None)

@@ -13,8 +13,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._variants import BIT, full_name
 from keras_vit.zoo.hub import PREFIX
+from keras_vit.zoo.variants import BIT, full_name
 
 _AUGREG, _ORIGINAL = "vit_models/augreg", "vit_models/imagenet21k"
 _CLASSES = {"imagenet2012": 1000, "imagenet21k": 21_843}

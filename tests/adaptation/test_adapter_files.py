@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit.adaptation import adapter_config, patterns
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 from tests import tiny
 from tests.checkpoints import files
 from tests.models.dense_head import DenseHead

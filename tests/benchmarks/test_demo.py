@@ -6,11 +6,11 @@ import re
 import pytest
 from absl.testing import flagsaver
 
-from keras_vit import _io
+from keras_vit.util import file_io
 from tests import programs
 from tests.docs import pages
 
-MEASURED = _io.read_json(pages.ROOT / "benchmarks" / "demo.json")
+MEASURED = file_io.read_json(pages.ROOT / "benchmarks" / "demo.json")
 QUOTING = [*pages.PAGES, pages.ROOT / "train" / "configs" / "digits.py"]
 
 
@@ -54,11 +54,11 @@ def test_it_measures_the_commands(program, monkeypatch, tmp_path):
         calls.append((backend, arguments[0]))
         directory = arguments[-1 if arguments[0] == "train" else 1].partition("=")[2]
         content = {"recipe": {"total_steps": 1_800, "seed": 3}, "versions": {"keras": "3.15.1"}}
-        _io.write_json(f"{directory}/config.json", content)
+        file_io.write_json(f"{directory}/config.json", content)
         return json.dumps({"accuracy": 0.975, "examples": 360}).encode()
 
     monkeypatch.setattr(program, "run_program", run_program)
-    monkeypatch.setattr(program.run_directory, "read_config", lambda path: _io.read_json(f"{path}/config.json"))
+    monkeypatch.setattr(program.run_directory, "read_config", lambda path: file_io.read_json(f"{path}/config.json"))
     page, measured = tmp_path / "page.md", tmp_path / "demo.json"
     page.write_text("<!-- demo -->\n<!-- /demo -->\n")
     with flagsaver.flagsaver():

@@ -23,8 +23,8 @@ from benchmarks.paper.study import TEST, VALIDATION, best, operations
 from keras_vit import data
 from keras_vit import recipe as recipes
 from keras_vit.data.readers import idx
-from keras_vit.experiments import search
 from tests import programs, tiny
+from train.experiments import search
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "paper.md"
 

@@ -7,8 +7,8 @@ import pytest
 from absl.testing import flagsaver
 
 from benchmarks import tables
-from keras_vit import _io
-from keras_vit.program import recipe_file
+from keras_vit.runs import recipe_file
+from keras_vit.util import formatting
 from tests import programs
 
 
@@ -21,7 +21,7 @@ def test_mean_and_sample_standard_deviation_in_percent():
 def test_tables_replace_the_previous_content(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("before\n<!-- models -->\nold\n<!-- /models -->\nafter\n")
-    tables.write_between(path, "models", _io.markdown_table(["model", "accuracy:"], [["a", "1"]]))
+    tables.write_between(path, "models", formatting.markdown_table(["model", "accuracy:"], [["a", "1"]]))
     expected = "before\n<!-- models -->\n| model | accuracy |\n|---|---:|\n| a | 1 |\n<!-- /models -->\nafter\n"
     assert path.read_text() == expected
     with pytest.raises(ValueError, match="transfer"):
@@ -31,10 +31,10 @@ def test_tables_replace_the_previous_content(tmp_path):
 def test_rows_replace_those_of_the_same_model(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("<!-- models -->\nold text\n\n| model | x |\n|---|---|\n| a | 1 |\n| b | 2 |\n<!-- /models -->\n")
-    tables.replace_rows(path, "models", _io.markdown_table(["model", "x"], [["c", "3"], ["a", "4"]]))
+    tables.replace_rows(path, "models", formatting.markdown_table(["model", "x"], [["c", "3"], ["a", "4"]]))
     of_three = "| model | x |\n|---|---|\n| a | 4 |\n| b | 2 |\n| c | 3 |"
     assert path.read_text() == f"<!-- models -->\n{of_three}\n<!-- /models -->\n"
-    tables.replace_rows(path, "models", _io.markdown_table(["model", "y"], [["b", "5"]]))
+    tables.replace_rows(path, "models", formatting.markdown_table(["model", "y"], [["b", "5"]]))
     assert path.read_text() == "<!-- models -->\n| model | y |\n|---|---|\n| b | 5 |\n<!-- /models -->\n"
 
 

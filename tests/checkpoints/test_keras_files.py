@@ -20,7 +20,7 @@ from keras_vit.checkpoints.families import keras as keras_family
 from keras_vit.checkpoints.formats import keras as formats_keras
 from keras_vit.checkpoints.formats.keras import KerasFile
 from keras_vit.checkpoints.keras_files import load_keras_file
-from keras_vit.training import load_run
+from keras_vit.runs import load_run
 from tests import tiny
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"

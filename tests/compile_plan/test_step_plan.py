@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from keras_vit import program
+from keras_vit import cli
 from keras_vit import recipe as recipes
 from tests import programs
 from tools.compile_plan import compiler, step_plan, targets
@@ -219,7 +219,7 @@ def planned(monkeypatch):
     recipe = recipes.Recipe(
         model=recipes.Model("ViT-S/16"), data=recipes.Data(source="tfds:imagenet2012", batch_size=512)
     )
-    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
     fake = Fake(GIB // 2, GIB // 4)
     monkeypatch.setattr(plan.step_plan, "of_recipe", lambda *arguments: fake.planner())
     monkeypatch.setattr(plan.compiler, "of_target", lambda _: types.SimpleNamespace(versions=lambda: "a compiler"))

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from keras_vit import _spec
 from keras_vit.data import parse, preprocess
+from keras_vit.util import literal_calls
 
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
 
@@ -34,5 +34,5 @@ def test_every_operation_is_documented():
 
 
 def test_examples_of_calls():
-    results = doctest.testmod(_spec)
+    results = doctest.testmod(literal_calls)
     assert results.attempted and not results.failed

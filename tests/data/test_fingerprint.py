@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import fingerprint, readers, writer
+from keras_vit.data import fingerprint, readers
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource
+from train.datasets import writer
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import unicodedata
 import numpy as np
 import pytest
 
-from keras_vit import _checks, _image_files, data
+from keras_vit import data
 from keras_vit.data import holdout
 from keras_vit.data.readers import walk
+from keras_vit.util import checks, image_files
 from tests.data import pictures
 from tests.programs import call
 
@@ -291,7 +292,7 @@ def test_links_to_images_and_folders_elsewhere_are_followed(divided, tmp_path):
 
 
 def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
-    deep = tmp_path.joinpath(*["a"] * _image_files.MAX_DEPTH)
+    deep = tmp_path.joinpath(*["a"] * image_files.MAX_DEPTH)
     deep.mkdir(parents=True)
     (deep / "1.png").write_bytes(b"")
     assert walk.Tree(str(tmp_path)).below(str(tmp_path)) == [f"{'a/' * 100}1.png"]
@@ -302,8 +303,7 @@ def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
 
 def test_five_names_are_listed():
     assert (
-        _checks.listed(list("abcde")) == "a, b, c, d, e"
-        and _checks.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+        checks.listed(list("abcde")) == "a, b, c, d, e" and checks.listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
     )
 
 

@@ -11,9 +11,10 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import data
-from keras_vit.data import audit, masks, preprocess, writer
+from keras_vit.data import masks, preprocess
 from keras_vit.data.labels import check_masks
 from tests.data import pictures
+from train.datasets import audit, writer
 
 RNG = np.random.default_rng(0)
 IMAGE = RNG.integers(0, 256, (12, 20, 3), np.uint8)

@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import audit, fingerprint
+from keras_vit.data import fingerprint
 from keras_vit.data.readers import parquet
 from tests.data import pictures
+from train.datasets import audit
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import data
-from keras_vit.data import audit, writer
 from keras_vit.data.readers import tfrecord
 from tests.data import pictures
 from tests.lossy_disk import LossyDisk
+from train.datasets import audit, writer
 
 
 def example(image, label, keys=("image/encoded", "image/class/label")):

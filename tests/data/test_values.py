@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import audit, fingerprint, writer
+from keras_vit.data import fingerprint
 from tests.data import pictures
 from tests.data.test_tfrecord import write as write_records
 from tests.programs import call
+from train.datasets import audit, writer
 
 AGES = {0: 1.5, 1: -2e3, 2: 0.1}
 

@@ -17,7 +17,7 @@ from unittest import mock
 from absl import flags
 
 from keras_vit import recipe
-from keras_vit.program import commands as commands_of_package
+from keras_vit.cli import commands as commands_of_package
 from tests.docs import pages
 
 OURS = ("train", "export", "benchmarks", "tools", "docs", "keras_vit")

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from keras_vit.program import commands
+from keras_vit.cli import commands
 from tests.docs import pages
 from tests.docs.command_lines import check
 
 MODULES = "|".join(re.escape(module) for module in commands.PROGRAMS.values())
 ONLY_IN_A_CLONE = re.compile(rf"python -m (?:train|export)\b|train/configs/|(?<![\w.])(?:{MODULES})\b(?!\()")
 DEVELOPERS = {
-    "keras_vit/program/commands.py",  # the table of the commands
+    "keras_vit/cli/commands.py",  # the table of the commands
     "docs/results.md",  # made by `benchmarks.results`, which needs a clone
 }
 USERS = [

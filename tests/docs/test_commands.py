@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_vit.program.commands import PROGRAMS
+from keras_vit.cli.commands import PROGRAMS
 from tests.docs import pages
 from tests.docs.command_lines import check, check_mention, commands, known_flags, mentions, strings, texts
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from keras_vit.program import command_line, commands
+from keras_vit.cli import command_line, commands
 from tests import programs
 from tests.docs import pages
 

@@ -7,8 +7,8 @@ import pytest
 
 import keras_vit
 from benchmarks import models
-from keras_vit._variants import constructor_name
-from keras_vit.program import commands
+from keras_vit.cli import commands
+from keras_vit.zoo.variants import constructor_name
 from tests import programs
 from tests.docs import pages
 from tests.models.test_counts import COUNTS

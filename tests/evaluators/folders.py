@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import models, recipe
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 
 CLASSES = (r"$\frac{$", "flower")
 PP = "decode|resize(8)|value_range(-1, 1)"

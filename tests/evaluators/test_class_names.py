@@ -5,8 +5,9 @@ import unicodedata
 import numpy as np
 import pytest
 
-from keras_vit import _checks, evaluators
+from keras_vit import evaluators
 from keras_vit.evaluators import results_table
+from keras_vit.util import checks
 from keras_vit.zoo.labels import imagenet_classes
 from tests.evaluators.synthetic import batches_of, context, predictor
 
@@ -70,7 +71,7 @@ def test_names_in_another_unicode_form():
     ],
 )
 def test_class_numbers(names, known, found):
-    assert _checks.class_numbers(names, known).tolist() == found
+    assert checks.class_numbers(names, known).tolist() == found
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_class_numbers(names, known, found):
 )
 def test_names_that_may_be_of_two_classes_are_refused(names, known):
     with pytest.raises(ValueError, match="must differ in more than their case.*Rename"):
-        _checks.class_numbers(names, known)
+        checks.class_numbers(names, known)
 
 
 def test_a_subset_by_names():

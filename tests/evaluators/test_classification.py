@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_vit import _metrics, evaluators
+from keras_vit import evaluators
 from keras_vit.evaluators import classification
+from keras_vit.util import metrics
 
 
 def measure(scores, labels, mask=None, **options):
@@ -121,11 +122,11 @@ def test_calibration_error_of_a_perfectly_calibrated_model_is_zero():
 def test_equal_scores_have_one_rank_as_in_scikit_learn():
     """A model that answers the same for every image has the precision of chance, in any order of the images."""
     scores, targets = np.zeros((4, 1)), np.array([[True], [False], [False], [False]])
-    assert _metrics.mean_average_precision(scores, targets) == _metrics.mean_average_precision(scores, targets[::-1])
+    assert metrics.mean_average_precision(scores, targets) == metrics.mean_average_precision(scores, targets[::-1])
     sklearn, rng = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0)
     scores, targets = rng.integers(0, 9, (64, 5)).astype("float32"), rng.random((64, 5)) < 0.3
     expected = sklearn.average_precision_score(targets, scores, average="macro")
-    assert _metrics.mean_average_precision(scores, targets) == pytest.approx(expected)
+    assert metrics.mean_average_precision(scores, targets) == pytest.approx(expected)
 
 
 def test_the_result_with_several_classes_has_no_top_1_accuracy():

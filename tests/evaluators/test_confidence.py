@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_vit import _confidence
-from keras_vit.evaluators import ClassificationMetrics
+from keras_vit.evaluators import ClassificationMetrics, confidence
 from keras_vit.training import run_summary
 
 
 @pytest.mark.parametrize(("correct", "examples"), [(0, 7), (5, 9), (206, 400), (9, 9)])
 def test_the_interval_is_that_of_wilson(correct, examples):
     wanted = stats.binomtest(correct, examples).proportion_ci(method="wilson")
-    assert _confidence.wilson_interval(correct, examples) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+    assert confidence.wilson_interval(correct, examples) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
 
 def measured(true, predicted, classes):
@@ -48,7 +47,7 @@ def test_the_remark_follows_the_exact_binomial_test(correct, word):
     p = stats.binomtest(correct, 400, 0.5, alternative="greater").pvalue
     assert (p > 0.05) == (word is not None)
     confusion = np.array([[correct // 2, 200 - correct // 2], [200 - (correct - correct // 2), correct - correct // 2]])
-    remark = _confidence.in_context(correct, 400, confusion.sum(axis=1), confusion)["remark"]
+    remark = confidence.in_context(correct, 400, confusion.sum(axis=1), confusion)["remark"]
     assert (remark is None) if word is None else (remark.startswith(word) and f"p = {p:.2g}" in remark)
 
 

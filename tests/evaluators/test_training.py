@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
+from keras_vit.training import train
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
-from keras_vit.tuning import train
 from tests.evaluators import synthetic
 
 SIZES = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}

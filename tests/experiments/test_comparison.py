@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from keras_vit import experiments, recipe
-from keras_vit._metrics import Metric
-from keras_vit.experiments.table import Row, Table
-from keras_vit.training import run_directory
+from keras_vit import recipe
+from keras_vit.runs import run_directory
+from keras_vit.util.metrics import Metric
 from tests import programs
+from train import experiments
+from train.experiments.table import Row, Table
 
 DATA = {"name": "digits", "class_names": ["0", "1"], "num_classes": 2, "num_train": 9, "num_eval": 4}
 

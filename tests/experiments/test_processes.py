@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.experiments import processes
+from train.experiments import processes
 
 
 @pytest.mark.parametrize(

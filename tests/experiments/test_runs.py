@@ -7,11 +7,12 @@ import shlex
 
 import pytest
 
-from keras_vit import _lock, experiments
 from keras_vit import recipe as recipes
-from keras_vit.program import recipe_file
+from keras_vit.runs import recipe_file
+from keras_vit.util import locks
 from tests import programs
 from tests.experiments.test_comparison import write_run
+from train import experiments
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_saved_step_counts_without_a_line_of_metrics(checkpoint, tmp_path):
 
 
 def test_a_run_whose_lock_is_taken_is_running(folder):
-    with _lock.locked(str(folder / "b c")):
+    with locks.locked(str(folder / "b c")):
         (record,) = experiments.read_runs([str(folder / "b c")])
         assert record.state == "running, step 10 of 20"
     assert record.state == "step 10 of 20"

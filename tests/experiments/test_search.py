@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit import recipe
-from keras_vit.experiments import search
+from train.experiments import search
 
 
 def test_all_combinations():

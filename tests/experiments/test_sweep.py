@@ -10,15 +10,16 @@ import time
 
 import pytest
 
-from keras_vit import _lock, experiments, recipe
-from keras_vit._metrics import Metric
-from keras_vit.experiments import sweeps
-from keras_vit.experiments.runs import metric_of
-from keras_vit.experiments.table import Row, Table, _cell, _short
-from keras_vit.program import recipe_file
-from keras_vit.training import errors
-from keras_vit.training.run_directory import read_metrics
+from keras_vit import recipe
+from keras_vit.runs import errors, recipe_file
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.util import locks
+from keras_vit.util.metrics import Metric
 from tests import forked, programs, tiny
+from train import experiments
+from train.experiments import sweeps
+from train.experiments.runs import metric_of
+from train.experiments.table import Row, Table, _cell, _short
 
 optuna = pytest.importorskip("optuna")
 
@@ -245,7 +246,7 @@ class TestResume:
 
     def test_a_run_that_another_process_trains_is_left_out(self, tmp_path):
         for folder in ("runs", "locks"):
-            with _lock.locked(str(tmp_path / folder / f"{RATE}=0.1")):
+            with locks.locked(str(tmp_path / folder / f"{RATE}=0.1")):
                 assert states(sweep(tmp_path, {RATE: [0.1]})) == {}
         assert set(states(sweep(tmp_path, {RATE: [0.1]})).values()) == {"finished"}
 

@@ -11,11 +11,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit import _io, models
+from keras_vit import models
 from keras_vit.exporting import artifact_check, inference_model, saved_model, tflite, verify
 from keras_vit.inference import KerasPredictor, masks, model_card
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.saved_model import SavedModelPredictor
+from keras_vit.util import file_io
 from tests import selection, tiny
 
 
@@ -29,11 +30,11 @@ def check(artifact, model):
 def edit_card(path, **changes):
     """Change fields of a card and compute its hashes again."""
     card = model_card.path_of(str(path))
-    content = _io.read_json(card)
+    content = file_io.read_json(card)
     parts = model_card.parts_of(str(path))
     for name in content["files"]:
-        content["files"][name] = {"bytes": os.path.getsize(parts[name]), "sha256": _io.sha256(parts[name])}
-    _io.write_json(card, {**content, **changes})
+        content["files"][name] = {"bytes": os.path.getsize(parts[name]), "sha256": file_io.sha256(parts[name])}
+    file_io.write_json(card, {**content, **changes})
 
 
 @pytest.fixture

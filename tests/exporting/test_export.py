@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from keras_vit import _io, exporting, inference, save_checkpoint
+from keras_vit import exporting, inference, save_checkpoint
 from keras_vit.data import UnreadableImageError
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card, sample_images
 from keras_vit.inference.keras_model import card_of_model
+from keras_vit.util import file_io
 from tests import selection, tiny
 
 
@@ -233,11 +234,11 @@ def test_images_that_are_not_square(extension, tmp_path):
     np.testing.assert_allclose(artifact.predict(images), expected_outputs(model, images, "softmax"), atol=1e-5)
     for change in ({"image_shape": [24, 16, 3]}, {"class_names": list("012345")}):
         path = model_card.path_of(artifact.path)
-        content = _io.read_json(path)
-        _io.write_json(path, {**content, **change})
+        content = file_io.read_json(path)
+        file_io.write_json(path, {**content, **change})
         with pytest.raises(ValueError, match=f"{next(iter(change))}.*Export the artifact again"):
             inference.open_predictor(artifact.path)
-        _io.write_json(path, content)
+        file_io.write_json(path, content)
 
 
 @pytest.mark.parametrize("kind", KINDS)

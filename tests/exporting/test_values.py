@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from keras_vit import exporting, inference
-from keras_vit._values import Values
 from keras_vit.exporting import artifact_check, quantization, saved_model, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card
 from keras_vit.inference.tflite import make_interpreter
+from keras_vit.util.values import Values
 from tests import selection, tiny
 
 VALUES = Values(("year", "price"), mean=(1950.0, 2e6), deviation=(10.0, 2e5))

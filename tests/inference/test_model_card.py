@@ -11,7 +11,7 @@ import pytest
 
 from keras_vit.inference import model_card, outputs, sample_images
 from keras_vit.inference.opening import open_artifact
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 from tests import selection, tiny
 from tests.programs import call
 

@@ -8,12 +8,12 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit import _lock, _storage
-from keras_vit._values import Values
 from keras_vit.inference import Prediction, tables
-from keras_vit.inference.sorted_copies import copy_to, folder_names
+from keras_vit.util import locks, storage
+from keras_vit.util.values import Values
 from tests import tiny
 from tests.object_store import Killed, store  # noqa: F401  a fixture
+from train.sorted_copies import copy_to, folder_names
 
 CARD = tiny.card(model_sha256="1")
 VALUES = Values(("age", "label"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
@@ -99,8 +99,8 @@ def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
 def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkeypatch):  # noqa: F811
     """The process is killed before its end: this machine has all written rows, another one those of the last upload."""
     monkeypatch.setattr(tables, "_WRITE_EVERY", 0.0)
-    monkeypatch.setattr(_lock, "SILENCE", 0)
-    with pytest.raises(Killed), _storage.written("s3://bucket/t.csv") as path, tables.opened(path) as table:
+    monkeypatch.setattr(locks, "SILENCE", 0)
+    with pytest.raises(Killed), storage.written("s3://bucket/t.csv") as path, tables.opened(path) as table:
         table.begin(CARD, 2)
         table.add(found(NAMES[0]))
         table.add(found(NAMES[1]))
@@ -108,7 +108,7 @@ def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkey
         store.is_dead = True
     store.restart()
     store.machine(machine)
-    with _storage.written("s3://bucket/t.csv") as path:
+    with storage.written("s3://bucket/t.csv") as path:
         assert fill(pathlib.Path(path), []) == NAMES[: 2 if machine == "first" else 1]
 
 

@@ -6,9 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import _io, inference
-from keras_vit._values import Values
-from keras_vit.inference import keras_model, latency, outputs
+from export import latency
+from keras_vit import inference
+from keras_vit.inference import keras_model, outputs
+from keras_vit.util import file_io
+from keras_vit.util.values import Values
 from tests import tiny
 from tests.programs import call
 
@@ -79,9 +81,9 @@ def run(tmp_path_factory):
     """A run of a regression on the digits."""
     directory = tmp_path_factory.mktemp("runs") / "run"
     tiny.write_digits_run(directory, classes=2)
-    config = _io.read_json(directory / "config.json")
+    config = file_io.read_json(directory / "config.json")
     config["data"] |= {"class_names": [], "num_classes": 0, "label_kind": "values", "values": VALUES.to_dict()}
-    _io.write_json(directory / "config.json", {**config, "output": "values"})
+    file_io.write_json(directory / "config.json", {**config, "output": "values"})
     return directory
 
 

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 from keras_vit import checkpoints, inspection, models
-from keras_vit.inspection import examples, report_cards
+from keras_vit.inspection import examples
 from tests import golden_data, selection
 from tests.inspection import small
+from train.report import cards
 
 
 @pytest.mark.slow
@@ -75,7 +76,7 @@ def test_the_maps_of_a_page_are_those_of_the_functions(name):
     model, images = small.model(**small.VARIANTS[name]), small.images(1)
     maps = inspection.attention_maps(model, images)
     example = examples.Example("a", np.zeros((*small.SIZE, 3), np.uint8), images[0])
-    (card,), views = report_cards.image_cards([example], None, (), model)
+    (card,), views = cards.image_cards([example], None, (), model)
     assert [view.key for view in views] == ["rollout", "layers"]
     assert [frame.partition(": ")[2] for frame in views[1].frames] == list(maps)
     np.testing.assert_allclose(card.maps["layers"][:, 1:], np.concatenate(list(maps.grids().values())), rtol=1e-5)

@@ -7,8 +7,9 @@ import pytest
 
 from keras_vit import models
 from keras_vit.evaluators import Result, regression
-from keras_vit.inspection import attention_maps, attention_rollout, examples, gradient_attention, report, report_cards
+from keras_vit.inspection import attention_maps, attention_rollout, examples, gradient_attention
 from tests.inspection import small
+from train.report import cards, report
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")
 
@@ -41,7 +42,7 @@ def test_without_labels_they_are_spread():
 )
 def test_the_true_classes_and_whether_the_prediction_is_one_of_them(label, best, truth):
     label = np.array(label) if isinstance(label, list) else label
-    assert report_cards._truth(label, best, ("cat", "dog", "bird")) == truth
+    assert cards._truth(label, best, ("cat", "dog", "bird")) == truth
 
 
 def test_five_predictions_and_the_attention_of_an_exported_model():
@@ -50,7 +51,7 @@ def test_five_predictions_and_the_attention_of_an_exported_model():
     image = np.zeros((16, 8, 3), np.float32)
     example = examples.Example("a", np.zeros((16, 8, 3), np.uint8), image, attention=np.ones((2, 4, 2)))
     predict = lambda images: np.tile(numbers, (len(images), 1))  # noqa: E731
-    (card,), views = report_cards.image_cards([example], predict, tuple("abcdefg"), None)
+    (card,), views = cards.image_cards([example], predict, tuple("abcdefg"), None)
     assert card.predictions == [("c", 0.3), ("f", 0.2), ("a", 0.1), ("b", 0.1), ("d", 0.1)]
     assert {name: maps.shape for name, maps in card.maps.items()} == {"occlusion": (1, 1, 8, 8), "layers": (2, 1, 4, 2)}
     assert [view.frames for view in views] == [("whole model",), ("block 1", "block 2")]
@@ -60,12 +61,12 @@ def test_masks_of_an_image():
     """Of the first class one of two pixels is right, of the second none: a quarter."""
     masks = {"mask": np.array([[0, 0], [-1, -1]]), "predicted": np.array([[1, 0], [1, 1]])}
     example = examples.Example("a", np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2, 3)), **masks)
-    fields = report_cards._mask_fields(example, ("sky", "sea", "sand"))
+    fields = cards._mask_fields(example, ("sky", "sea", "sand"))
     assert fields["predictions"] == [("sea", 0.75), ("sky", 0.25)] and fields["note"] == "mIoU 25.0%"
     (predicted, of_predicted), (true, of_true) = fields["overlays"]
     assert (predicted, true) == ("predicted", "true") and (of_predicted[0, 0] != of_true[0, 0]).any()
     assert (of_predicted[0, 1] == of_true[0, 1]).all() and len(fields["colors"]) == 2
-    assert report_cards._mask_fields(examples.Example("a", example.pixels, example.image, mask=example.mask), ()) == {}
+    assert cards._mask_fields(examples.Example("a", example.pixels, example.image, mask=example.mask), ()) == {}
 
 
 def test_pixels_of_each_class_are_those_of_the_true_masks():
@@ -84,7 +85,7 @@ def test_maps_of_a_model(name, keys):
     model, image = small.shared(name), small.images(1)[0]
     example = examples.Example("a", np.zeros((32, 24, 3), np.uint8), image)
     predict = None if name == "all_tokens" else lambda images: np.asarray(model(images))
-    (card,), views = report_cards.image_cards([example], predict, tuple("abcdefg"), model)
+    (card,), views = cards.image_cards([example], predict, tuple("abcdefg"), model)
     assert [view.key for view in views] == keys and set(card.maps) == set(keys)
     assert [frame == "3: MAPHead_0" for frame in views[-1].frames] == [False, False, True][: len(views[-1].frames)]
     if name == "map":

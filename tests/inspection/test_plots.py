@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit._metrics import Metric
 from keras_vit.inspection import plots
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.util.metrics import Metric
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import sys
 
 import tensorflow as tf
 
+from export.latency import peak_memory
 from keras_vit import layers
-from keras_vit.inference.latency import peak_memory
 
 
 def main(chunk_size):

@@ -11,7 +11,8 @@ from keras_vit import layers
 from keras_vit.layers import formulas, interpolation
 from keras_vit.layers.kernels import chunked_attention
 from keras_vit.models import VisionTransformer
-from keras_vit.training.seeds import SeedScope, seed_states
+from keras_vit.models.variables import seed_states
+from keras_vit.training.seeds import SeedScope
 
 WIDTH = 4
 

@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit import recipe as recipes
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 from tests import selection
 
 # As the reference implementation asserts of its own models.

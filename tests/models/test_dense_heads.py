@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit import models
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 from tests import tiny
 from tests.models import variants
 

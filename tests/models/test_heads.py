@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import models
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 from tests import golden_data, tiny
 from tests.models import variants
 from tests.models.dense_head import DenseHead

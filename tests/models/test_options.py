@@ -7,8 +7,9 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.models import MAEConfig, MaskedPatchConfig, ViTConfig
-from keras_vit.planning import cost
-from keras_vit.training.seeds import SeedScope, seed_states
+from keras_vit.models.variables import seed_states
+from keras_vit.training.planning import cost
+from keras_vit.training.seeds import SeedScope
 from tests.models import variants
 
 NAMES = ["dinov3", "any_size_rope", "rms", "no_final_norm"]

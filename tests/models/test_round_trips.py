@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from keras_vit import load_checkpoint, model_from_checkpoint, save_checkpoint
-from keras_vit._values import Values
 from keras_vit.models.base import class_names_of, values_of
+from keras_vit.util.values import Values
 from tests import forked, selection
 from tests.models import variants
 

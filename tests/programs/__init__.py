@@ -11,7 +11,7 @@ import absl.logging
 from absl import flags
 from absl.testing import flagsaver
 
-from keras_vit.program import command_line, early_checks, exit_codes
+from keras_vit.cli import command_line, early_checks, exit_codes
 
 OURS = ("train", "export", "keras_vit", "benchmarks", "tools")
 

@@ -6,7 +6,7 @@ import types
 import pytest
 from absl import flags
 
-from keras_vit.tf_serving import client
+from keras_vit import tf_serving
 from tests.programs import call, load
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'keras-vision-transformers[serving]'")
@@ -26,8 +26,8 @@ class Fake:
 
     def predict(self, contents, batch_size):
         calls.append((*self.created, contents, batch_size))
-        prediction = client.Prediction(["é", "b"], [0.75, 0.25], True)
-        return [client.Prediction([], [], False) if content == b"bad" else prediction for content in contents]
+        prediction = tf_serving.Prediction(["é", "b"], [0.75, 0.25], True)
+        return [tf_serving.Prediction([], [], False) if content == b"bad" else prediction for content in contents]
 
 
 calls: list = []
@@ -66,8 +66,8 @@ def test_a_server_that_does_not_answer(tmp_path, caplog, monkeypatch):
             assert call("export.client", f"--url={url}", "--name=pets", "--timeout=0.1", f"{tmp_path}/0.png") == 1
     assert url in caplog.text and "still starting" in caplog.text
     pauses = []
-    monkeypatch.setattr(client, "time", types.SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
-    monkeypatch.setattr(client, "random", types.SimpleNamespace(uniform=lambda *_: 1.0))
+    monkeypatch.setattr(tf_serving, "time", types.SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
+    monkeypatch.setattr(tf_serving, "random", types.SimpleNamespace(uniform=lambda *_: 1.0))
     assert call("export.client", f"--url={url}", "--name=pets", f"{tmp_path}/0.png") == 1
     assert sum(pauses) == pytest.approx(12.6)  # s
     assert "about 13 s" in flags.FLAGS["timeout"].help

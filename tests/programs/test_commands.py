@@ -10,12 +10,13 @@ import sys
 import pytest
 from absl import flags
 
-from keras_vit import distribute, recipe
+from keras_vit import recipe
+from keras_vit.cli import command_line, commands, common_flags, early_checks
 from keras_vit.data import readers
 from keras_vit.exporting import quantization, safe_decode, signatures
 from keras_vit.inference import formats, outputs
-from keras_vit.planning import plan
-from keras_vit.program import chosen_recipe, command_line, commands, common_flags, early_checks
+from keras_vit.training import chosen_recipe, distribute
+from keras_vit.training.planning import plan
 from keras_vit.version import __version__
 from tests import programs
 from tests.experiments.test_comparison import write_run
@@ -61,7 +62,7 @@ def test_the_client_does_not_import_tensorflow():
         "import sys\n"
         "sys.argv = ['keras-vit', 'client', '--url=http://localhost:1', '--name=x', '--timeout=1', 'setup.py']\n"
         "sys.modules['__main__'].__file__ = 'keras-vit'\n"
-        "from keras_vit.program import commands\n"
+        "from keras_vit.cli import commands\n"
         "try:\n    commands.main()\nexcept SystemExit as exit: assert exit.code == 1, exit\n"
         "finally: print([name for name in ('tensorflow', 'keras') if name in sys.modules])\n"
     )
@@ -74,7 +75,7 @@ def test_the_client_does_not_import_tensorflow():
 WITHOUT_KERAS = """
 import json, os, sys
 sys.argv[0] = sys.modules['__main__'].__file__ = 'keras-vit'
-from keras_vit.program import commands, early_checks
+from keras_vit.cli import commands, early_checks
 from keras_vit import _variants, experiments, zoo
 assert not {'tensorflow', 'keras', 'jax'} & {*sys.modules}
 class Missing:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from keras_vit import _lock, inference
+from keras_vit import inference
+from keras_vit.util import locks
 from tests import selection, tiny
 from tests.object_store import Killed, store  # noqa: F401  a fixture
 from tests.programs import call, load
@@ -107,7 +108,7 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
 
 @pytest.mark.slow
 def test_finished_parts_in_a_bucket_are_used_by_another_machine(run, images, expected, store, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(_lock, "SILENCE", 0)
+    monkeypatch.setattr(locks, "SILENCE", 0)
     features, calls = inference.KerasPredictor.features, []
 
     def counted(self, batch):
@@ -208,7 +209,7 @@ def test_a_failed_call_does_not_refuse_the_right_one(run, images, tmp_path, monk
 @pytest.mark.slow
 def test_one_call_at_a_time(run, images, tmp_path):
     output = tmp_path / "a.npz"
-    with _lock.locked(f"{output}.parts"), pytest.raises(ValueError, match=r"process \d+.*another --output"):
+    with locks.locked(f"{output}.parts"), pytest.raises(ValueError, match=r"process \d+.*another --output"):
         embed(run, output, *images)
     assert (tmp_path / "a.npz.parts").exists()
 

@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from keras_vit import distribute
+from keras_vit.training import distribute
 from tests import programs
 from tests.programs import fake_slurm
 from train import launching

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from keras_vit import distribute
+from keras_vit.training import distribute
 from tests.programs.test_launch import NEEDS_A_PERSON, ODD, job, rendered
 from train.launching import files, tpus
 

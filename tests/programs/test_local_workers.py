@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from keras_vit import _signals
+from keras_vit.util import signals
 from train.launching import local
 
 
@@ -135,9 +135,9 @@ def test_a_signal_makes_all_save_and_end(supervise, tmp_path):
 
 
 def test_a_second_signal_ends_all(supervise, tmp_path, monkeypatch):
-    monkeypatch.setattr(_signals, "AGAIN", 0.0)
+    monkeypatch.setattr(signals, "AGAIN", 0.0)
     ask_after(tmp_path, signal.SIGTERM, signal.SIGTERM)
-    with pytest.raises(_signals.Stopped):
+    with pytest.raises(signals.Stopped):
         supervise({0: worker(None, deaf=True), 1: worker(None, deaf=True)})
 
 

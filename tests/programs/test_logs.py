@@ -9,13 +9,13 @@ import pytest
 from absl import logging
 
 import keras_vit
-from keras_vit.program import logs
+from keras_vit.util import logs
 
 ROOT = pathlib.Path(__file__).parents[2]
 CODE = """
 import importlib.util, os, sys, warnings
 sys.modules["__main__"].__file__ = "keras-vit"  # a program, which imports Keras where it needs it
-spec = importlib.util.spec_from_file_location("logs", "keras_vit/program/logs.py")
+spec = importlib.util.spec_from_file_location("logs", "keras_vit/util/logs.py")
 output = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(output)
 from absl import logging

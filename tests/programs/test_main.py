@@ -13,9 +13,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import _lock
 from keras_vit.evaluators import knn
-from keras_vit.training import load_run, metrics
+from keras_vit.runs import load_run
+from keras_vit.training import metrics
+from keras_vit.util import locks
 from tests import forked, programs
 from tests.training import worlds
 from tools import crash
@@ -105,7 +106,7 @@ def test_a_used_directory(whole):
     config, model = (directory / "config.json").read_bytes(), (directory / "model.keras").read_bytes()
     output = worlds.train(directory, expect=2, optim__learning_rate=1e-5)
     assert "optim.learning_rate" in output and "--change_recipe" in output
-    with _lock.locked(str(directory)):
+    with locks.locked(str(directory)):
         assert f"process {os.getpid()} on" in worlds.train(directory, expect=2)
     assert (directory / "config.json").read_bytes() == config
     assert (directory / "model.keras").read_bytes() == model

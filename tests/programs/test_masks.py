@@ -10,7 +10,7 @@ from PIL import Image
 import keras_vit
 from keras_vit import data, models, recipe
 from keras_vit.inference import masks, open_predictor
-from keras_vit.training import run_directory
+from keras_vit.runs import run_directory
 from tests import tiny
 from tests.programs import call
 from tests.tf_serving import servers

@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import program
+from keras_vit import cli
 from keras_vit import recipe as recipes
 from keras_vit.data import readers
-from keras_vit.planning import cost
+from keras_vit.training.planning import cost
 from tests import programs
 from tests.recipe import toy
 
@@ -26,7 +26,7 @@ def recipe(monkeypatch):
         model=recipes.Model("ViT-L/16"),
         data=recipes.Data(source="tfds:imagenet2012", train_split="train[:99%]", batch_size=4_096),
     )
-    monkeypatch.setattr(program, "recipe_from_flags", lambda _: recipe)
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: recipe)
     return recipe
 
 

@@ -24,7 +24,7 @@ PREDICT = """
 import sys
 sys.argv[0:1] = ["keras-vit", "predict"]
 sys.modules["__main__"].__file__ = "keras-vit"
-from keras_vit.program import commands
+from keras_vit.cli import commands
 try:
     commands.main()
 finally:

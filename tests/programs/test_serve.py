@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from keras_vit.tf_serving import client
+from keras_vit import tf_serving
 from tests import forked, selection, tiny
 from tests.data import pictures
 from tests.programs import call, load
@@ -92,7 +92,7 @@ def process(base, *arguments, code=None):
 
 @pytest.mark.slow
 def test_sigterm_finishes_running_requests(base, images):
-    with process(base) as (child, url), client.Client(url, "pets", timeout=240, retries=0) as asking:
+    with process(base) as (child, url), tf_serving.Client(url, "pets", timeout=240, retries=0) as asking:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             answers = [pool.submit(asking.predict, images * 5, 200) for _ in range(8)]
             time.sleep(0.2)  # requests are under way; whether all of them is not what matters

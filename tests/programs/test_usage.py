@@ -5,13 +5,14 @@ import pathlib
 import pytest
 from absl import flags
 
-from keras_vit import experiments, inference
-from keras_vit.experiments import Row, Table
+from keras_vit import inference
+from keras_vit.cli import commands, recipe_flags
 from keras_vit.inference import formats, keras_model
-from keras_vit.program import commands, recipe_flags
-from keras_vit.tuning import train
+from keras_vit.training import train
 from tests import golden_data
 from tests.programs import call, load, run
+from train import experiments
+from train.experiments import Row, Table
 
 RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
 PICTURE = golden_data.path("images/gray.png")

@@ -12,9 +12,9 @@ import tensorflow as tf
 from absl.testing import flagsaver
 
 from keras_vit import data, inference
-from keras_vit._values import Values
 from keras_vit.inference import sample_images
 from keras_vit.inspection import examples
+from keras_vit.util.values import Values
 from tests import golden_data, programs, tiny
 
 pytest.importorskip("matplotlib", reason="the report needs matplotlib")

@@ -6,8 +6,8 @@ import sys
 import pytest
 from absl.testing import flagsaver
 
-from keras_vit import program
-from keras_vit.training import errors
+from keras_vit import cli
+from keras_vit.runs import errors
 from tests import programs
 
 
@@ -83,7 +83,7 @@ def test_vtab_continues_after_a_failed_run(monkeypatch, capsys, tmp_path):
 
     def run(command, output):
         if "vtab:dtd#download=True" in " ".join(command):
-            says = f"error: The loss is nan\n{program.WHERE_FROM}"
+            says = f"error: The loss is nan\n{cli.WHERE_FROM}"
             run_program([sys.executable, "-c", f"import sys; sys.stderr.write({says!r}); sys.exit(70)"], output)
         directory = tmp_path / "svhn"
         directory.mkdir()

@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import save_checkpoint
 from keras_vit.models.resizing import Resizing
-from keras_vit.program.chosen_recipe import Choices, recipe_of
+from keras_vit.training.chosen_recipe import Choices, recipe_of
 from tests import programs, tiny
 from tests.data import pictures
 from tests.zoo.local_hub import COMMIT, local_hub  # noqa: F401 (a fixture)

@@ -8,7 +8,8 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
-from keras_vit.program import command_line, recipe_file
+from keras_vit.cli import command_line
+from keras_vit.runs import recipe_file
 from tests import programs
 from tests.recipe import toy
 

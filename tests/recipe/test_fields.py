@@ -10,7 +10,7 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.recipe import conversion
 from keras_vit.recipe import fields as recipe_fields
-from keras_vit.tuning import train
+from keras_vit.training import train
 from tests.recipe import toy
 
 # What copies, compares or writes down whole recipes does not use their fields.

@@ -12,16 +12,17 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
-from keras_vit._variants import constructor_name
 from keras_vit.data import readers
 from keras_vit.optim import create_schedule
-from keras_vit.planning import datasets, plan
-from keras_vit.training import run_fields
-from keras_vit.training.run_directory import read_metrics
-from keras_vit.tuning import train
+from keras_vit.runs import run_fields
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.training import train
+from keras_vit.training.planning import plan
+from keras_vit.zoo.variants import constructor_name
 from tests import programs, selection
 from tests.recipe import toy
 from train.configs import common
+from train.datasets import sizes
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted(path.stem for path in toy.CONFIGS.glob("*.py") if path.stem not in ("__init__", "common"))
@@ -138,7 +139,7 @@ def test_costs_in_the_docstrings_are_those_of_the_plan(name):
     planned = []
     for arguments in COSTS.get(name, ("",)):
         recipe = toy.load(name, arguments)
-        size = datasets.size(recipe.data.source, recipe.data.train_split)
+        size = sizes.size(recipe.data.source, recipe.data.train_split)
         planned.append(plan.of_recipe(recipe, size.classes or 10, size.examples).core_days())
     assert stated == pytest.approx(planned, rel=0.06)  # two digits, or one
 

@@ -4,9 +4,10 @@ import pathlib
 
 import pytest
 
-from keras_vit import program
+from keras_vit import cli
 from keras_vit import recipe as recipes
-from keras_vit.program import command_line, recipe_file
+from keras_vit.cli import command_line
+from keras_vit.runs import recipe_file
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -111,7 +112,7 @@ def test_wrong_overrides(override, said):
 def test_an_override_needs_a_value(flag, capsys):
     with pytest.raises(SystemExit) as ended:
         overridden(flag, "3")
-    assert ended.value.code == program.WRONG_USAGE and f"{flag} needs a value" in capsys.readouterr().err
+    assert ended.value.code == cli.WRONG_USAGE and f"{flag} needs a value" in capsys.readouterr().err
 
 
 def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
@@ -130,5 +131,5 @@ def test_a_recipe_of_its_own_package_may_import_its_neighbors(tmp_path):
 @pytest.mark.parametrize("flag", ["--config=digits:x", "--config=digits --devises=8", "--config=digits --config.sed=1"])
 def test_exit_code_of_wrong_flags(flag):
     code, output = programs.run("train.plan", *flag.split())
-    assert code == program.WRONG_USAGE
+    assert code == cli.WRONG_USAGE
     assert "Traceback" not in output

@@ -10,8 +10,9 @@ import time
 import urllib.error
 import urllib.request
 
+from export.serving import served_model, server
+from keras_vit import tf_serving
 from keras_vit.inference import open_predictor
-from keras_vit.tf_serving import client, served_model, server
 
 
 @functools.cache
@@ -69,7 +70,7 @@ def refused(url):
 
 
 def is_answering(url, images):
-    with client.Client(url, "pets", retries=0) as asking:
+    with tf_serving.Client(url, "pets", retries=0) as asking:
         return asking.predict(images[:1])[0].valid
 
 

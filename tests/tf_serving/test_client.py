@@ -9,8 +9,8 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.tf_serving import client
-from keras_vit.tf_serving.client import RequestError
+from keras_vit import tf_serving
+from keras_vit.tf_serving import RequestError
 
 GOOD = {"top_k_classes": [["a", "b"]], "top_k_scores": [[0.75, 0.25]], "valid": [True]}
 
@@ -64,20 +64,23 @@ PATHS = ("/v1/models/my%20pets/versions/3", "/proxy/v1/models/pets")
 
 def test_predictions():
     outputs = {**GOOD, "top_k_classes": [["é", "b"]], "probabilities": [[0.75, 0.25, 0]]}
-    with responding(response({"outputs": outputs})) as (url, heads), client.Client(url, "my pets", version=3) as asking:
-        assert asking.predict([b"x"]) == [client.Prediction(["é", "b"], [0.75, 0.25], True)]
-        client.Client(f"{url}/proxy/", "pets").predict([b"x"])
+    with (
+        responding(response({"outputs": outputs})) as (url, heads),
+        tf_serving.Client(url, "my pets", version=3) as asking,
+    ):
+        assert asking.predict([b"x"]) == [tf_serving.Prediction(["é", "b"], [0.75, 0.25], True)]
+        tf_serving.Client(f"{url}/proxy/", "pets").predict([b"x"])
     assert heads == [f"POST {path}:predict HTTP/1.1".encode() for path in PATHS]
 
 
 def test_arrays_of_any_signature():
     outputs = {"a": [[1, 2]], "b": [True], "c": [0.5, 1], "d": ["x"], "e": [{"b64": "eA=="}], "f": []}
     with responding(response({"outputs": outputs})) as (url, _):
-        found = client.Client(url, "pets").run("any", {"x": np.ones((1, 2))})
+        found = tf_serving.Client(url, "pets").run("any", {"x": np.ones((1, 2))})
     assert {name: value.tolist() for name, value in found.items()} == {**outputs, "e": [b"x"]}
     assert [found[name].dtype.kind for name in "abcd"] == ["i", "b", "f", "O"]
     with responding(response({"outputs": [[1.5]]})) as (url, _):
-        assert client.Client(url, "pets").run("logits", {"x": [1.0]})["logits"].tolist() == [[1.5]]
+        assert tf_serving.Client(url, "pets").run("logits", {"x": [1.0]})["logits"].tolist() == [[1.5]]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_arrays_of_any_signature():
 )
 def test_responses_that_do_not_fit_are_refused(content, named):
     with responding(response(content)) as (url, _), pytest.raises(RequestError, match=named) as caught:
-        client.Client(url, "pets", retries=0).predict([b"x"])
+        tf_serving.Client(url, "pets", retries=0).predict([b"x"])
     assert url in str(caught.value)
 
 
@@ -113,7 +116,7 @@ def test_responses_that_do_not_fit_are_refused(content, named):
 @pytest.mark.parametrize("content", [{"error": "no such thing"}, b"no such thing"])
 def test_refusals(status, error, content):
     with responding(response(content, status)) as (url, _), pytest.raises(error, match="^no such thing"):
-        client.Client(url, "pets", retries=0).predict([b"x"])
+        tf_serving.Client(url, "pets", retries=0).predict([b"x"])
 
 
 @pytest.mark.parametrize(
@@ -121,14 +124,14 @@ def test_refusals(status, error, content):
 )
 def test_a_refusal_without_a_message_of_the_server(content, message):
     with responding(response(content, "500 Oops")) as (url, _), pytest.raises(RequestError) as caught:
-        client.Client(url, "pets", retries=0).predict([b"x"])
+        tf_serving.Client(url, "pets", retries=0).predict([b"x"])
     assert (str(caught.value), caught.value.status) == (message, 500)
 
 
 def test_defaults():
-    asking = client.Client("http://localhost:8501", "pets")
+    asking = tf_serving.Client("http://localhost:8501", "pets")
     assert (asking.timeout, asking.retries, asking.backoff) == (30.0, 4, 0.2)
-    assert client.RequestError("x").status == 400
+    assert tf_serving.RequestError("x").status == 400
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"
@@ -147,25 +150,25 @@ def test_the_timeout_applies_to_the_whole_response(parts):
         responding(*parts, pause=pause, endless=True) as (url, _),
         pytest.raises(TimeoutError, match=r"within 0\.[34]"),
     ):
-        client.Client(url, "pets", timeout=0.4, retries=0).predict([b"x"])
+        tf_serving.Client(url, "pets", timeout=0.4, retries=0).predict([b"x"])
 
 
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request"])
 def test_endless_responses_are_not_read_to_their_end(status, monkeypatch):
-    monkeypatch.setattr(client, "_MAX_BYTES", 2**17)
+    monkeypatch.setattr(tf_serving, "_MAX_BYTES", 2**17)
     head = f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     chunks = b"10000\r\n" + b" " * 65536 + b"\r\n"
     with responding(head, *[chunks] * 1000) as (url, _), pytest.raises(RequestError):
-        client.Client(url, "pets", timeout=60, retries=0).predict([b"x"])
+        tf_serving.Client(url, "pets", timeout=60, retries=0).predict([b"x"])
 
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_response_may_have_as_many_bytes_as_are_read(missing, monkeypatch):
     content = json.dumps({"outputs": GOOD}).encode()
-    monkeypatch.setattr(client, "_MAX_BYTES", len(content) - missing)
+    monkeypatch.setattr(tf_serving, "_MAX_BYTES", len(content) - missing)
     refused = pytest.raises(RequestError, match="send fewer images")
     with responding(response(content)) as (url, _), refused if missing else contextlib.nullcontext():
-        assert client.Client(url, "pets", retries=0).predict([b"x"])[0].labels == ["a", "b"]
+        assert tf_serving.Client(url, "pets", retries=0).predict([b"x"])[0].labels == ["a", "b"]
 
 
 def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
@@ -175,11 +178,11 @@ def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
         assert "Waiting for the server, for about 7 s" in caplog.text  # 1, 2 and 4
         pauses.append(seconds)
 
-    monkeypatch.setattr(client.time, "sleep", sleep)
+    monkeypatch.setattr(tf_serving.time, "sleep", sleep)
     with socket.socket() as closed, caplog.at_level("WARNING", logger="absl"):
         closed.bind(("localhost", 0))  # nothing listens there
         url = f"http://localhost:{closed.getsockname()[1]}"
-        with client.Client(url, "pets", retries=3, backoff=1.0) as asking, pytest.raises(ConnectionError):
+        with tf_serving.Client(url, "pets", retries=3, backoff=1.0) as asking, pytest.raises(ConnectionError):
             asking.predict([b"x"])
     for attempt, pause in enumerate(pauses):
         assert 0.5 * 2**attempt <= pause <= 1.5 * 2**attempt
@@ -190,7 +193,7 @@ def test_an_absent_server_is_waited_for_and_said_at_once(monkeypatch, caplog):
 @pytest.mark.parametrize("url", ["localhost", "localhost:8500", "ftp://x", "http://", "http://a@b", "file:///etc/x"])
 def test_wrong_urls(url):
     with pytest.raises(ValueError, match="REST address.*http://localhost:8501"):
-        client.Client(url, "pets")
+        tf_serving.Client(url, "pets")
 
 
 def test_retries_end_with_the_time_of_the_request(monkeypatch, caplog):
@@ -201,10 +204,10 @@ def test_retries_end_with_the_time_of_the_request(monkeypatch, caplog):
         clock.now += seconds
         clock.waits.append(seconds)
 
-    monkeypatch.setattr(client, "time", types.SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(tf_serving, "time", types.SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     with socket.create_server(("localhost", 0)) as closed:
         port = closed.getsockname()[1]
-    asking = client.Client(f"http://localhost:{port}", "pets", timeout=30, retries=20, backoff=4)
+    asking = tf_serving.Client(f"http://localhost:{port}", "pets", timeout=30, retries=20, backoff=4)
     with pytest.raises(ConnectionError):
         asking.predict([b"x"])
     assert clock.now <= 30 and len(clock.waits) >= 1
@@ -223,8 +226,8 @@ def test_every_image_is_sent_once_and_in_order(count, batches, monkeypatch):
         labels = np.array([[item.decode()] for item in batch], object)
         return {"top_k_classes": labels, "top_k_scores": np.full((rows, 1), 0.5), "valid": np.ones(rows, bool)}
 
-    monkeypatch.setattr(client.Client, "run", run)
+    monkeypatch.setattr(tf_serving.Client, "run", run)
     contents = [str(index).encode() for index in range(count)]
-    found = client.Client("http://localhost:1", "pets").predict(contents, batch_size=2)
+    found = tf_serving.Client("http://localhost:1", "pets").predict(contents, batch_size=2)
     assert [prediction.labels for prediction in found] == [[str(index)] for index in range(count)]
     assert [len(batch) for batch in sent] == batches

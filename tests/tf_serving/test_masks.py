@@ -6,12 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import inference, models
+from export.serving.served_model import ServedModel, ServedPredictor
+from keras_vit import inference, models, tf_serving
 from keras_vit.exporting import saved_model
 from keras_vit.inference import masks
 from keras_vit.inference.keras_model import card_of_model
-from keras_vit.tf_serving import client
-from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
 from tests import tiny
 from tests.tf_serving import servers
 
@@ -40,8 +39,8 @@ def own_masks(predictor, images):
 def test_client(predictor, images):
     first, last = own_masks(predictor, images)
     with servers.serving_model(ServedModel("views", predictor)) as url:
-        found = client.Client(url, "views").predict(images)
-        runs = client.Client(url, "views").run("run_lengths", {"image_bytes": images})
+        found = tf_serving.Client(url, "views").predict(images)
+        runs = tf_serving.Client(url, "views").run("run_lengths", {"image_bytes": images})
     assert [(answer.valid, answer.kind) for answer in found] == [(True, "mask"), (False, "mask"), (True, "mask")]
     assert (first.shape, last.shape) == ((20, 24), (9, 7))
     for answer, mask in ((found[0], first), (found[2], last)):
@@ -95,5 +94,5 @@ def test_a_response_without_a_mask_is_refused(predictor, images, monkeypatch):
     model = ServedModel("views", predictor)
     for damaged in (b"no file", masks.to_png(np.full((2, 2), 7))):  # a class without a name
         monkeypatch.setattr(masks, "to_png", lambda mask, content=damaged: content)
-        with servers.serving_model(model) as url, pytest.raises(client.RequestError, match="mask"):
-            client.Client(url, "views").predict(images[:1])
+        with servers.serving_model(model) as url, pytest.raises(tf_serving.RequestError, match="mask"):
+            tf_serving.Client(url, "views").predict(images[:1])

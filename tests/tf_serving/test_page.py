@@ -13,17 +13,16 @@ import urllib.request
 import numpy as np
 import pytest
 
-from keras_vit import inference, models
-from keras_vit._palette import palette
-from keras_vit._values import Values
+from export.serving.metrics import Metrics
+from export.serving.page import Page
+from export.serving.served_model import ServedModel
+from keras_vit import inference, models, tf_serving
 from keras_vit.data import headers
 from keras_vit.inference import masks
 from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.masks import palette
 from keras_vit.inference.predictor import FunctionPredictor
-from keras_vit.tf_serving import client
-from keras_vit.tf_serving.metrics import Metrics
-from keras_vit.tf_serving.page import Page
-from keras_vit.tf_serving.served_model import ServedModel
+from keras_vit.util.values import Values
 from tests import tiny
 from tests.data import bombs
 from tests.inspection import browser
@@ -68,7 +67,7 @@ class TestPredictions:
         for model in (servers.loaded(served[1]), ServedModel("pets", inference.KerasPredictor(served[0], tiny.card()))):
             found = Page(model).predict(bytearray(picture()))
             with servers.serving_model(model) as url:
-                (expected,) = client.Client(url, "pets").predict([picture()])
+                (expected,) = tf_serving.Client(url, "pets").predict([picture()])
             assert found["kind"] == "probabilities"
             assert [part["name"] for part in found["parts"]] == expected.labels
             assert [part["number"] for part in found["parts"]] == pytest.approx(expected.scores)
@@ -109,7 +108,7 @@ class TestPredictions:
             )
         )
         assert page.predict(bytearray(picture())) == {"kind": "features", "shape": (16,)}
-        with pytest.raises(client.RequestError, match="features"):
+        with pytest.raises(tf_serving.RequestError, match="features"):
             page.explain(bytearray(picture()))
 
     def test_of_a_mask_with_many_classes(self):
@@ -130,7 +129,7 @@ class TestPredictions:
     @pytest.mark.parametrize("content", [b"", b"bad", bombs.BOMBS["PNG"], bombs.BOMBS["GIF"]])
     def test_of_unreadable_images(self, classes, content):
         for method in (Page(classes).predict, Page(classes).explain):
-            with pytest.raises(client.RequestError, match="image"):
+            with pytest.raises(tf_serving.RequestError, match="image"):
                 method(bytearray(content))
 
 
@@ -183,7 +182,7 @@ class TestExplanations:
 
     def test_one_at_a_time(self, page, monkeypatch):
         def check(*arguments, **options):
-            with pytest.raises(client.RequestError) as caught:
+            with pytest.raises(tf_serving.RequestError) as caught:
                 page.explain(bytearray(picture()))
             refused.append(caught.value.status)
             return original(*arguments, **options)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from export.serving.metrics import Metrics
+from export.serving.page import Page
+from export.serving.served_model import ServedModel
 from keras_vit import inference
-from keras_vit._palette import palette
-from keras_vit._values import Values
 from keras_vit.inference import masks
+from keras_vit.inference.masks import palette
 from keras_vit.inference.predictor import FunctionPredictor
-from keras_vit.tf_serving.metrics import Metrics
-from keras_vit.tf_serving.page import Page
-from keras_vit.tf_serving.served_model import ServedModel
+from keras_vit.util.values import Values
 from tests import tiny
 from tests.tf_serving import servers
 

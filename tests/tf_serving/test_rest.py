@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from keras_vit.tf_serving import rest
-from keras_vit.tf_serving.client import RequestError
+from export.serving import rest
+from keras_vit.tf_serving import RequestError
 
 
 def inputs(**shapes):

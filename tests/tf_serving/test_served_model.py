@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import inference
+from export.serving.served_model import ServedModel, ServedPredictor
+from keras_vit import inference, tf_serving
 from keras_vit.exporting import saved_model
 from keras_vit.inference import open_predictor
 from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.inference.saved_model import SavedModelPredictor
-from keras_vit.tf_serving import client
-from keras_vit.tf_serving.served_model import ServedModel, ServedPredictor
 from tests import tiny
 from tests.tf_serving import servers
 
@@ -78,7 +77,7 @@ def test_small_images_of_a_request_count_as_a_quarter_of_a_million_pixels_each()
     assert (pixels(small), pixels(large), pixels(small, b"bad")) == (250_000, 600_000, 500_000)
     assert pixels(large, large, small) == 1_200_000 + 20 * 24
     assert pixels(*[b"bad"] * 400) == 100_000_000
-    with pytest.raises(client.RequestError, match="at most 400 images.*Received: 401 images"):
+    with pytest.raises(tf_serving.RequestError, match="at most 400 images.*Received: 401 images"):
         pixels(*[b"bad"] * 401)
 
 
@@ -113,7 +112,7 @@ def test_values(images, tmp_path):
     for predictor in (open_predictor(path), inference.KerasPredictor(model, card)):
         served = ServedModel("years", predictor)
         with servers.serving_model(served) as url:
-            found = client.Client(url, "years").predict(images)
+            found = tf_serving.Client(url, "years").predict(images)
         assert [(answer.labels, answer.valid, answer.kind) for answer in found] == [
             (["year"], True, "values"),
             ([], False, "values"),

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from export.serving import served_model, server
+from keras_vit import tf_serving
 from keras_vit.inference import masks
 from keras_vit.inference.saved_model import SavedModelPredictor
-from keras_vit.tf_serving import client, served_model, server
-from keras_vit.tf_serving.client import RequestError
+from keras_vit.tf_serving import RequestError
 from tests import tiny
 from tests.tf_serving import servers
 
@@ -51,11 +52,11 @@ def expected(served_artifact, images):
 
 @pytest.mark.slow
 def test_client_gets_the_artifacts_predictions(running, images, expected):
-    with client.Client(running, "pets") as asking:
+    with tf_serving.Client(running, "pets") as asking:
         answers = asking.predict([*images[:5], b"bad", *images[5:9]], batch_size=4)
         features = asking.run("features", {"image_bytes": images[:2]})["features"]
     assert [answer.valid for answer in answers] == [True] * 5 + [False] + [True] * 4
-    assert answers[5]._replace(error="") == client.Prediction([], [], False) and "JPEG" in answers[5].error
+    assert answers[5]._replace(error="") == tf_serving.Prediction([], [], False) and "JPEG" in answers[5].error
     for answer, labels, scores in zip(
         answers[:5] + answers[6:], expected["top_k_classes"], expected["top_k_scores"], strict=False
     ):
@@ -125,7 +126,7 @@ def test_reasons_of_images_that_are_not_valid(running, images):
         expected = ("", "empty", "GIF", "HEIC", "TIFF", "1,000,000 pixels", "JPEG")
         assert [text in error for text, error in zip(expected, answer["errors"], strict=True)] == [True] * 7
         assert answer["errors"][0] == ""
-    with client.Client(running, "pets") as asking:
+    with tf_serving.Client(running, "pets") as asking:
         assert "GIF" in asking.predict([images[0], bad[1]])[1].error
     assert servers.post(running, png(images[:1]))[1].keys() == {"predictions"}
 
@@ -197,7 +198,7 @@ def test_a_body_that_is_too_large_is_refused_in_so_many_words(base, images):
         assert code == 400 and "JSON Parse error" in answer["error"]
         with pytest.raises(RequestError, match="at most 100000 bytes") as caught:
             # A retry would wait for minutes.
-            client.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
+            tf_serving.Client(url, "pets", retries=5, backoff=100).run("serve_tensor", {"images": np.ones((99, 99, 9))})
         assert caught.value.status == 413
         chunks = (b" " * 50_000 for _ in range(4))  # without a length
         assert servers.post(url, chunks)[0] == 413
@@ -281,7 +282,7 @@ def test_connections_at_a_time_are_bounded(base, images):
 def test_refusals_are_not_retried(running):
     def ask(model, signature, inputs):
         # A retry would wait for minutes.
-        with client.Client(running, model, retries=5, backoff=100) as asking:
+        with tf_serving.Client(running, model, retries=5, backoff=100) as asking:
             asking.run(signature, inputs)
 
     with pytest.raises(RequestError, match="^Servable not found"):
@@ -294,7 +295,7 @@ def test_refusals_are_not_retried(running):
 def test_a_thousand_concurrent_requests(running, images, expected):
     def ask(number):
         index = number % len(images)
-        with client.Client(running, "pets", timeout=120) as asking:
+        with tf_serving.Client(running, "pets", timeout=120) as asking:
             (answer,) = asking.predict([images[index]])
         return index, answer
 

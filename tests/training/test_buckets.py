@@ -11,8 +11,9 @@ import fsspec
 import numpy as np
 import pytest
 
-from keras_vit import _lock, _storage, data, inference, recipe, training
-from keras_vit.tuning import train
+from keras_vit import data, inference, recipe, runs
+from keras_vit.training import train
+from keras_vit.util import locks, storage
 from tests import on_jax
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 from tests.programs import run as run_program
@@ -35,7 +36,7 @@ def start(directory):
 def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monkeypatch):  # noqa: F811
     """The weights are bit for bit those of a run on the disk without an interruption."""
     monkeypatch.setattr(train, "draw_figure", lambda *_: None)
-    monkeypatch.setattr(_lock, "SILENCE", 0.2)
+    monkeypatch.setattr(locks, "SILENCE", 0.2)
     start(tmp_path / "whole")
     store.ends = staticmethod(lambda name: name == "ckpt-4.json")
     with pytest.raises(Killed):
@@ -53,13 +54,13 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
 
     store.machine("third")
     store.log.clear()
-    expected, found = training.load_run(str(tmp_path / "whole")), training.load_run(RUN)
+    expected, found = runs.load_run(str(tmp_path / "whole")), runs.load_run(RUN)
     assert not [line for line in store.log if "ckpt" in line or "events" in line]
     for one, other in zip(expected.model.get_weights(), found.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert training.load_run(RUN, 4).step == 4
-    reads, fetch = [], _storage._Copy.fetch
-    monkeypatch.setattr(_storage._Copy, "fetch", lambda copy, needs: reads.append(copy.address) or fetch(copy, needs))
+    assert runs.load_run(RUN, 4).step == 4
+    reads, fetch = [], storage._Copy.fetch
+    monkeypatch.setattr(storage._Copy, "fetch", lambda copy, needs: reads.append(copy.address) or fetch(copy, needs))
     assert inference.open_predictor(RUN).card.model_sha256 == found.sha256
     (tmp_path / "a.png").write_text("not read")
     code, output = run_program("train.predict", f"--model={RUN}", tmp_path / "a.png", f"--output={tmp_path / 'masks'}")
@@ -86,7 +87,7 @@ def run_on_store():
     """Run `train.main` in this process, where `s3://` is the store in the variable STORE."""
     ObjectStore.root = pathlib.Path(os.environ["STORE"])
     fsspec.register_implementation("s3", ObjectStore, clobber=True)
-    _lock.SILENCE = 1  # seconds that the lease of a killed worker lasts
+    locks.SILENCE = 1  # seconds that the lease of a killed worker lasts
     runpy.run_module("train.main", run_name="__main__", alter_sys=True)
 
 

@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_vit import _io
-from keras_vit.training import checkpoints
-from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.errors import CheckpointMismatch, StorageError
+from keras_vit.runs import checkpoints
+from keras_vit.runs.checkpoints import CheckpointStore
+from keras_vit.runs.errors import CheckpointMismatch, StorageError
+from keras_vit.util import file_io
 from tests.lossy_disk import LossyDisk
 
 
@@ -89,9 +89,9 @@ def flip(path):
 
 def without_index(directory):
     """A manifest that would find everything right."""
-    manifest = _io.read_json(directory / "ckpt-30.json")
+    manifest = file_io.read_json(directory / "ckpt-30.json")
     del manifest["files"]["ckpt-30.index"]
-    _io.write_json(directory / "ckpt-30.json", manifest)
+    file_io.write_json(directory / "ckpt-30.json", manifest)
 
 
 @pytest.mark.parametrize(

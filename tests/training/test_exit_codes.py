@@ -9,10 +9,12 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_vit import _signals, data, distribute
+from keras_vit import data
+from keras_vit.cli import exit_codes
 from keras_vit.data.errors import bad_image
-from keras_vit.program import exit_codes
-from keras_vit.training import errors
+from keras_vit.runs import errors
+from keras_vit.training import distribute
+from keras_vit.util import signals
 from tests.training.worlds import ROOT
 
 # Like a program, it imports TensorFlow, which takes seconds, only where `main` needs it.
@@ -77,7 +79,7 @@ def test_a_signal_ends_the_process_after_its_cleanup(number, code):
     process.send_signal(number)
     output, error = process.communicate(timeout=300)
     assert process.returncode == code and output == "cleaned up\n"
-    assert f"Stopped by {_signals.name_of(number)}." in error and "Traceback" not in error
+    assert f"Stopped by {signals.name_of(number)}." in error and "Traceback" not in error
 
 
 def test_flags_are_wrong_before_main_runs():

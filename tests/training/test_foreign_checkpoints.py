@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit import recipe as recipes
-from keras_vit.tuning import train
+from keras_vit.training import train
 from tests import programs
 from tests.training import worlds
 
@@ -142,7 +142,7 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
 )
 def test_recipes_of_published_bits_pad_with_zeros(config, padding):
     """They built a border of infinity, and the published weights then compute something else."""
-    from keras_vit.program import recipe_file
+    from keras_vit.runs import recipe_file
 
     recipe = recipe_file.load(f"train/configs/{config}")[0]
     assert recipe.model.arguments.get("pool_padding") == padding

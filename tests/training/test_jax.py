@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from tests import programs, selection
 from tests.made_once import made_once

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import checkpoints, models
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import tiny

@@ -8,11 +8,11 @@ import signal
 import numpy as np
 import pytest
 
-from keras_vit.training import checkpoints
-from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.errors import Diverged, Interrupted
+from keras_vit.runs import checkpoints
+from keras_vit.runs.checkpoints import CheckpointStore
+from keras_vit.runs.errors import Diverged, Interrupted
+from keras_vit.runs.run_directory import read_metrics
 from keras_vit.training.metrics import MetricsWriter
-from keras_vit.training.run_directory import read_metrics
 from keras_vit.training.speed import Speed
 from tests import selection
 from tests.training import toy

@@ -8,8 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints.load import normalization_of
-from keras_vit.program import command_line
-from keras_vit.training.pixel_range import set_normalization
+from keras_vit.cli import command_line
+from keras_vit.runs.pixel_range import set_normalization
 from tests import golden_data, programs, tiny
 from tests.data import pictures
 

@@ -18,14 +18,16 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import distribute
+from export import latency
 from keras_vit import recipe as recipes
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import latency, open_predictor
-from keras_vit.training import checkpoints, tasks
-from keras_vit.training.checkpoints import CheckpointStore
-from keras_vit.training.chosen_checkpoint import choose, listed
-from keras_vit.training.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
+from keras_vit.inference import open_predictor
+from keras_vit.runs import checkpoints
+from keras_vit.runs.checkpoints import CheckpointStore
+from keras_vit.runs.chosen_checkpoint import choose, listed
+from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
+from keras_vit.runs.run_directory import Run, read_metrics
+from keras_vit.training import distribute, tasks
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
@@ -40,7 +42,6 @@ from keras_vit.training.jax.step import (
     training_inputs,
 )
 from keras_vit.training.loop import Loop
-from keras_vit.training.run_directory import Run, read_metrics
 from keras_vit.training.validation import Validation
 from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy, worlds

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from keras_vit import _progress, _signals
-from keras_vit.training.errors import Interrupted
+from keras_vit.runs.errors import Interrupted
 from keras_vit.training.preemption import StopRequest
+from keras_vit.util import progress, signals
 from tests import forked
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -28,7 +28,7 @@ def replace_handler():
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_while_there_is_nothing_to_save(number):
-    with pytest.raises(Interrupted, match=f"by {_signals.name_of(number)}. Nothing is lost"), StopRequest() as stop:
+    with pytest.raises(Interrupted, match=f"by {signals.name_of(number)}. Nothing is lost"), StopRequest() as stop:
         replace_handler()
         stop.listen()
         signal.raise_signal(number)
@@ -42,18 +42,18 @@ def test_a_signal_during_the_training_is_only_noted(number):
         stop.defer()
         assert not stop
         signal.raise_signal(number)
-        assert stop and stop.signal == _signals.name_of(number)
+        assert stop and stop.signal == signals.name_of(number)
     assert [signal.getsignal(number) for number in NUMBERS] == before
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_second_signal_ends_the_training_at_once(number, monkeypatch):
     """`timeout` and some schedulers send the first one several times: the step is still finished and saved."""
-    with pytest.raises(_signals.Stopped) as caught, StopRequest() as stop:
+    with pytest.raises(signals.Stopped) as caught, StopRequest() as stop:
         stop.defer()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(number)
-        monkeypatch.setattr(_signals, "AGAIN", 0.0)
+        monkeypatch.setattr(signals, "AGAIN", 0.0)
         signal.raise_signal(number)
     assert caught.value.exit_code == 128 + number
 
@@ -64,11 +64,11 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
         stop.defer()
         if early:
             signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(_signals.Stopped), stop.interruptible():
+        with pytest.raises(signals.Stopped), stop.interruptible():
             assert not early
             signal.raise_signal(signal.SIGTERM)
         assert stop
-        with pytest.raises(_signals.Stopped):
+        with pytest.raises(signals.Stopped):
             stop.release()
 
 
@@ -94,7 +94,7 @@ def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
 def test_the_answer_has_the_progress_of_work_of_unknown_length():
     stop = StopRequest()
     stop.defer()
-    with _progress.Progress("Validation", 10, unit="batches"):
+    with progress.Progress("Validation", 10, unit="batches"):
         assert "(Validation, 0:00, 10 batches)" in stop._answer(time.monotonic())
 
 
@@ -111,7 +111,7 @@ def test_the_answer_names_what_is_saved():
 
 def be_busy(path, signals):
     """In a separate process: compute for minutes, before the first step or, with two signals, in a later one."""
-    _signals.PATIENCE = _signals.AGAIN = _signals.AT_ONCE = 0.1
+    signals.PATIENCE = signals.AGAIN = signals.AT_ONCE = 0.1
     with StopRequest() as stop:
         if signals == 2:
             stop.defer()

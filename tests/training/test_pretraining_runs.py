@@ -13,10 +13,10 @@ from keras_vit import checkpoints, models
 from keras_vit import recipe as recipes
 from keras_vit.inference import open_predictor
 from keras_vit.optim import groups
-from keras_vit.training.reconstructions import reconstruct
-from keras_vit.training.run_directory import load_run
+from keras_vit.runs.run_directory import load_run
 from tests import golden_data, programs, selection, tiny
 from tests.training import worlds
+from train.report.reconstructions import reconstruct
 
 TASKS = {
     "mae": "mae(decoder_hidden_size=16, decoder_num_layers=1, decoder_num_heads=2)",

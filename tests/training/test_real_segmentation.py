@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.training.run_directory import read_metrics
+from keras_vit.runs.run_directory import read_metrics
 from tests import programs
 from tools import real_dinov2
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
-from keras_vit._values import Values
 from keras_vit.training import tasks
+from keras_vit.util.values import Values
 
 STANDARD = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
 AGES = np.float32([[50.0, 1.7], [40.0, 1.9]])

@@ -7,8 +7,8 @@ import pytest
 from keras import ops
 
 from keras_vit import recipe as recipes
-from keras_vit._metrics import segmentation_scores
 from keras_vit.training import tasks
+from keras_vit.util.metrics import segmentation_scores
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 2, 3, 4)).astype(np.float32)  # [b, height, width, classes]

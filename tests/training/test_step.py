@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import distribute, optim
+from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models import BIT, VIT
 from keras_vit.optim import groups
-from keras_vit.training import seeds, tasks
+from keras_vit.training import distribute, seeds, tasks
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState

@@ -3,7 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from keras_vit.training import errors, metrics
+from keras_vit.runs import errors
+from keras_vit.training import metrics
 
 
 def values(directory):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import backend, checkpoints, create, run_data, run_fields, run_summary, tasks
-from keras_vit.training.errors import CheckpointMismatch
+from keras_vit.runs import checkpoints, run_fields
+from keras_vit.runs.errors import CheckpointMismatch
+from keras_vit.training import backend, create, run_data, run_summary, tasks
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState

@@ -6,7 +6,8 @@ import types
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import errors, metrics, run_directory, trackers
+from keras_vit.runs import errors, run_directory
+from keras_vit.training import metrics, trackers
 
 
 class FakeWandb:

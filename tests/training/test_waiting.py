@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
+from keras_vit.runs.errors import Interrupted
 from keras_vit.training import joining, waiting
-from keras_vit.training.errors import Interrupted
 from keras_vit.training.run_data import Splits
 
 

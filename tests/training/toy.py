@@ -4,10 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import distribute
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
-from keras_vit.training.checkpoints import CheckpointStore
+from keras_vit.runs.checkpoints import CheckpointStore
+from keras_vit.training import distribute, tasks
 from keras_vit.training.loop import Loop
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState

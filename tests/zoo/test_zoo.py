@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit import _progress, applications, models, zoo
+from keras_vit import applications, models, zoo
 from keras_vit.checkpoints import load_checkpoint, save_checkpoint
 from keras_vit.models.normalization import IMAGENET
+from keras_vit.util import progress
 from keras_vit.zoo import cache, hub
 from tests import tiny
 
@@ -344,7 +345,7 @@ def test_the_index_is_a_table(monkeypatch):
 
 def test_progress_is_shown_on_a_terminal(monkeypatch, capsys):
     serve(monkeypatch, Response(WHOLE), Response(WHOLE))
-    monkeypatch.setattr(_progress, "_EVERY", 0.0)
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
     zoo.resolve(*reversed(NAMES))
     assert "Downloading," not in capsys.readouterr().err
     os.unlink(zoo.resolve(*reversed(NAMES)))

@@ -17,8 +17,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_vit import program
-from keras_vit.program import common_flags
+from keras_vit import cli
+from keras_vit.cli import common_flags
 
 common_flags.define_recipe_flags()
 flags.DEFINE_string("target", None, "TPU slice or GPUs to compile the step for: v5e-8, v4-32, h100, a100:8.")
@@ -29,12 +29,12 @@ flags.DEFINE_integer("examples", None, "Number of training examples, if the data
 flags.DEFINE_integer("classes", None, "Number of classes, if the data set is not available.")
 common_flags.define_json_flag()
 
-with program.imports(__name__):
-    from keras_vit._progress import Progress
-    from keras_vit.planning import datasets
+with cli.imports(__name__):
     from keras_vit.recipe import Recipe
+    from keras_vit.util.progress import Progress
     from tools.compile_plan import compiler, step_plan, targets
     from tools.compile_plan.step_report import Report
+    from train.datasets import sizes
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if not options.target:
         raise ValueError("--target is missing: a TPU slice or GPUs, such as --target=v5e-8 or --target=h100.")
     target = targets.parse(options.target, options.slices)
-    recipe = program.recipe_from_flags(argv[1:])
-    _, classes, batch = datasets.of_recipe(recipe, options.examples, options.classes)
+    recipe = cli.recipe_from_flags(argv[1:])
+    _, classes, batch = sizes.of_recipe(recipe, options.examples, options.classes)
     with Progress(f"Compiling for {options.target}"):
         report = compile_for(target, recipe, classes, batch)
     if options.json:
@@ -67,4 +67,4 @@ def compile_for(target: targets.Target, recipe: Recipe, classes: int, batch: Any
 
 
 if __name__ == "__main__":
-    program.run(main)
+    cli.run(main)

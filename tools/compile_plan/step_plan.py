@@ -7,8 +7,9 @@ from collections.abc import Callable
 import keras
 from absl import logging
 
-from keras_vit import distribute, models
+from keras_vit import models
 from keras_vit import recipe as recipes
+from keras_vit.training import distribute
 from tools.compile_plan import step_program
 from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
 from tools.compile_plan.targets import Target

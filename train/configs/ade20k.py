@@ -25,7 +25,8 @@ Cost: 0.37 TPUv3-core-days for B/14 by `keras-vit plan`; a third of this if the 
 Smaller machines: `--config.optim.accumulation_steps=4`, and `--config.total_steps=4000` for a first impression.
 """
 
-from keras_vit import _checks, recipe
+from keras_vit import recipe
+from keras_vit.util import checks
 
 from . import common
 
@@ -36,7 +37,7 @@ NORM = "value_norm((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))"
 def get_config(arguments: str = "") -> recipe.Recipe:
     """Return the recipe. The arguments are the protocol, `dinov2` or `dinov3`, and the variant."""
     protocol, variant = common.arguments(arguments, "dinov2", "")
-    is_newer = _checks.choice("protocol", protocol, ("dinov2", "dinov3")) == "dinov3"
+    is_newer = checks.choice("protocol", protocol, ("dinov2", "dinov3")) == "dinov3"
     variant = common.variant(variant or ("ViT_B16" if is_newer else "ViT_B14"))
     size = 512 if is_newer else 518
     return recipe.Recipe(

@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from keras_vit import _checks, models
+from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit._variants import constructor_name
 from keras_vit.data import preprocess
 from keras_vit.data.sources import Source
+from keras_vit.util import checks
+from keras_vit.zoo.variants import constructor_name
 
 # Augmentation levels of "How to train your ViT?", figure 4: RandAugment, and the alpha of mixup.
 AUGREG = {
@@ -96,9 +97,7 @@ def variant(text: str, among: Collection[str] | None = None) -> str:
     found = text if text in models.list_models() else by_constructor.get(text)
     allowed = [written for written, name in by_constructor.items() if among is None or name in among]
     if found is None:
-        raise ValueError(
-            f"There is no model {text!r}.{_checks.nearest(text, allowed)} Available: {', '.join(allowed)}."
-        )
+        raise ValueError(f"There is no model {text!r}.{checks.nearest(text, allowed)} Available: {', '.join(allowed)}.")
     if constructor_name(found) not in allowed:
         raise ValueError(f"This recipe is not for {text!r}. It takes: {', '.join(allowed)}.")
     return found
@@ -121,7 +120,7 @@ def published_model(variant: str, *preferred: str, image_size: int = 224, **argu
 
 def augmented(level: str) -> tuple[str, float]:
     """Return the training preprocessing at 224 pixels and the alpha of mixup for a level of `AUGREG`."""
-    _checks.choice("level", level, tuple(AUGREG))
+    checks.choice("level", level, tuple(AUGREG))
     randaug, mixup = AUGREG[level]
     return PP_TRAIN.format(f"|{randaug}" if randaug else ""), mixup
 

@@ -30,8 +30,8 @@ Smaller machines: `--time=5m`.
 import re
 
 from keras_vit import models, recipe
-from keras_vit._variants import full_name
-from keras_vit.planning import fitting, rules
+from keras_vit.training.planning import fitting, rules
+from keras_vit.zoo.variants import full_name
 
 DEFAULT_FOLDER = "images"
 fit = fitting.fit  # the program calls `fit` with the recipe and the changes from flags

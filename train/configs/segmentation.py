@@ -20,7 +20,7 @@ Smaller machines: `--model=ViT_Ti16`, and `--config.total_steps=100 --config.opt
 """
 
 from keras_vit import recipe
-from keras_vit.planning import fitting
+from keras_vit.training.planning import fitting
 
 from . import folder
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from keras_vit import _storage
+from keras_vit.util import storage
 
 from .tpus import Slice
 
@@ -44,7 +44,7 @@ class Job:
 
     def render(self) -> str:
         """Return the content of the file."""
-        name, in_bucket = resource_name(self.workdir), _storage.is_address(self.workdir)
+        name, in_bucket = resource_name(self.workdir), storage.is_address(self.workdir)
         recipe, recipe_file = "", recipe_name(self.recipe_file or "")
         if self.recipe_file and self.place in CLUSTERS:
             with open(self.recipe_file, encoding="utf-8-sig") as source:

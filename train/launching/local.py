@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from keras_vit import _io, _signals
-from keras_vit._progress import duration
-from keras_vit.experiments.processes import last_line
-from keras_vit.program import exit_codes
+from keras_vit.cli import exit_codes
+from keras_vit.util import file_io, signals
+from keras_vit.util.progress import duration
+
+from ..experiments.processes import last_line
 
 # Seconds within which the other workers must end: after a worker has died, and after exit code 75, when they may save.
 PATIENCE, SAVING = 10.0, 60.0
@@ -47,10 +48,10 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
     Raises:
         ValueError: If the GPUs cannot be divided among the workers.
     """
-    _io.make_directory(logs)
+    file_io.make_directory(logs)
     paths = [os.path.join(logs, f"worker-{index}.log") for index in range(processes)]
     began, lost, failures, newest = time.monotonic(), list[str](), 0, -1
-    with _signals.StopRequest() as stop:
+    with signals.StopRequest() as stop:
         stop.defer("the step of all workers")
         while True:
             workers = Workers(arguments, environments(processes, backend), paths)
@@ -134,7 +135,7 @@ class Workers:
         for path, own in zip(logs, variables, strict=True):
             self.processes.append(start_worker(arguments, own, path))
 
-    def wait(self, stop: _signals.StopRequest) -> tuple[int, str]:
+    def wait(self, stop: signals.StopRequest) -> tuple[int, str]:
         """Wait until all workers have ended.
 
         Returns the exit code of the run, which is 75 if a restart helps, and the reason in words.

@@ -5,12 +5,12 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keras_vit import _checks
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch, huggingface
 from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, VIT, ModelType, rules
 from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import Normalization
+from keras_vit.util import checks
 
 # Arguments that cannot be inferred from tensors, by their fields in a configuration.
 _WRITTEN = {
@@ -26,7 +26,7 @@ def documents(
 ) -> Files:
     """Return `config.json` and `preprocessor_config.json`."""
     size = config["image_size"] or 224
-    height, width = _checks.size_pair("image_size", size)
+    height, width = checks.size_pair("image_size", size)
     document: dict[str, Any] = {
         "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
         "image_size": size,

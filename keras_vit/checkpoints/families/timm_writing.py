@@ -8,19 +8,19 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit import _checks
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import _torch, timm
 from keras_vit.checkpoints.families._timm import rules
 from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
 from keras_vit.models.normalization import IMAGENET, Normalization
+from keras_vit.util import checks
 
 _ALIGNED = 8  # the widths of DINOv3's gated MLPs are multiples of this number
 
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return `config.json`."""
-    height, width = _checks.size_pair("image_size", config["image_size"])
+    height, width = checks.size_pair("image_size", config["image_size"])
     pool = {"gap": "avg"}.get(config["pooling"], config["pooling"])
     classes = config["classes"] if config["include_top"] else 0
     arguments: dict[str, Any] = {

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_vit import _checks, _io, _storage
-from keras_vit._progress import Progress
 from keras_vit.data.readers import digits, folder, idx, manifest, npz, parquet, shards, tfds, tfrecord, vtab, webdataset
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
+from keras_vit.util import checks, file_io, storage
+from keras_vit.util.progress import Progress
 
 _OPTIONS = re.compile(r"#(\w+=.*)$", re.DOTALL)
 _BY_NAME = ("tfds", "vtab")  # kinds of sources without a path
@@ -114,7 +114,7 @@ def _parts(spec: str) -> tuple[str, str, list[str]]:
 
 
 def _is_local(location: str) -> bool:
-    return bool(location) and not _io.is_remote(location)
+    return bool(location) and not file_io.is_remote(location)
 
 
 def _absolute_path(location: str) -> str:
@@ -129,7 +129,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
     options = {**dict(map(_option, written)), **options}
     if kind not in READERS:
         usage = ", ".join(reader.usage for reader in READERS.values())
-        hint = _checks.nearest(kind, READERS)
+        hint = checks.nearest(kind, READERS)
         if "/" in kind or os.path.isdir(spec):
             hint = f" For a folder of images write 'folder:' before its path: {f'folder:{spec}'!r}."
         raise ValueError(f"Unknown source {spec!r}.{hint} Available: {usage}.")
@@ -140,7 +140,7 @@ def _read(spec: str | os.PathLike[str], options: dict) -> DataSet:
     for name in options:
         if name not in known:
             has = f"It has: {', '.join(known)}." if known else "It has none."
-            raise ValueError(f"The source {kind!r} has no option {name!r}.{_checks.nearest(name, known)} {has}")
+            raise ValueError(f"The source {kind!r} has no option {name!r}.{checks.nearest(name, known)} {has}")
     if kind not in _BY_NAME:
         location = _readable(location)
         options = {
@@ -156,12 +156,12 @@ def _readable(location: str) -> str:
 
     For a list of files or a pattern, the whole folder is fetched.
     """
-    if not _storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
+    if not storage.is_address(location) or location.partition("://")[0] in tf.io.gfile.get_registered_schemes():
         return location
     folder, _, name = location.rpartition("/")
     if glob.has_magic(name) or "{" in name or name.endswith((".csv", ".jsonl")):
-        return os.path.join(_storage.fetched(folder, checkpoint="all"), name)
-    return _storage.fetched(location, checkpoint="all")
+        return os.path.join(storage.fetched(folder, checkpoint="all"), name)
+    return storage.fetched(location, checkpoint="all")
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_vit import _checks
 from keras_vit.data import splits
 from keras_vit.data.sources import ArraySource, FileSource, Source
+from keras_vit.util import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ def about_classes(labels: Mapping[str, np.ndarray], names: Sequence[str]) -> tup
             hint = " Are the examples sorted by class? A slice takes them in order." if "[" in split else ""
             if missing == ["0"] and split == "train":
                 hint = " If the labels begin with 1, subtract 1, in lists and tar files with #label_offset=-1."
-            notes.append(f"Classes without images in the split {split!r}: {_checks.listed(missing)}.{hint}")
+            notes.append(f"Classes without images in the split {split!r}: {checks.listed(missing)}.{hint}")
     return tuple(notes)
 
 

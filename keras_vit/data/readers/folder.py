@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data import holdout
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import EXTENSIONS, Tree
 from keras_vit.data.splits import NAMES
+from keras_vit.util import checks
 
 
 def read(
@@ -54,7 +54,7 @@ def read(
     labels: list[np.ndarray] = []
     indices: dict[str, np.ndarray] = {}
     for split, by_class in files.items():
-        numbers = _checks.class_numbers(list(by_class), class_names)
+        numbers = checks.class_numbers(list(by_class), class_names)
         unknown = sorted(name for name, number in zip(by_class, numbers, strict=True) if number < 0)
         if unknown:
             raise ValueError(
@@ -112,11 +112,11 @@ def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:
     if doubtful:
         raise ValueError(
             f"{train} has folders of classes, so only one folder for each other split may have images next to it. "
-            f"Received: {_checks.listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a "
+            f"Received: {checks.listed(doubtful)}. If {with_classes['train']}/ is a class, rename it. If it is a "
             f"split, give folder:{train} or move the other folders away."
         )
     if others:
-        notes.append(f"Folders beside {with_classes['train']}/ are not used: {_checks.listed(others)}.")
+        notes.append(f"Folders beside {with_classes['train']}/ are not used: {checks.listed(others)}.")
     if len(with_classes) == 1:
         notes.append(f"There is neither test/ nor val/: a part of each class in {train} is kept for testing.")
     elif "test" not in with_classes:
@@ -142,7 +142,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         chosen = sorted(_only_images(files))
         others.update(_extension(file) for file in files if not file.lower().endswith(EXTENSIONS))
         if chosen:
-            known = images[split].setdefault(_checks.composed(name), [])
+            known = images[split].setdefault(checks.composed(name), [])
             joined += [path] if known else []
             known += [f"{name}/{file}" for file in chosen]
         elif path not in tree.skipped:
@@ -156,7 +156,7 @@ def _images(tree: Tree, roots: Mapping[str, str]) -> tuple[dict[str, dict[str, l
         "Links to folders of the data set, around it or at the top of the disk, and pipes are skipped": [*tree.skipped],
         "Folders of file servers and operating systems are not read": list(tree.system),
     }
-    notes = [f"{text}: {_checks.listed(names)}." for text, names in found.items() if names]
+    notes = [f"{text}: {checks.listed(names)}." for text, names in found.items() if names]
     if kinds:
         notes.append(f"Files of other types are not used: {kinds}. Convert images to JPEG or PNG.")
     inner = [{"".join(file.split("/")[1:-1][:1]) for file in files} for files in images["train"].values()]

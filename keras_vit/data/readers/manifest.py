@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks, _io
 from keras_vit.data import holdout, splits
 from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
+from keras_vit.util import checks, file_io
 
 _MAX_SIZE = 2**32  # total number of elements of labels that are vectors
 _MAX_VALUE = float(np.finfo(np.float32).max)
@@ -51,7 +51,7 @@ def read(
     if not tf.io.gfile.exists(location) or tf.io.gfile.isdir(location):
         raise FileNotFoundError(f"There is no file {location!r}.")
     with tf.io.gfile.GFile(location, "rb") as file:
-        text = _io.decode_text(file.read(), location)
+        text = file_io.decode_text(file.read(), location)
     columns, entries = (_json_lines if location.lower().endswith(".jsonl") else _csv)(location, text)
     kind, columns_of_labels = _label_columns(location, columns, values)
     names: Sequence[str] = columns_of_labels
@@ -91,14 +91,14 @@ def _check(location: str, expected: str, wrong: Sequence[tuple[int, Any]]) -> No
         others = [f"line {line}" for line, _ in wrong[1:]]
         raise ValueError(
             f"Line {wrong[0][0]} of {location} must {expected}. Received: {wrong[0][1]}."
-            f"{f' The same applies to {_checks.listed(others)}.' if others else ''}"
+            f"{f' The same applies to {checks.listed(others)}.' if others else ''}"
         )
 
 
 def _keys(paths: Sequence[str], entries: Sequence[_Entry]) -> list[str]:
     """Return the path of each entry as written. Entries of the same image have the same key, and so the same split."""
     written: dict[str, str] = {}
-    same = [_checks.composed(posixpath.normpath(path)) for path in paths]  # ./a.png is a.png
+    same = [checks.composed(posixpath.normpath(path)) for path in paths]  # ./a.png is a.png
     for path, entry in zip(same, entries, strict=True):
         written[path] = min(written.get(path, entry.text("path")), entry.text("path"))
     return [written[path] for path in same]
@@ -114,7 +114,7 @@ def _about_repeated(keys: Sequence[str], named_splits: Sequence[str], labels: np
         "with different labels": [key for key, place, other in pairs if np.any(labels[place] != labels[other])],
     }
     unique = {text: list(dict.fromkeys(some)) for text, some in found.items() if some}
-    return tuple(f"{len(some):,} images are listed {text}: {_checks.listed(some)}." for text, some in unique.items())
+    return tuple(f"{len(some):,} images are listed {text}: {checks.listed(some)}." for text, some in unique.items())
 
 
 def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
@@ -184,7 +184,7 @@ def _label_columns(location: str, columns: Sequence[str], values: str | Sequence
         raise ValueError(
             f"The first line of {location} must name the columns 'path' and {', '.join(map(repr, names))}{others}, "
             f"and optionally 'split'. Received: {', '.join(columns) or 'an empty file'}."
-            f"{_checks.nearest(missing[0], columns)}{advice}"
+            f"{checks.nearest(missing[0], columns)}{advice}"
         )
     return kind, names
 
@@ -216,7 +216,7 @@ def _class_labels(
     pairs = [(row, name) for row, entry in enumerate(entries) for name in _names(entry, separator)]
     wrong = [entries[row] for row, name in pairs if not name or not isinstance(name, str)]
     _check(location, "have a path and a label", [(entry.line, entry.fields) for entry in wrong])
-    named = [(row, _checks.composed(name)) for row, name in pairs]
+    named = [(row, checks.composed(name)) for row, name in pairs]
     texts = [name for _, name in named]
     found = sorted(set(texts))
     if class_names is None and separator is None and all(map(_NUMBER.fullmatch, found)):

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks, _io
 from keras_vit.data import holdout
 from keras_vit.data.masks import MAX_CLASSES
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.readers.walk import EXTENSIONS, Tree
 from keras_vit.data.sources import MaskFileSource
 from keras_vit.data.splits import NAMES
+from keras_vit.util import checks, file_io
 
 CLASSES_FILE = "classes.txt"
 Classes = int | str | Sequence[str] | None
@@ -47,7 +47,7 @@ def read(
         twice = [stem for stem, count in collections.Counter(stems).items() if count > 1]
         if twice:
             raise ValueError(
-                f"Images in {folder} must differ in more than their extension. Received: {_checks.listed(twice)}."
+                f"Images in {folder} must differ in more than their extension. Received: {checks.listed(twice)}."
             )
         below = drawn.below(mask_folder)
         files = {posixpath.splitext(key)[0]: key for key in below if key.lower().endswith(".png")}
@@ -65,14 +65,14 @@ def read(
         raise ValueError(
             f"Images and masks of the same names are expected, such as {example}. Received: {len(paths):,} images in "
             f"{images.root}, none of them with a mask, and {len(unused):,} other PNG files in {drawn.root}."
-            f"{f' Convert other formats to PNG: {_checks.listed(others)}.' if others else ''}"
+            f"{f' Convert other formats to PNG: {checks.listed(others)}.' if others else ''}"
         )
     found = {
         "Images without a mask cannot be read": missing,
         "Masks without an image are not used": unused,
         "Masks must be PNG files. Other formats are not used": others,
     }
-    notes = tuple(f"{text}: {_checks.listed(some)}." for text, some in found.items() if some)
+    notes = tuple(f"{text}: {checks.listed(some)}." for text, some in found.items() if some)
     column = np.array(mask_paths, object)
     return of_pairs(f"folder:{location}", paths, column, names, label_offset, foreground, indices, notes)
 
@@ -98,12 +98,12 @@ def class_names(classes: Classes, folder: str | None = None) -> list[str]:
     path = posixpath.join(folder or "", CLASSES_FILE)
     names: Sequence[str]
     if isinstance(classes, int):
-        names = [str(number) for number in range(min(_checks.positive_int("classes", classes), MAX_CLASSES + 1))]
+        names = [str(number) for number in range(min(checks.positive_int("classes", classes), MAX_CLASSES + 1))]
     elif classes is not None:
-        names = classes.split(",") if isinstance(classes, str) else _checks.sequence("classes", classes, "names")
+        names = classes.split(",") if isinstance(classes, str) else checks.sequence("classes", classes, "names")
     elif folder is not None and tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
-            names = _io.decode_text(file.read(), path).strip().splitlines()
+            names = file_io.decode_text(file.read(), path).strip().splitlines()
     else:
         file = f", or write them to {path}, one per line" if folder is not None else ""
         raise ValueError(
@@ -131,6 +131,6 @@ def of_pairs(
 ) -> DataSet:
     """Return a data set of image files and mask files."""
     if foreground is not None:
-        _checks.positive_int("foreground", foreground)
+        checks.positive_int("foreground", foreground)
     source = functools.partial(MaskFileSource, offset=label_offset, foreground=foreground)
     return of_files(name, paths, mask_paths, names, indices, notes, "mask", source)

@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks, _io
 from keras_vit.data.labels import classes_up_to
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards
@@ -17,6 +16,7 @@ from keras_vit.data.readers.data_set import DataSet, about_classes, noted
 from keras_vit.data.readers.tfrecord import class_parser
 from keras_vit.data.record_files import RecordSource, Slice, select
 from keras_vit.data.sources import Source, check_expansion
+from keras_vit.util import checks, file_io, formatting
 
 _MAX_GROUP = 2**30  # bytes of a row group
 
@@ -34,7 +34,7 @@ def read(
     numbers or class names. By default, the class names come from Hugging Face's metadata or from the column.
     A row group is read as a whole. With `shard_by="files"`, each worker reads different row groups.
     """
-    _checks.choice("shard_by", shard_by, ("rows", "files"))
+    checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"parquet:{location}"
     files = shards.by_split(location, ".parquet")
 
@@ -68,7 +68,7 @@ def read(
 
 def _open(path: str) -> Any:
     """Return a `pyarrow.parquet.ParquetFile`."""
-    pyarrow = _io.import_pyarrow()
+    pyarrow = file_io.import_pyarrow()
     with _naming(path):
         return pyarrow.parquet.ParquetFile(path)
 
@@ -78,8 +78,8 @@ def _naming(path: str) -> Iterator[None]:
     """Name the file in errors of PyArrow."""
     try:
         yield
-    except (_io.import_pyarrow().ArrowException, OSError) as error:
-        reason = _io.one_line(error)
+    except (file_io.import_pyarrow().ArrowException, OSError) as error:
+        reason = formatting.one_line(error)
         raise ValueError(f"{path} cannot be read as a Parquet file ({reason}). Is the download complete?") from error
 
 

@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from keras_vit import _io
 from keras_vit.data.splits import NAMES
+from keras_vit.util import file_io
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)[^/]*", re.DOTALL)  # also train-00000-of-00002-HASH.parquet
@@ -23,7 +23,7 @@ def by_split(location: str, extension: str) -> dict[str, list[str]]:
     words, all files are the split "all".
     """
     location = location.removeprefix("file://")
-    if _io.is_remote(location):
+    if file_io.is_remote(location):
         raise ValueError(
             f"{extension} files must be local. Received: {location!r}. Copy the files, or mount the bucket."
         )

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _extras
 from keras_vit.data import masks
 from keras_vit.data.labels import value_names
 from keras_vit.data.python_ops import call_python
@@ -14,6 +13,7 @@ from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.util import extras
 
 
 def read(
@@ -170,6 +170,6 @@ class ArrayRecordSource(IndexedSource):
 
 
 def _package():
-    with _extras.needed("data", "TensorFlow Datasets is missing"):
+    with extras.needed("data", "TensorFlow Datasets is missing"):
         import tensorflow_datasets
     return tensorflow_datasets

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _checks, _io
 from keras_vit.data import masks, splits
 from keras_vit.data.labels import MAX_CLASSES, value_names
 from keras_vit.data.readers import mask_folders, shards
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, select, several_hot
+from keras_vit.util import checks, file_io
 
 INFO_FILE = "dataset_info.json"
 MASK = "image/segmentation/class/encoded"  # the name in DeepLab's files
@@ -44,7 +44,7 @@ def read(
     `label_kind` is `"class"`, `"classes"`, or `"mask"` for PNG files in the feature `mask`. `values` names features
     with one number each.
     """
-    _checks.choice("shard_by", shard_by, ("rows", "files"))
+    checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
     files, info = _files(location)
 
@@ -81,7 +81,7 @@ def _class_names(name: str, num_classes: int | None, class_names: list[str] | No
             f"How many classes do the labels of {name} have? Pass num_classes=, as in '{name}#num_classes=1000'. "
             f"(keras-vit make-tfrecords writes the number into {INFO_FILE}.)"
         )
-    if _checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
+    if checks.positive_int("num_classes", num_classes) > MAX_CLASSES:
         raise ValueError(f"`num_classes` must be at most {MAX_CLASSES:,}. Received: {num_classes} for {name}.")
     names = class_names or [str(number) for number in range(num_classes)]
     if len(names) != num_classes:
@@ -95,7 +95,7 @@ def _slices(name: str, files: dict[str, list[str]], info: dict, split: str, num_
         key = splits.named(split, files)
         if key not in files:
             raise ValueError(f"`num_examples` requires a whole split, one of {sorted(files)}. Received: {split!r}.")
-        if any(map(_io.is_remote, files[key])):
+        if any(map(file_io.is_remote, files[key])):
             return list(map(Slice, files[key]))
         split = key  # the records of local files are counted, to find damaged files
     whole = lambda key: list(map(Slice, files[key], itertools.repeat(0), _counts(files[key], info)))  # noqa: E731
@@ -170,7 +170,7 @@ def read_info(path: str) -> dict:
         return {}
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            info = json.loads(_io.decode_text(file.read(), path))
+            info = json.loads(file_io.decode_text(file.read(), path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     for key, kind in _INFO_TYPES.items():
@@ -183,7 +183,7 @@ def _counts(paths: list[str], info: dict) -> list[int]:
     """Return the number of records of each file. Local files are always counted, to find damaged files."""
     known = info.get("records", {})
     described = [known.get(os.path.basename(path)) for path in paths]
-    if any(_io.is_remote(path) for path in paths):
+    if any(file_io.is_remote(path) for path in paths):
         if None in described:
             raise ValueError(
                 f"Counting the records of remote files would read all of them. Pass num_examples=, or put a "

@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit import _checks
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.readers.tfds import prepared_builder
 from keras_vit.data.record_files import RecordSource, Slice
+from keras_vit.util import checks
 
 THREE = "train, validation and test"  # the splits of the data set are used unchanged
 
@@ -113,7 +113,7 @@ def read(location: str, data_dir: str | None = None, manual_dir: str | None = No
     """Return a task, such as `"clevr_count"`, with the splits "train800", "val200", "train800val200", "trainval" and
     "test".
     """
-    task = TASKS[_checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
+    task = TASKS[checks.existing(f"task {location!r} in VTAB", location, tuple(TASKS))]
     name = f"vtab:{location}"
 
     def sizes() -> dict[str, int]:
@@ -132,7 +132,7 @@ def from_builder(builder: Any, task: Task, split: str, name: str) -> RecordSourc
     """Return the source of a task from a prepared `tfds.core.DatasetBuilder`. `split` is a split of the benchmark."""
     infos, features = builder.info.splits, builder.info.features
     splits = tfds_splits(task, {key: info.num_examples for key, info in infos.items()})
-    _checks.choice("split", split, tuple(splits))
+    checks.choice("split", split, tuple(splits))
     info = infos[splits[split]]
     if task.num_classes is not None:
         class_names = tuple(str(number) for number in range(task.num_classes))

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from keras_vit import _image_files, _io
+from keras_vit.util import file_io, image_files
 
-EXTENSIONS = _image_files.EXTENSIONS
+EXTENSIONS = image_files.EXTENSIONS
 
 
-class Tree(_image_files.Tree):
+class Tree(image_files.Tree):
     """The visible files and folders below a root, which is a folder or an address such as `gs://bucket/images`."""
 
     def entries(self, folder: str) -> Iterable[tuple[str, str]]:
         """Yield the name and the kind of each entry of a folder."""
-        if not _io.is_remote(folder):
+        if not file_io.is_remote(folder):
             yield from super().entries(folder)
             return
         for name in tf.io.gfile.listdir(folder):

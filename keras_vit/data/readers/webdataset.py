@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _checks, _io
-from keras_vit._image_files import EXTENSIONS
 from keras_vit.data import holdout
 from keras_vit.data.labels import numbered
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards, tar
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.sources import FileSource, StoredSource, in_parallel
+from keras_vit.util import checks, file_io
+from keras_vit.util.image_files import EXTENSIONS
 
 _NAME = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<extension>[^/]*)", re.DOTALL)
 _MAX_LABEL = 2**20  # bytes
@@ -78,7 +78,7 @@ def _label(path: str, key: str, group: dict[str, tar.Member], name: str | None) 
     kind = "cls" if name is None and "cls" in group else "json"
     name, value = name or "label", None
     if kind in group and group[kind].size <= _MAX_LABEL:
-        text = _io.decode_text(group[kind].read(), group[kind].origin).strip()
+        text = file_io.decode_text(group[kind].read(), group[kind].origin).strip()
         try:
             value = text if kind == "cls" else json.loads(text)[name]
         except (ValueError, RecursionError, KeyError, TypeError):
@@ -88,7 +88,7 @@ def _label(path: str, key: str, group: dict[str, tar.Member], name: str | None) 
             f"Every example of {path} must have a label: a class number or name in {key}.cls, or in the entry {name!r} "
             f"of {key}.json. Received: {str(value)[:100] if value else f'files {list(group)}'}."
         )
-    return _checks.composed(str(value))
+    return checks.composed(str(value))
 
 
 class TarSource(FileSource):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit import _extras, _io
+from keras_vit.util import extras, file_io, formatting
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
 SEQUENTIAL, HEAT = "viridis", "inferno"  # readable in grayscale and by color-blind readers
@@ -39,7 +39,7 @@ def require_matplotlib() -> Any:
     >>> require_matplotlib().Figure(figsize=(4, 3)).get_size_inches().tolist()
     [4.0, 3.0]
     """
-    with _extras.needed("plots", "Figures need matplotlib"):
+    with extras.needed("plots", "Figures need matplotlib"):
         return importlib.import_module("matplotlib.figure")
 
 
@@ -97,7 +97,7 @@ def fit(text: str, width: int) -> str:
     >>> fit("a class with a long name", width=16)
     'a class with a…'
     """
-    text = _io.one_line(text)
+    text = formatting.one_line(text)
     widths = list(itertools.accumulate(map(_width, text)))
     if not text or widths[-1] <= width:
         return text
@@ -120,7 +120,7 @@ def save(figure: Any, path: str) -> None:
     Example:
     >>> save(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]), "loss.svg")
     """
-    with _io.atomic_file(path) as temporary:
+    with file_io.atomic_file(path) as temporary:
         _write(figure, temporary, os.path.splitext(path)[1].removeprefix("."))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.util.metrics import Metric
 
 # Metrics of classification: loss and score.
 CLASSIFICATION = (Metric("loss", larger_is_better=False, unit="nats"), Metric("accuracy", unit="%"))

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
 from keras_vit.inspection.plots.curves import draw_metric
 from keras_vit.inspection.plots.overlays import show_image
+from keras_vit.util.metrics import Metric
 
 _COLUMNS = 3  # examples side by side
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit._metrics import Metric
 from keras_vit.inspection.plots import _matplotlib
 from keras_vit.inspection.plots._matplotlib import fit
 from keras_vit.inspection.plots.curves import CLASSIFICATION, draw_metric
 from keras_vit.inspection.plots.overlays import show_image
+from keras_vit.util.metrics import Metric
 
 MAX_IMAGES = 18
 _COLUMNS = 6

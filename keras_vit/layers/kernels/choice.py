@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_vit import _checks
 from keras_vit.layers.precision import has_16_bits
+from keras_vit.util import checks
 
 KERNELS = ("attention", "feed_forward", "gelu", "gelu_tanh", "group_norm", "layer_norm", "project")
 XLA = "xla"  # the parts of kernels that XLA compiles on CPUs
@@ -43,7 +43,7 @@ def plain(*names: str) -> Iterator[None]:
     ...     y = kernels.gelu_tanh(np.zeros(2, "float32"))
     """
     for name in names:
-        _checks.choice("names", name, (*KERNELS, XLA))
+        checks.choice("names", name, (*KERNELS, XLA))
     token = _plain.set(_plain.get() | set(names or (*KERNELS, XLA)))
     try:
         yield

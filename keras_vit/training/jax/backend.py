@@ -11,18 +11,19 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit import _extras, _io
 from keras_vit import recipe as recipes
-from keras_vit._progress import Progress
 from keras_vit.models.representation import representation
-from keras_vit.training import checkpoints, device_preprocessing, tasks
+from keras_vit.runs import checkpoints
+from keras_vit.training import device_preprocessing, tasks
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import TrainStep, evaluate, jit_evaluation, run_steps, training_inputs
+from keras_vit.util import extras, file_io
+from keras_vit.util.progress import Progress
 
-_INSTALL = _extras.install("orbax")
+_INSTALL = extras.install("orbax")
 
 
 def create_backend(
@@ -62,7 +63,7 @@ class JaxBackend(Backend):
 
     def create_store(self, directory: str, keep: int) -> Any:
         found, sharded = checkpoints.saved(directory), checkpoints.has_sharded(directory)
-        shared = _io.shown(directory) == directory  # processes do not share the copy of a bucket
+        shared = file_io.shown(directory) == directory  # processes do not share the copy of a bucket
         if not (sharded or (self.num_workers > 1 and shared and not found)):
             return super().create_store(directory, keep)
         if importlib.util.find_spec("orbax"):

@@ -134,7 +134,7 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
     """
     import tensorflow as tf  # TensorFlow reads the data; the step does not need it
 
-    from keras_vit import distribute
+    from keras_vit.training import distribute
 
     if name not in distribute.JAX_STRATEGIES:
         raise ValueError(
@@ -167,7 +167,7 @@ def join_hosts(several_hosts: bool) -> None:
 
 def hosts() -> tuple[str, int, int]:
     """Return the address of the first host in TF_CONFIG, the number of hosts, and the index of this host."""
-    from keras_vit import distribute
+    from keras_vit.training import distribute
 
     addresses, index = distribute.check_tf_config()
     return next(iter(addresses.values())), len(addresses), index

@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_vit._progress import Progress
-from keras_vit.training import checkpoints
-from keras_vit.training.errors import StorageError
+from keras_vit.runs import checkpoints, orbax_files
+from keras_vit.runs.errors import StorageError
 from keras_vit.training.jax.devices import Devices
+from keras_vit.util.progress import Progress
 
 
 class ShardedCheckpointStore(checkpoints.CheckpointStore):
@@ -33,7 +33,7 @@ class ShardedCheckpointStore(checkpoints.CheckpointStore):
 
     def __init__(self, directory: str, keep: int, devices: Devices):
         super().__init__(os.path.abspath(directory), keep, writes=jax.process_index() == 0)
-        self.devices, self._writer = devices, _writer()
+        self.devices, self._writer = devices, orbax_files.writer()
         self._intact = set[str]()  # paths of checkpoints that this run has read or written
         self._step = 0  # step of the last write
 
@@ -69,10 +69,10 @@ class ShardedCheckpointStore(checkpoints.CheckpointStore):
         return None
 
     def _read(self, path: str, specs: Mapping[str, tuple]) -> dict[str, Any]:
-        checkpoints.check_specs(path, described(path), specs)
+        checkpoints.check_specs(path, orbax_files.described(path), specs)
         on_devices = {name: self.devices.description(*spec) for name, spec in specs.items() if "/" in name}
         self._intact.add(path)
-        return read(path, {name: np.empty(*spec) for name, spec in specs.items()} | on_devices)
+        return orbax_files.read(path, {name: np.empty(*spec) for name, spec in specs.items()} | on_devices)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -83,57 +83,3 @@ class ShardedCheckpointStore(checkpoints.CheckpointStore):
                 f"Could not write a checkpoint to {self.directory}: {str(error).strip()}. The older checkpoints stay. "
                 "Free some space or pass another --workdir, then start again."
             ) from error
-
-
-def described(path: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and dtype of each array of a checkpoint, by name."""
-    import orbax.checkpoint as ocp
-    from etils import epath
-
-    with _reading(path):
-        metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
-    return {name: (tuple(array.shape), np.dtype(array.dtype).name) for name, array in metadata.items()}
-
-
-def read(path: str, targets: Mapping[str, Any]) -> dict[str, Any]:
-    """Read named arrays of a checkpoint.
-
-    `targets` maps a name to a `jax.ShapeDtypeStruct`, to read onto devices, or to an array, to read into host memory.
-    """
-    import orbax.checkpoint as ocp
-
-    arguments = ocp.checkpoint_utils.construct_restore_args(dict(targets))
-    request = ocp.args.PyTreeRestore(dict(targets), restore_args=arguments, partial_restore=True)
-    with ocp.PyTreeCheckpointer() as checkpointer, _reading(path):
-        return checkpointer.restore(path, request)
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise StorageError(
-            f"The checkpoint {path} cannot be read: {str(error).strip()}. Repair the disk, or delete that directory to "
-            "resume from the checkpoint before it."
-        ) from error
-
-
-def _writer() -> Any:
-    """Return an asynchronous writer of `ckpt_N` directories with manifests."""
-    import orbax.checkpoint as ocp
-
-    class WithManifest(ocp.StandardCheckpointHandler):
-        def finalize(self, directory: Any) -> None:  # called in the first process before the directory is renamed
-            super().finalize(directory)
-            checkpoints.write_manifest(os.fspath(directory))
-
-    @ocp.args.register_with_handler(WithManifest, for_save=True, for_restore=True)
-    class Arrays(ocp.args.StandardSave):
-        pass
-
-    class Writer(ocp.AsyncCheckpointer):
-        def save(self, path: str, arrays: dict[str, Any]) -> None:
-            super().save(path, args=Arrays(arrays), force=True)
-
-    return Writer(WithManifest())

@@ -10,10 +10,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
+from keras_vit.models.variables import seed_states
 from keras_vit.training import tasks
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.state import TrainState
-from keras_vit.training.seeds import SeedScope, seed_states
+from keras_vit.training.seeds import SeedScope
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -182,7 +183,7 @@ def program(
     `jax.ShapeDtypeStruct`s with their shardings, so that no array is created. `batch` contains the shape and dtype of
     each entry; the size of the first axis is ignored.
     """
-    from keras_vit import distribute
+    from keras_vit.training import distribute
 
     distribute.check_batch_size(
         "data.batch_size", recipe.data.batch_size, devices.count, recipe.optim.accumulation_steps

@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
-from keras_vit._metrics import mean_average_precision
-from keras_vit._numbers import percent
 from keras_vit.training.tasks.task import Shown, Task
+from keras_vit.util.formatting import percent
+from keras_vit.util.metrics import mean_average_precision
 
 MAX_CLASSES = 200  # with more classes, the confusion matrix is not counted
 

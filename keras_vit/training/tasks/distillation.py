@@ -6,12 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import _checks, _io, optim
+from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models.normalization import value_range
-from keras_vit.training.run_directory import MODEL, Run, load_run, read_config
-from keras_vit.training.state import weights
+from keras_vit.models.variables import weights
+from keras_vit.runs.run_directory import MODEL, Run, load_run, read_config
 from keras_vit.training.tasks.classification import Classification
+from keras_vit.util import checks, file_io
 
 
 class Distillation(Classification):
@@ -43,7 +44,7 @@ class Distillation(Classification):
     def record(self) -> dict[str, Any]:
         """Return the SHA-256 of the teacher's model."""
         path = os.path.join(self.arguments.teacher, MODEL)
-        return {"teacher_sha256": _io.sha256(path)} if os.path.exists(path) else {}
+        return {"teacher_sha256": file_io.sha256(path)} if os.path.exists(path) else {}
 
     def __call__(self, model: keras.Model, values: tuple, training: bool) -> tuple[dict[str, Any], Any]:
         """Return losses, accuracies (0 or 1 per image) and logits."""
@@ -102,7 +103,7 @@ def check_teacher(teacher: str, class_names: list[str]) -> None:
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
             f"{teacher}, trained with task={str(learned)!r} and loss={output!r}."
         )
-    if _checks.class_numbers(class_names, names).tolist() != list(range(len(names))):
+    if checks.class_numbers(class_names, names).tolist() != list(range(len(names))):
         raise ValueError(
             f"The teacher must have the {len(class_names)} classes of the data, in their order: {class_names[:5]}. "
             f"Received: {teacher}, with {len(names)} classes: {names[:5]}."

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _numbers
 from keras_vit import recipe as recipes
-from keras_vit._values import Values
 from keras_vit.training.tasks.task import Shown, Task
+from keras_vit.util import formatting
+from keras_vit.util.values import Values
 
 
 class Regression(Task):
@@ -81,4 +81,4 @@ _LOSSES: dict[str, Callable[[Any], Any]] = {
 
 
 def _listed(values: np.ndarray) -> str:
-    return ", ".join(_numbers.number(float(value)) for value in values)
+    return ", ".join(formatting.number(float(value)) for value in values)

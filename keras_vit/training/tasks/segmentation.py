@@ -7,13 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import _checks
 from keras_vit import recipe as recipes
-from keras_vit._metrics import Metric, segmentation_scores
-from keras_vit._palette import overlay
+from keras_vit.inference.masks import overlay
 from keras_vit.models.dense_heads import resized
 from keras_vit.training.tasks import patches as p
 from keras_vit.training.tasks.task import Shown, Task
+from keras_vit.util import checks
+from keras_vit.util.metrics import Metric, segmentation_scores
 
 MAX_CLASSES = 4_096  # the confusion matrix of more classes takes too much memory
 _MOST_LINES = 20  # maximum number of classes in the report of a run
@@ -91,7 +91,7 @@ class Segmentation(Task):
         rows = [f"  {self.class_names[index]:<{width}} {percent.text(float(iou[index])):>8}" for index in shown]
         more = [f"  (the {_MOST_LINES} lowest of {len(order)})"] if len(order) > len(shown) else []
         absent = [name for name, count in zip(self.class_names, tally.sum(axis=1), strict=True) if not count]
-        more += [f"  (without pixels in the masks: {_checks.listed(absent)})"] if absent else []
+        more += [f"  (without pixels in the masks: {checks.listed(absent)})"] if absent else []
         return ["Intersection over union per class", *rows, *more]
 
     def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:

@@ -8,15 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import _onednn, distribute
 from keras_vit import recipe as recipes
-from keras_vit._progress import Progress
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
-from keras_vit.training import device_preprocessing, tasks
+from keras_vit.training import device_preprocessing, distribute, tasks
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep, evaluate, run_steps
+from keras_vit.util import onednn
+from keras_vit.util.progress import Progress
 
 
 def create_backend(
@@ -25,7 +25,7 @@ def create_backend(
     """Return the backend with the requested strategy; see `keras_vit.training.create.create`."""
     if several_hosts:
         raise ValueError("--several_hosts is for KERAS_BACKEND=jax. With TensorFlow, set TF_CONFIG on each machine.")
-    _onednn.advise()
+    onednn.advise()
     strategy = distribute.create_strategy(name, tpu, virtual_devices)
     if recipe.deterministic:
         keras.utils.set_random_seed(recipe.seed)
@@ -46,7 +46,7 @@ class TensorFlowBackend(Backend):
         return distribute.describe(self.strategy)
 
     def record(self) -> dict[str, Any]:
-        return {**super().record(), "onednn": _onednn.is_on()}
+        return {**super().record(), "onednn": onednn.is_on()}
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"), self.strategy.scope():

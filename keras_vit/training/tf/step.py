@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from keras_vit import optim
 from keras_vit import recipe as recipes
+from keras_vit.models.variables import seed_states
 from keras_vit.training import tasks
-from keras_vit.training.seeds import SeedScope, seed_states
+from keras_vit.training.seeds import SeedScope
 from keras_vit.training.tf.state import TrainState
 
 LARGE = 1 << 18  # elements; weights of at least this size are updated one at a time

@@ -1,0 +1,1 @@
+"""Development server with the REST API of TensorFlow Serving."""

@@ -1,0 +1,90 @@
+"""Start of a program: parsing of flags, help, and imports after the flags are parsed."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+
+from absl import flags, logging
+
+from keras_vit.cli import early_checks, exit_codes
+from keras_vit.runs import recipe_file
+from keras_vit.util import logs
+from keras_vit.util.progress import Progress
+
+HELP = "--help lists the flags."
+_HELP_FLAGS = ("-h", "-help", "--help", "-helpshort", "--helpshort", "-helpfull", "--helpfull")
+_remaining: list[str] | None = None
+
+
+@contextlib.contextmanager
+def imports(name: str, backend: str | None = None) -> Iterator[None]:
+    """Parse the flags before the imports of a program, so that help and errors of flags appear at once.
+
+    Args:
+        name: The program's `__name__`. Nothing happens if the program is imported instead of run.
+        backend: Keras backend that the program needs; it overrides `KERAS_BACKEND`. None keeps the user's backend.
+
+    Example:
+    ```python
+    flags.DEFINE_string("model", None, "Run directory.")
+    with program.imports(__name__):
+        from keras_vit import training
+    ```
+    """
+    if name != "__main__":
+        yield
+        return
+    try:
+        arguments = parsed_arguments()
+        if not logging.vlog_is_on(1):
+            logs.begin()
+        early_checks.check(arguments[1:])
+        if backend is not None:
+            os.environ["KERAS_BACKEND"] = backend
+        with Progress("Starting"):
+            yield
+            if "keras" in sys.modules:
+                import keras_vit.api  # noqa: F401  registers the layers of saved models
+    except BaseException as error:  # noqa: BLE001
+        exit_codes.end(exit_codes.report(error))
+
+
+def parsed_arguments() -> list[str]:
+    """Parse the command line once and return the arguments that are not flags. Print the help and exit on --help."""
+    global _remaining
+    if _remaining is None:
+        if any(argument in _HELP_FLAGS for argument in sys.argv[1:]):
+            full = any("full" in argument for argument in sys.argv[1:])
+            sys.stdout.write(help_text(sys.modules["__main__"].__doc__ or "", full))
+            sys.exit(0)
+        logging.set_verbosity(logging.INFO)
+        _remaining = parse(sys.argv)
+        if "list_recipes" in flags.FLAGS and flags.FLAGS.list_recipes:
+            sys.stdout.write(recipe_file.table())
+            sys.exit(0)
+    return _remaining
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+    """Parse a command line. A wrong flag ends the program with the exit code for wrong usage."""
+    try:
+        return flags.FLAGS(_rewrite_overrides(argv))
+    except flags.Error as error:
+        sys.stderr.write(f"error: {str(error).rstrip('.')}. {HELP}\n")
+        sys.exit(exit_codes.WRONG_USAGE)
+
+
+def help_text(doc: str, full: bool = False) -> str:
+    """Return the help of the running program. With `full`, the help also lists the flags of other packages."""
+    own = f"{flags.FLAGS.main_module_help()}\n  --verbosity=1: Also show the output of TensorFlow and converters."
+    return f"{doc.strip()}\n\nflags:\n{flags.FLAGS.get_help() if full else own}\n"
+
+
+def _rewrite_overrides(argv: Sequence[str]) -> list[str]:
+    """Return the command line with `--config.FIELD=VALUE` as `--override=FIELD=VALUE`."""
+    for argument in argv:
+        if re.fullmatch(r"--?(no)?config\.[^=]*", argument):
+            raise flags.IllegalFlagValueError(f"{argument} needs a value: --config.FIELD=VALUE.")
+    return [re.sub(r"^--?config\.", "--override=", argument) for argument in argv]

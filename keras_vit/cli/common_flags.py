@@ -1,0 +1,140 @@
+"""Definitions of flags that several programs share. A flag has the same meaning in all programs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from absl import flags
+
+from keras_vit.util import file_io, image_files, storage
+
+flags.disclaim_key_flags()  # the flags belong to the program that defines them
+
+# A copy from `keras_vit.training.distribute`, which must not be imported before the flags are parsed.
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker", "tpu", "data_parallel", "fsdp")
+
+
+def define_recipe_flags() -> None:
+    """Define the flags that choose and change a recipe."""
+    define_data_flag()
+    flags.DEFINE_string("config", None, "Recipe: its name, such as digits, or a file that defines get_config().")
+    flags.DEFINE_multi_string(
+        "override", [], "Change a field of the recipe: FIELD=VALUE, the same as --config.FIELD=VALUE. May be repeated."
+    )
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small. By default, "
+        "the model of the recipe. A checkpoint sets the variant, weights, image size and normalization.",
+    )
+    flags.DEFINE_string(
+        "weights",
+        None,
+        "Initial weights: a published name such as augreg, hf:OWNER/NAME on the Hugging Face hub, a file, or 'none' to "
+        "train from scratch.",
+    )
+    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default as in the recipe.", 1)
+    flags.DEFINE_string(
+        "adapt", None, "Weights to train: all, head, last(4), bias, lora or lora(rank=8). Default: the recipe's."
+    )
+    flags.DEFINE_string(
+        "time",
+        None,
+        "Time limit for training, such as 20m or 1h30m. A few steps are measured to set total_steps.",
+    )
+    flags.DEFINE_bool("list_recipes", False, "List the recipes of the package and exit.")
+
+
+def define_distribution_flags() -> None:
+    """Define `--distribute`, `--tpu` and `--virtual_devices`."""
+    flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes all devices of the machine.")
+    flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
+    flags.DEFINE_integer("virtual_devices", 0, "Number of virtual devices to split the CPU into, for tests.", 0)
+
+
+def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
+    """Define the flags that open a trained model."""
+    flags.DEFINE_string("model", None, f"{kinds} A checkpoint may have a name: hf:OWNER/NAME, ViT_B16:augreg.")
+    define_checkpoint_flag()
+    define_preprocess_flag("; needed if the model has none")
+    flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+    flags.DEFINE_integer("image_size", None, "Height and width of the images; by default the model's image size.", 1)
+
+
+def model_options() -> dict[str, Any]:
+    """Return the arguments of `open_predictor` from the flags of `define_model_flags`, except the path."""
+    return {name: flags.FLAGS[name].value for name in ("preprocess", "labels", "checkpoint", "image_size")}
+
+
+def define_checkpoint_flag() -> None:
+    """Define `--checkpoint`."""
+    flags.DEFINE_string(
+        "checkpoint", "last", "Weights of a run: last (model.keras), best, or the step of one of its checkpoints."
+    )
+
+
+def define_preprocess_flag(when: str) -> None:
+    """Define `--preprocess`."""
+    flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{when}.")
+
+
+def define_images_flag(purpose: str) -> None:
+    """Define `--images`."""
+    flags.DEFINE_multi_string(
+        "images", [], f"Image file, folder or pattern {purpose}; by default the evaluation data. May be repeated."
+    )
+    _check_flag("images", image_files.check_local)
+
+
+def define_on_bad_image_flag(default: str | None = None) -> None:
+    """Define `--on_bad_image`. Without a default, the recipe of the model determines the value."""
+    which = "" if default else "; by default as in the run's recipe"
+    flags.DEFINE_enum(
+        "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or skipped{which}."
+    )
+
+
+def define_data_flag() -> None:
+    """Define `--data`, which may also be the first argument; see `data_argument`."""
+    flags.DEFINE_string("data", None, "Data set, such as folder:images; may also be given as the first argument.")
+
+
+def define_json_flag(form: str = "a table") -> None:
+    """Define `--json`."""
+    flags.DEFINE_bool("json", False, f"Write JSON instead of {form}.")
+
+
+def define_output_flag(text: str = "Where to write.") -> None:
+    """Define `--output`."""
+    define_written_flag("output", text)
+
+
+def define_written_flag(name: str, text: str, schemes: Iterable[str] = storage.SCHEMES) -> None:
+    """Define a flag for a file or directory to write. Addresses must use one of the `schemes`."""
+    flags.DEFINE_string(name, None, text)
+    _check_flag(name, lambda path: file_io.check_writable(path or "", schemes))
+
+
+def define_export_flags(num_images: int) -> None:
+    """Define the flags of the programs that compare an artifact with its model."""
+    define_model_flags("Run directory, .keras file or checkpoint.")
+    define_images_flag("to verify with")
+    by_default = f"by default {num_images}, or more if the limits need more"
+    flags.DEFINE_integer("num_images", None, f"Number of images to verify with; {by_default}.", 1)
+    difference = "Largest difference of probabilities, of values in deviations, or of masks as a fraction of the pixels"
+    flags.DEFINE_float("max_difference", None, f"{difference}. The default depends on the precision.")
+    flags.DEFINE_float("min_agreement", None, "Minimum top-1 agreement. The default depends on the precision.")
+    define_on_bad_image_flag()
+    define_json_flag("text")
+
+
+def data_argument(arguments: Sequence[str]) -> str | None:
+    """Return the data set of `--data` or of the first argument."""
+    given = [*([flags.FLAGS.data] if "data" in flags.FLAGS and flags.FLAGS.data else []), *arguments]
+    if len(given) > 1:
+        raise ValueError(f"Expected one data set. Received: {', '.join(map(repr, given))}.")
+    return given[0] if given else None
+
+
+def _check_flag(name: str, check: Callable[[Any], object]) -> None:
+    """Check the value of a flag with a function that raises a ValueError."""
+    flags.register_validator(name, lambda value: check(value) is None)

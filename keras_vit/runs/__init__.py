@@ -1,0 +1,5 @@
+"""Run directories: records, checkpoints and models of runs, to read and to compare."""
+
+from keras_vit.runs.run_directory import Run, load_run
+
+__all__ = ["Run", "load_run"]

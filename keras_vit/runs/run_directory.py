@@ -1,0 +1,313 @@
+"""Files of a run directory.
+
+DIR/config.json      recipe, classes and sizes of the data, versions, devices, and the history of all changes
+DIR/data.json        the absolute path of the data, and fingerprints of its splits
+DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
+DIR/tensorboard/     the same metrics as TensorBoard events
+DIR/checkpoints/     states from which the run resumes
+DIR/model.keras      the model with its final weights, or their moving average if the recipe averages weights
+DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
+DIR/report.png       learning curves, and some test images with their predictions
+"""
+
+import dataclasses
+import glob
+import json
+import os
+import platform
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import logging
+
+from keras_vit import zoo
+from keras_vit.runs.errors import StorageError
+from keras_vit.util import file_io, storage
+from keras_vit.util.progress import Progress
+from keras_vit.version import __version__
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit import recipe as recipes
+# Functions that need more than the records import the modules that need Keras or TensorFlow.
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+MODEL = "model.keras"
+ADAPTER = "adapter"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+REPORT = "report.png"
+_PACKAGES = ("keras", "tensorflow", "jax", "numpy")
+
+
+class Run(NamedTuple):
+    """A run with its trained model.
+
+    Attributes:
+        model: The model.
+        config: Content of `config.json`.
+        class_names: Names of the classes, in the order of the logits.
+        preprocess: Preprocessing from an encoded image to the model's input.
+        output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
+        path: The run directory.
+        step: Step of the checkpoint of the weights; None for the final weights.
+        sha256: SHA-256 of the model file or, for a checkpoint, of its manifest and `config.json`.
+
+    Example:
+    >>> run = load_run("runs/digits")
+    >>> run.preprocess, run.output, run.class_names[:2]
+    ('value_range(-1, 1)', 'softmax', ('0', '1'))
+    """
+
+    model: "keras.Model"
+    config: dict[str, Any]
+    class_names: tuple[str, ...]
+    preprocess: str
+    output: str
+    path: str
+    step: int | None = None
+    sha256: str = ""
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
+        return last_evaluation(self.path)
+
+
+def load_run(path: str, checkpoint: str | int = "last") -> Run:
+    """Open a run: its model and everything needed to use it.
+
+    Args:
+        path: A run directory, a `.keras` file in a run directory, or the address of either in a bucket.
+        checkpoint: Weights of the model: `"last"` for the final weights in `model.keras`, `"best"` for the weights of
+            the best evaluation, or the step of a checkpoint. An unfinished run does not have `"last"`.
+
+    Raises:
+        FileNotFoundError: If the model or its `config.json` is missing.
+        ValueError: If the model or `config.json` is damaged or does not belong to a run, or if the checkpoint does not
+            exist.
+        CheckpointMismatch: If the checkpoint was not written with the recipe of the run.
+
+    Example:
+    >>> run = load_run("runs/digits")
+    >>> run.model.output_shape, run.config["recipe"]["total_steps"]
+    ((None, 10), 4)
+    """
+    from keras_vit.checkpoints.keras_files import load_keras_file
+
+    path = storage.fetched(path, checkpoint)
+    directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
+    model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
+    if checkpoint == "last":
+        _check_finished(directory, model_file)
+    config = read_config(directory)
+    if checkpoint == "last":
+        step, sha256, model = None, file_io.sha256(model_file), load_keras_file(model_file)
+    else:
+        model, step, sha256 = _restore(config, directory, str(checkpoint))
+    names = tuple(config["data"]["class_names"])
+    return Run(model, config, names, config["preprocess"], config["output"], directory, step, sha256)
+
+
+def read_config(directory: str) -> dict[str, Any]:
+    """Return the content of `config.json` in a run directory."""
+    path = os.path.join(directory, CONFIG)
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"Expected {CONFIG}, which contains the preprocessing of the model, in {directory!r}. The file does not "
+            "exist: pass the run directory of `keras-vit train`."
+        )
+    config = file_io.read_json(path)
+    for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
+        if not isinstance(config.get(name), kind):
+            raise ValueError(f"{path} must contain {name!r}, a {kind.__name__}. Received: {config.get(name)!r}.")
+    names = config["data"].get("class_names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path} must contain data.class_names, a list of names. Received: {names!r}.")
+    return config
+
+
+def write_config(
+    directory: str,
+    recipe: "recipes.Recipe",
+    data: dict[str, Any],
+    step: int | None = None,
+    resolved: "recipes.Recipe | None" = None,
+    devices: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write `config.json`: everything needed to repeat the run and to use its model.
+
+    The record of existing weights is never lost. An existing record that differs from the new record becomes an entry
+    of `"history"`, with the step at which it ends. Changes of devices and versions are logged.
+
+    `resolved` is the recipe with the architecture of its initial checkpoint, so that the run resumes without that
+    checkpoint. `step` is None for a new run. `devices` is the result of `Backend.record`.
+    """
+    from keras_vit import recipe as recipes
+
+    config: dict[str, Any] = {
+        "recipe": recipes.to_dict(recipe),
+        "data": data,
+        "preprocess": recipe.data.pp_eval,
+        "output": recipe.task.output(recipe),
+        "metrics": list(map(dataclasses.asdict, recipe.task.metrics)),
+        "versions": _versions(),
+    }
+    if recipe.model.checkpoint and (origin := _origin(recipe, directory)):
+        config["weights"] = origin
+    if resolved and resolved.model != recipe.model:
+        config["architecture"] = {"variant": resolved.model.variant, "arguments": resolved.model.arguments}
+    if devices:
+        config["devices"] = devices
+    path = os.path.join(directory, CONFIG)
+    if before := recorded(directory):
+        parts = [part for part in ("recipe", "data", "versions", "devices") if part in config]
+        same = {**before, "recipe": as_json(recipe_of(before))}
+        if all(same.get(part) == as_json(config[part]) for part in parts):
+            return before
+        entry: dict[str, Any] = {"until_step": step, **{part: before[part] for part in parts if part in before}}
+        config["history"] = [*before.get("history", []), entry]
+        logging.info("The history in %s keeps the earlier record.", path)
+        changed = []
+        for part in ("versions", "devices"):
+            old, new = before.get(part, {}), config.get(part, {})
+            changed += [f"{part}.{key}: {old[key]} -> {new[key]}" for key in old if new.get(key, old[key]) != old[key]]
+        if changed:
+            logging.warning("Results may differ in the last bits. Since the last start: %s", "; ".join(changed))
+    file_io.write_json(path, config)
+    return config
+
+
+def _origin(recipe: "recipes.Recipe", directory: str) -> str:
+    """Return the name of a run's initial weights, pinned to a commit of the hub, or an empty string for a path."""
+    if before := recorded(directory):
+        return before.get("weights", "")
+    named = zoo.parse(recipe.model.checkpoint or "", recipe.model.variant)
+    return named.pinned() if named.address else ""
+
+
+def read_metrics(directory: str) -> list[dict[str, Any]]:
+    """Return the intact lines of a run's `metrics.jsonl`; an empty list if the file does not exist."""
+    path = os.path.join(directory, METRICS)
+    lines, damaged = file_io.read_json_lines(path) if os.path.exists(path) else ([], 0)
+    whole = [line for line in lines if isinstance(line.get("step"), int)]
+    if damaged or len(whole) < len(lines):
+        logging.warning("%s has %d damaged lines, which are ignored.", path, damaged + len(lines) - len(whole))
+    return whole
+
+
+def last_evaluation(directory: str, step: int | None = None) -> dict[str, Any]:
+    """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation.
+
+    After the last step, they contain the metrics of the test split, such as `"test_accuracy"`, if the recipe has one.
+    """
+    lines = read_metrics(directory)[::-1]
+    found = next((line for line in lines if "eval_loss" in line and step in (None, line["step"])), {})
+    test = next((line for line in lines if "test_loss" in line and line["step"] == found.get("step")), {})
+    return {**test, **found}
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as JSON would read it back, with lists instead of tuples."""
+    return json.loads(json.dumps(value))
+
+
+def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Convert the recipe of a `config.json` to the current format. A recipe with unknown fields stays unchanged."""
+    from keras_vit import recipe as recipes
+
+    try:
+        return recipes.to_dict(recipes.from_dict(config["recipe"]))
+    except ValueError:
+        return config["recipe"]
+
+
+def recorded(directory: str) -> dict[str, Any]:
+    """Return the content of `config.json` if the run has weights, otherwise an empty dictionary."""
+    manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "**", "*.json")
+    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests, recursive=True)
+    return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
+
+
+def is_run(path: str) -> bool:
+    """Return whether a path is a run directory, finished or not, or the `.keras` file of a run."""
+    if path.endswith(".keras"):
+        return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
+    return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
+
+
+def save_model(model: "keras.Model", directory: str, base: str | None = None) -> str:
+    """Write the final `model.keras` and return its path. For a model with LoRA, also write its adapter for `base`.
+
+    Each file is replaced atomically. If writing fails, the older file stays.
+    """
+    from keras_vit.adaptation.adapt import lora_layers
+
+    path = os.path.join(directory, MODEL)
+    try:
+        with Progress(f"Writing {MODEL}"), file_io.atomic_file(path) as temporary:
+            model.save(temporary)
+        if lora_layers(model):
+            _save_adapter(model, os.path.join(directory, ADAPTER), base)
+    except OSError as error:
+        raise StorageError(f"Could not write {path}: {error}. Free some space, then start again.") from error
+    return path
+
+
+def _save_adapter(model: "keras.Model", path: str, base: str | None) -> None:
+    from keras_vit.adaptation.adapter_files import save_adapter
+
+    try:
+        save_adapter(model, path, base=base)
+    except ValueError as error:  # peft's format does not support the model
+        logging.warning("No adapter is written to %s: %s", path, error)
+
+
+def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> "tuple[keras.Model, int, str]":
+    """Build the model of a run with the weights of a checkpoint.
+
+    Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
+    """
+    from keras_vit import recipe as recipes
+    from keras_vit.models.variables import weights
+    from keras_vit.runs import checkpoints, chosen_checkpoint, pixel_range
+
+    chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
+    sha256 = file_io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(directory, CONFIG)])
+    recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
+    names, stated = config["data"]["class_names"], config["data"].get("values")
+    outputs = len(stated["names"]) if stated else len(names)
+    model = recipes.create_model(recipe, outputs, config["data"].get("channels", 3))
+    variables = {variable.path: variable for variable in weights(model)}
+    values = chosen.weights({path: tuple(variable.shape) for path, variable in variables.items()})
+    for path, variable in variables.items():
+        variable.assign(values[path])
+    pixel_range.set_normalization(model, recipe.data.pp_eval)
+    if model.config.include_top:
+        model.class_names, model.values = (None, stated) if stated else (names, None)
+    logging.info("Using the weights of step %d, from %s", chosen.step, chosen.path)
+    return model, chosen.step, sha256
+
+
+def _check_finished(directory: str, model_file: str) -> None:
+    """Raise a FileNotFoundError if a run does not have its final model."""
+    if os.path.exists(model_file):
+        return
+    from keras_vit.runs import chosen_checkpoint
+
+    raise FileNotFoundError(
+        f"Expected {os.path.basename(model_file)} in the directory {directory!r}. A run writes it when training ends. "
+        "To finish an interrupted run, start `keras-vit train` again with the same --workdir. "
+        f"Usable with --checkpoint: {chosen_checkpoint.listed(os.path.join(directory, CHECKPOINTS))}."
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of the imported packages."""
+    import keras
+
+    used = {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
+    own = {"keras_vit": __version__, "python": platform.python_version(), "keras_backend": keras.backend.backend()}
+    return {**own, **used}

@@ -1,0 +1,211 @@
+"""Choice of settings for the user's images, the model and the machine, by the rules in `planning.rules`."""
+
+import math
+import os
+from collections.abc import Callable
+
+import numpy as np
+from absl import logging
+
+from keras_vit import recipe as recipes
+from keras_vit import zoo
+from keras_vit.checkpoints import architecture_of
+from keras_vit.data import open_source, preprocess, split_sizes
+from keras_vit.data.sources import StoredSource
+from keras_vit.training.planning import memory, plan, rules
+from keras_vit.util.progress import duration
+from keras_vit.zoo import hub
+
+SHARE_OF_MEMORY = 0.5
+IMBALANCE = 3  # times as many images in the largest class as in the smallest
+_UNKNOWN_GPU = 16e9  # bytes
+# Fields that the rules set. A resumed run keeps them.
+FIELDS = (
+    *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
+    *("optim.name", "optim.learning_rate", "optim.weight_decay"),
+    *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
+    *("data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
+)
+MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
+_TASKS = {  # by the kind of the labels
+    "classes": {"task": "multi_label", "loss": "sigmoid"},
+    "values": {"task": "regression"},
+    "mask": {"task": "segmentation"},
+}
+Change = Callable[[recipes.Recipe], recipes.Recipe]
+
+
+def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
+    """Return a recipe with settings that suit its images, its model and this machine.
+
+    The function opens the data, and logs the settings and their reasons in six lines. `change` applies the user's
+    settings to a recipe; they take precedence.
+
+    Raises:
+        ValueError: If there are too few images.
+    """
+    splits = split_sizes(change(recipe).data.source)
+    split = "validation" if "validation" in splits else "test"
+    recipe = recipes.replace(recipe, {"data.eval_split": split})
+    if split == "validation" and "test" in splits:
+        recipe = recipes.replace(recipe, {"data.test_split": "test"})
+    data = change(recipe).data
+    opened = open_source(data.source, split=data.train_split)
+    least = 2 * (opened.num_classes if opened.label_kind == "class" else 1)
+    if opened.num_examples < least or (data.eval_split == split and split not in (splits or [split])):
+        raise ValueError(
+            f"Expected at least {least} images to train on, two per class, and one to test with. Received: "
+            f"{opened.num_examples} in {data.train_split!r}, {splits.get(split, 0)} in {split!r} of {data.source!r}. "
+            "Add images, or set data.eval_split."
+        )
+    tested = open_source(data.source, split=data.eval_split).num_examples
+    facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.label_kind, *machine())
+    if facts.labels != recipe.task.labels:
+        recipe = recipes.replace(recipe, _TASKS.get(facts.labels, {}))
+    recipe = _with_weights(recipe, change)
+    reasons: dict[str, str] = {}
+    for name, rule in rules.RULES.items():
+        # Preprocessing strings are written for the image size of the recipe; `change` applies the user's size later.
+        wanted = recipes.replace(change(recipe), {"model.image_size": recipe.model.image_size})
+        fields, reasons[name] = rule(facts, wanted)
+        recipe = recipes.replace(recipe, fields)
+    recipe, of_machine = _that_fits(recipe, change, facts)
+    _log(recipe, change(recipe), reasons | of_machine)
+    recipe = change(recipe)
+    if isinstance(opened, StoredSource) and facts.labels == "class" and not recipe.class_balance:
+        warn_of_imbalance(opened)  # other sources would have to read all labels first
+    return recipe
+
+
+def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
+    """Return the recipe, with a small model if the default weights are needed but unavailable."""
+    wanted = change(recipe).model
+    if (recipe.model.variant, recipe.model.checkpoint) != rules.DEFAULT_MODEL or wanted.variant != recipe.model.variant:
+        return recipe
+    if wanted.checkpoint is not None and wanted.checkpoint == recipe.model.checkpoint:
+        try:
+            zoo.resolve(wanted.checkpoint)
+            return recipe
+        except (OSError, ImportError) as error:
+            logging.warning(
+                "No weights: %s A small model is trained from scratch instead, which is much less accurate on few "
+                "images. --model names other weights.",
+                error,
+            )
+    elif wanted.checkpoint is not None:
+        return recipe
+    sized = recipes.with_image_size(recipe, rules.SMALL_MODEL["model.image_size"])
+    return recipes.replace(sized, rules.SMALL_MODEL)
+
+
+def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tuple[recipes.Recipe, dict[str, str]]:
+    """Return the recipe with the largest image size at which training fits into time and memory, and the reasons.
+
+    Training may take half of the memory. The batch is divided into as few parts as possible. An image size is also
+    accepted if the time suffices for only a part of the steps, but at least a quarter. The number of steps is then
+    reduced.
+    """
+    wanted, devices = change(recipe), max(1, facts.gpus)
+    limit, local = wanted.time or rules.CPU_SECONDS, wanted.data.batch_size // devices
+    of_weights = recipes.replace(wanted, {"model.image_size": recipe.model.image_size})
+    sizes = rules.image_sizes(facts, of_weights, _patch(wanted.model))
+    # If the user chose the image size or the parts, no others are tried.
+    possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
+    own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
+    reasons = {"images": own if possible == sizes else "given"}
+    for size in possible:
+        base = recipes.with_image_size(recipe, size)
+        fields, reasons["steps"] = rules.steps(facts, change(base))
+        base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
+        found = change(base)
+        if users := found.total_steps != fields["total_steps"]:  # warm-up and intervals depend on this number
+            steps, reasons["steps"] = found.total_steps, "given"
+            base = recipes.replace(base, rules.of_steps(steps, found.data.batch_size, facts.test_images))
+            found = change(base)
+        planned, given = plan.of_recipe(found, facts.outputs, devices=devices), found.optim.accumulation_steps
+        fixed = planned.weights_bytes + (0 if facts.gpus else planned.host_bytes)
+        for parts in [given] if given > 1 else [*(n for n in (1, 2, 4, 8, 16, 32) if local % n == 0), local]:
+            fits = fixed + planned.peak_bytes * given / parts <= SHARE_OF_MEMORY * facts.memory
+            if fits:
+                break
+        base = recipes.replace(base, {"optim.accumulation_steps": parts if given == 1 else 1})
+        per_step = 0 if facts.gpus else rules.seconds_for(facts, found, planned.step_flops)
+        seconds = found.total_steps * per_step
+        # The number of steps is reduced below, unless the user chose it.
+        if fits and seconds <= limit / (1 if users else rules.FEWEST):
+            break
+        if len(possible) > 1:
+            reasons["images"] = "larger images take " + (
+                f"too long for {duration(limit)}" if fits else "too much memory"
+            )
+    if seconds > limit and not users:
+        total = max(rules.MIN_STEPS, int(limit / per_step))
+        base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))
+        reasons["steps"] = (
+            f"{rules.passes(total * found.data.batch_size, facts.images)}, in about {duration(total * per_step)}"
+        )
+    return base, reasons
+
+
+def _patch(model: recipes.Model) -> int:
+    """Return the patch size of a model, from its checkpoint if that is available."""
+    path, patch = model.checkpoint, int(model.variant.partition("/")[2] or 1)
+    if path and (os.path.exists(path) or hub.address_of(path)):
+        patch = np.max(architecture_of(path)[1].get("patch_size") or 1)
+    return int(np.max(model.arguments.get("patch_size", patch)))
+
+
+def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) -> None:
+    """Log the final settings in six lines, with the reasons for the settings that the rules chose."""
+    augmentation, values = preprocess.split(used.data.pp_train)
+    model, data, optim, parts = used.model, used.data, used.optim, used.optim.accumulation_steps
+    warmup = min(optim.schedule.warmup_steps, used.total_steps)
+    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}, {warmup} of them warm-up"
+    if used.time:
+        steps = f"as many as fit into {duration(used.time)}, after some are measured"
+    decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
+    mixed = f", mixup {data.mixup:g}" if data.mixup else ""
+    mixed += f", label smoothing {used.label_smoothing:g}" if used.label_smoothing else ""
+    lines: dict[str, tuple[str, tuple[str, ...]]] = {
+        "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}", ("adapt",)),
+        "images": (f"images: {model.image_size} pixels, {values}", ("model.image_size",)),
+        "batch": (
+            f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
+            ("data.batch_size", "optim.accumulation_steps"),
+        ),
+        "steps": (f"steps: {steps}", ("total_steps", "time")),
+        "update": (
+            f"update: {optim.name}, rate {optim.learning_rate:g}{decay}",
+            ("optim.name", "optim.learning_rate", "optim.weight_decay"),
+        ),
+        "augmentation": (
+            f"augmentation: {augmentation.removeprefix('decode|')}{mixed}",
+            ("data.pp_train", "data.mixup", "label_smoothing"),
+        ),
+    }
+    for name, (line, fields) in lines.items():
+        same = all(recipes.get(chosen, field) == recipes.get(used, field) for field in fields)
+        logging.info("%s (%s)", line, reasons[name] if same else "given")
+
+
+def warn_of_imbalance(source: StoredSource) -> None:
+    """Log a warning if the classes have very different numbers of images."""
+    counts = np.bincount(source.labels(), minlength=source.num_classes)
+    most, fewest = int(counts.argmax()), int(counts.argmin())
+    if counts[most] >= IMBALANCE * counts[fewest]:
+        logging.warning(
+            "The classes have different numbers of images, from %d of %r to %d of %r. --config.class_balance=1 makes "
+            "all classes count alike in the loss; compare the balanced accuracies.",
+            *(counts[fewest], source.class_names[fewest], counts[most], source.class_names[most]),
+        )
+
+
+def machine() -> tuple[int, float, int]:
+    """Return the number of GPUs, the memory of a GPU (or of this machine) in bytes, and the number of CPU cores."""
+    import tensorflow as tf
+
+    gpus, cores = len(tf.config.list_physical_devices("GPU")), os.cpu_count() or 1
+    if not gpus:
+        return 0, memory.machine_memory()[0], cores
+    total = memory.gpu_memory()
+    return gpus, total if math.isfinite(total) else _UNKNOWN_GPU, cores

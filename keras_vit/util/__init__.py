@@ -1,0 +1,1 @@
+"""Checks, files, text, progress and processes: what every part of the package uses."""

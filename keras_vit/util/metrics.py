@@ -1,0 +1,97 @@
+"""Metrics: the name, unit and direction of improvement of reported numbers, and the scores of a segmentation."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_vit.util import formatting
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number that training or an evaluation reports.
+
+    Attributes:
+        name: Name, such as `"accuracy"`.
+        larger_is_better: Whether larger values are better.
+        unit: `"%"` for a fraction to show in percent, or any other unit to write after the number.
+
+    Example:
+    >>> Metric("accuracy", unit="%").text(0.75), Metric("loss", larger_is_better=False, unit="nats").text(0.3125)
+    ('75.00%', '0.3125 nats')
+    """
+
+    name: str
+    larger_is_better: bool = True
+    unit: str = ""
+
+    def text(self, value: float | None, digits: int = 4) -> str:
+        """Format a value with its unit: a fraction in percent, other numbers with `digits` significant digits."""
+        if self.unit == "%" and isinstance(value, float):
+            return formatting.percent(value, 2)
+        shown = formatting.number(value, digits)
+        return f"{shown} {self.unit}" if value is not None and self.unit not in ("", "%") else shown
+
+    def goodness(self, value: float) -> float:
+        """Return a number that is larger for a better value."""
+        return value if self.larger_is_better else -value
+
+
+def mean_average_precision(scores: Any, targets: Any) -> float:
+    """Return the mean of the average precisions of the classes with examples, as in scikit-learn.
+
+    Equal scores have the same rank. A row with a score that is not finite has the lowest rank.
+
+    Args:
+        scores: Logits or probabilities, `[N, classes]`.
+        targets: Whether an example has a class, bool `[N, classes]`.
+
+    Example:
+    >>> mean_average_precision([[0.9, 0.1], [0.8, 0.7]], [[False, False], [True, True]])
+    0.75
+    """
+    scores, targets, precisions = np.asarray(scores, np.float64), np.asarray(targets), []
+    scores = np.where(np.isfinite(scores).all(axis=-1, keepdims=True), scores, -np.inf)
+    for column in np.flatnonzero(targets.any(axis=0)):
+        order = np.argsort(-scores[:, column], kind="stable")
+        ranked = scores[order, column]
+        ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of equal scores
+        hits = np.cumsum(targets[order, column])[ends]
+        precisions.append(np.diff(hits, prepend=0) @ (hits / (ends + 1)) / hits[-1])
+    return float(np.mean(precisions)) if precisions else float("nan")
+
+
+def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
+    """Return the scores of a segmentation, computed as in mmsegmentation.
+
+    mmsegmentation gives an ignored class that is predicted an intersection over union of 0. Here the class is left out.
+
+    Args:
+        confusion: Number of pixels, `[true classes, predicted classes]`.
+        ignore: Number of a class that is ignored; 255 for no class.
+
+    Returns:
+        A dictionary with the keys:
+
+        - `"iou"`, `"miou"`: Intersection over union of each class, `[classes]`, and the mean. An ignored
+          class, and a class with no true and no predicted pixels, have the value NaN, which the mean ignores. The mean
+          is therefore 1.0 if there are only pixels of the background, and all are predicted as background.
+        - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
+        - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
+
+    Example:
+    >>> scores = segmentation_scores([[2, 1], [0, 3]])
+    >>> scores["iou"].round(2).tolist(), round(scores["miou"], 3), round(scores["pixel_accuracy"], 3)
+    ([0.67, 0.75], 0.708, 0.833)
+    """
+    counts = np.asarray(confusion, np.float64)
+    right, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    nan = np.full_like(right, np.nan)
+    kept = (true + predicted > 0) & (np.arange(len(right)) != (-1 if ignore == 255 else ignore))
+    iou = np.divide(right, true + predicted - right, out=nan.copy(), where=kept)
+    accuracy = np.divide(right, true, out=nan, where=true > 0)
+    means = {"miou": iou[kept], "mean_accuracy": accuracy[true > 0]}
+    found = {name: float(values.mean()) if values.size else float("nan") for name, values in means.items()}
+    share = float(right.sum() / true.sum()) if true.sum() else float("nan")
+    return {**found, "pixel_accuracy": share, "iou": iou, "accuracy": accuracy}

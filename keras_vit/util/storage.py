@@ -1,0 +1,357 @@
+"""Local copies of files and folders in buckets, `gs://` and `s3://`. Only this module accesses buckets.
+
+TensorFlow, h5py, safetensors and the runtimes of artifacts need local files, and so do renames and locks. Programs
+therefore work in a local copy. The record of a copy has the state of each file, here and in the bucket, when both were
+equal. At the start, files that changed in the bucket are downloaded, and files that changed only here, because their
+upload failed, are uploaded. If both changed, the files that changed here are moved to another folder.
+
+`publish` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
+a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to an address owns it
+through an additional object in the bucket, which only one process can create.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import filelock
+from absl import logging
+
+from keras_vit.util import extras, file_io, formatting, locks
+from keras_vit.util.progress import Progress
+
+SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
+_PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
+_PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
+_IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
+_EVERY = 60  # seconds between uploads of a growing output
+_PARALLEL = 4  # number of simultaneous uploads
+_LAST = "saved_model.pb"  # without it, a folder is not a SavedModel
+_PARTS = ".parts"  # extension of the folder with the finished parts of a file
+_LARGE = re.compile(r"(^|/)(checkpoints|tensorboard)/")  # files of a run that its final model does not need
+_SMALL = re.compile(rf"\.jsonl?$|{re.escape(_PARTS)}/")  # files that programs need even if they only list or add files
+
+_published: dict[str, "_Copy"] = {}  # by local path
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path is an address in a bucket, except for the buckets of published weights."""
+    return path.partition("://")[0] in SCHEMES and "://" in path and not path.startswith(_PUBLIC)
+
+
+def fetched(
+    path: str | os.PathLike, checkpoint: str | int = "last", small: bool = False, must_exist: bool = True
+) -> str:
+    """Return a local path unchanged. For an address, update the local copy and return its path.
+
+    Files that are not needed are empty in the copy. For `checkpoint="last"`, the files in `checkpoints/` and
+    `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files are empty.
+    """
+    path = os.fspath(path)
+    if not is_address(path):
+        return path
+    copy = _Copy(path, "read")
+    copy.fetch(lambda name: bool(_SMALL.search(name)) if small else checkpoint != "last" or not _LARGE.search(name))
+    if must_exist and not os.path.exists(copy.path):
+        raise FileNotFoundError(f"There is nothing at {path}.")
+    return copy.path
+
+
+@contextlib.contextmanager
+def written(path: str, flag: str = "--output", small: bool = False, writes: bool = True) -> Iterator[str]:
+    """Yield a local path unchanged. For an address, yield the path of a local copy and publish the copy at the end.
+
+    With `small`, all files except JSON files are empty in the copy and do not change in the bucket. With
+    `writes=False`, the copy is only for reading, and is created after the chief, another process, has become the owner
+    of the address. Messages name `flag`, the flag that sets the path.
+    """
+    if not is_address(path):
+        yield path
+        return
+    copy = _Copy(path, "written" if writes else "read")
+    needs = lambda name: not small or bool(_SMALL.search(name))  # noqa: E731
+    if not writes:
+        copy.wait_for_chief()
+        copy.fetch(needs)
+        yield copy.path
+        return
+    with locks.locked(os.path.dirname(copy.record), flag), copy.owned(flag):
+        copy.fetch(needs)
+        copy.publish()  # the changes that an earlier process did not upload
+        copy.let_others_read()
+        _published[copy.path] = copy
+        try:
+            yield copy.path
+        finally:
+            del _published[copy.path]
+            copy.publish()
+
+
+def publish(path: str, growing: bool = False) -> None:
+    """Upload the changes of the local copy that contains a path. Do nothing for other paths.
+
+    With `growing`, upload at most once a minute and only log errors, because a later call uploads the same changes.
+    """
+    for place, copy in _published.items():
+        if f"{path}/".startswith(f"{place}/") and not (growing and time.monotonic() < copy.due):
+            try:
+                copy.publish()
+            except OSError as error:
+                if not growing:
+                    raise
+                logging.warning("%s", error)
+            copy.due = time.monotonic() + _EVERY
+
+
+class _Copy:
+    """Local copy of a folder or an object.
+
+    If the name contains a dot, the copy also includes the model card and the other parts of the file, from the same
+    folder. A copy for reading also includes the JSON files in this folder. Names of files are relative to the folder
+    that contains the address.
+    """
+
+    def __init__(self, address: str, kind: str):
+        scheme, _, place = address.rstrip("/").partition("://")
+        parts = place.split("/")
+        if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"Expected an address such as {scheme}://BUCKET/NAME. Received: {address!r}.")
+        with extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
+            import fsspec
+
+            with _reaching(address):
+                self.files = fsspec.filesystem(scheme)
+        self.address, self.name, self.folder = f"{scheme}://{place}", parts[-1], "/".join(parts[:-1])
+        file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
+        parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
+        self._beside = re.compile(parts_of_a_file + r"|[^/]*\.json" * (kind == "read"))
+        self._owner = f"{self.folder}/{self.name}{locks.LEASE}"
+        own = f"{kind}_{hashlib.sha256(self.address.encode()).hexdigest()[:16]}"  # copies do not share files
+        self.path, self._place = file_io.copy_of(self.address, own), file_io.copy_of("", own)
+        self._is_written = kind == "written"
+        self.record = os.path.join(file_io.copy_of(self.address, f"{own}_record"), ".record.json")
+        self.due = 0.0  # when a growing output is uploaded again
+
+    def fetch(self, needs: Callable[[str], bool]) -> None:
+        """Update the copy from the bucket. Outdated files that are not needed become empty."""
+        with (
+            file_io.draft_directory(self.record) as drafts,
+            filelock.FileLock(f"{self.record}.lock"),
+            Progress(f"Reading {self.address}"),
+            _reaching(self.address),
+        ):
+            objects, known = self._objects(), self._record()["files"]
+            kept = self._kept(objects, known) if self._is_written else set()
+            for name in known.keys() - objects.keys() - kept:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(name))
+            states, outdated = self._states(), dict[str, str]()
+            for name in objects.keys() - kept:
+                (identity, size), state = objects[name], states.get(name, [None, None])
+                if known.get(name) != [identity, *state] or (needs(name) and state[1] != size):
+                    outdated[name] = os.path.join(drafts, str(len(outdated)))
+            whole = [(f"{self.folder}/{name}", draft) for name, draft in outdated.items() if needs(name)]
+            if whole:
+                self.files.get(*map(list, zip(*whole, strict=True)))
+            for name, draft in outdated.items():
+                os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
+                open(draft, "ab").close()  # an empty file if it is not needed
+                os.replace(draft, self._path(name))
+            states = self._states()
+            known |= {name: [objects[name][0], *states[name]] for name in outdated}
+            self._write_record({name: known[name] for name in known.keys() & objects.keys()})
+
+    def _kept(self, objects: dict[str, tuple[str, int]], known: dict[str, list]) -> set[str]:
+        """Return the files that changed only here. If the bucket changed as well, move them to another folder."""
+        states = self._states()  # an empty file may represent an object that was not needed
+        here = {name for name, (_, size) in _changed(states, known).items() if size or name not in objects}
+        there = (known.keys() & states.keys()) - objects.keys()
+        if self._is_partial:  # no other process wrote, but the record may lack the last uploads of this copy
+            there -= here
+        else:
+            there |= {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
+        if not here or not there:
+            return here
+        place = os.path.join(file_io.cache_directory(), "buckets", "not-uploaded", secrets.token_hex(4))
+        for name in here:
+            os.makedirs(os.path.dirname(os.path.join(place, name)), exist_ok=True)
+            os.replace(self._path(name), os.path.join(place, name))
+        text = "Another process changed %s after the last upload from here. Files that changed here are now in %s: %s"
+        logging.warning(text, self.address, place, ", ".join(sorted(here)))
+        return set()
+
+    def publish(self) -> None:
+        """Upload the changed files, then delete the removed files."""
+        known, states = self._record()["files"], self._states()
+        changed, gone = _changed(states, known), known.keys() - states.keys()
+        if not changed and not gone:
+            self._is_partial = False
+            return
+        stay = (
+            f". The changes stay in {self._place} on this machine. The next command that writes to this address "
+            "uploads them, unless another process changes the bucket before."
+        )
+        self._is_partial = True
+        with Progress(f"Writing {self.address}"), _reaching(self.address, stay):
+            if not self._is_mine():
+                raise OSError("another process took the address over")
+            later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
+            later.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0]))
+            for names in ([name for name in changed if name not in later], *([name] for name in later)):
+                targets = [f"{self.folder}/{name}" for name in names]
+                self.files.put([self._path(name) for name in names], targets, batch_size=_PARALLEL)
+            for name in sorted(gone, key=lambda name: not name.endswith(".json")):
+                with contextlib.suppress(FileNotFoundError):
+                    self.files.rm_file(f"{self.folder}/{name}")
+            objects = self._objects()
+        uploaded = {name: [objects[name][0], *states[name]] for name in changed.keys() & objects.keys()}
+        self._write_record({name: known[name] for name in states.keys() - changed.keys()} | uploaded)
+        self._is_partial = False
+
+    @contextlib.contextmanager
+    def owned(self, flag: str) -> Iterator[None]:
+        """Own the address within a `with` block. Ownership that is not renewed for three minutes expires.
+
+        A copy whose process was killed continues its ownership at once, if no other process took the address over.
+        """
+        self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": self._record()["key"]}
+        with _reaching(self.address):
+            self._is_partial = self._is_mine()
+            if not self._is_partial:
+                self._me["key"] = secrets.token_hex(8)
+            while not (self._is_mine() or self._sign(mode="create")):  # a retry finds the object that it created
+                now = other = self._read_owner()
+                owner = f"process {other.get('process')} on {other.get('host')}"
+                deadline = time.monotonic() + locks.SILENCE
+                with Progress(f"Checking whether {owner} still writes to {self.address}"):
+                    while other and now == other and time.monotonic() < deadline:
+                        time.sleep(min(1.0, locks.REFRESH))
+                        now = self._read_owner()
+                if now and now != other:
+                    raise locks.taken(self.address, flag, owner)
+                if now and self._read_owner() == other:
+                    self.files.rm_file(self._owner)
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(locks.REFRESH):
+                self._renew()
+
+        thread = threading.Thread(target=renew, name="owner", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            with contextlib.suppress(Exception):
+                if not self._is_partial and self._is_mine():  # otherwise the copy continues its ownership
+                    self.files.rm_file(self._owner)
+
+    def wait_for_chief(self) -> None:
+        """Wait until another process, not an earlier one that was killed, lets others read the address."""
+        with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
+            earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
+            owner = earlier
+            while owner == earlier or not owner.get("others_read"):  # a living owner signs again
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no worker took the address over; see the log of the first worker")
+                time.sleep(min(1.0, locks.REFRESH))
+                owner = self._read_owner()
+
+    def let_others_read(self) -> None:
+        """End the wait of the other workers."""
+        self._me["others_read"] = True
+        self._renew()
+
+    def _renew(self) -> None:
+        with contextlib.suppress(Exception):  # the network may be unavailable for a moment
+            if self._is_mine():
+                self._sign(mode="overwrite")
+
+    def _sign(self, mode: str) -> bool:
+        content = json.dumps({**self._me, "sign": secrets.token_hex(4)}).encode()
+        try:
+            self.files.pipe_file(self._owner, content, mode=mode)
+        except FileExistsError:
+            return False
+        return True
+
+    def _read_owner(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.files.cat_file(self._owner))
+        except FileNotFoundError:
+            return {}
+
+    def _is_mine(self) -> bool:
+        return self._read_owner().get("key", "") == self._me["key"]
+
+    def _objects(self) -> dict[str, tuple[str, int]]:
+        """Return the identity and size of each object, by name."""
+        self.files.invalidate_cache()
+        found = dict(self.files.find(f"{self.folder}/{self.name}", detail=True))
+        with contextlib.suppress(FileNotFoundError):
+            if "." in self.name:
+                found |= self.files.find(f"{self.folder}/{self.name}{_PARTS}", detail=True)
+                found |= {info["name"]: info for info in self.files.ls(self.folder, detail=True)}
+        start = len(self.folder.strip("/")) + 1
+        names = {path.strip("/")[start:]: info for path, info in found.items() if info["type"] == "file"}
+        return {
+            name: (json.dumps({key: str(info.get(key)) for key in _IDENTITY}), info["size"])
+            for name, info in names.items()
+            if self._has(name) and not any(part in ("", ".", "..") for part in name.split("/"))
+        }
+
+    def _states(self) -> dict[str, list[int]]:
+        """Return the modification time and size of each file in the copy, by name."""
+        root, found = os.path.dirname(self.path), dict[str, list[int]]()
+        walks = (os.walk(self.path), os.walk(f"{self.path}{_PARTS}"), itertools.islice(os.walk(root), 1))
+        for folder, _, files in itertools.chain(*walks):
+            for path in (os.path.join(folder, file) for file in files):
+                with contextlib.suppress(FileNotFoundError):
+                    info = os.stat(path)
+                    found[os.path.relpath(path, root)] = [info.st_mtime_ns, info.st_size]
+        return {name: found[name] for name in sorted(found) if self._has(name)}
+
+    def _has(self, name: str) -> bool:
+        """Return whether a file belongs to the copy. Temporary files and lock files do not."""
+        is_own = name.partition("/")[0] in (self.name, f"{self.name}{_PARTS}")
+        is_own |= "." in self.name and bool(self._beside.fullmatch(name))
+        return is_own and not re.search(r"(^|/)\.|\.lock-owner$", name)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self.path), name)
+
+    def _record(self) -> dict[str, Any]:
+        """Return the identity, time and size of each file when it last matched the bucket, and the owner's key."""
+        return file_io.read_json(self.record) if os.path.exists(self.record) else {"key": None, "files": {}}
+
+    def _write_record(self, files: dict[str, list]) -> None:
+        file_io.write_json(self.record, {"key": self._me["key"] if self._is_written else None, "files": files})
+
+
+def _changed(states: dict[str, list[int]], known: dict[str, list]) -> dict[str, list[int]]:
+    """Return the files that differ from the record."""
+    return {name: state for name, state in states.items() if known.get(name, [None])[1:] != state}
+
+
+@contextlib.contextmanager
+def _reaching(address: str, more: str = "") -> Iterator[None]:
+    """Convert all errors of a bucket to an OSError that names the address."""
+    try:
+        yield
+    except (ValueError, ImportError):
+        raise
+    except Exception as error:
+        raise OSError(
+            f"Could not reach {address}: {type(error).__name__}: {formatting.one_line(error)}{more}"
+        ) from error

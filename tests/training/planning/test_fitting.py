@@ -1,0 +1,478 @@
+"""The rules for own images: the choices, the precedence of the user's settings, and the log."""
+
+import dataclasses
+import logging
+import math
+import re
+import shutil
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit import zoo
+from keras_vit.training.chosen_recipe import Choices, recipe_of, seconds_of
+from keras_vit.training.planning import fitting, plan, rules
+from tests.data import pictures
+from tests.recipe import toy
+
+FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, labels="class", gpus=0, memory=8e9, cores=2)
+PRETRAINED = recipes.Recipe(model=recipes.Model("ViT-S/14", checkpoint="dinov2"))
+
+
+def same(recipe):
+    return recipe
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Lets this machine have GPUs, memory and cores."""
+
+    def has(gpus=0, memory=8e9, cores=2):
+        monkeypatch.setattr(fitting, "machine", lambda: (gpus, memory, cores))
+
+    has()
+    return has
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return pictures.folder(tmp_path / "photos")
+
+
+def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
+    return rules.RULES[name](dataclasses.replace(facts, **fields), recipe)[0]
+
+
+def test_which_weights_are_trained_and_how():
+    assert chosen("adapt") == chosen("adapt", images=19_999) == {"adapt": "lora"}
+    assert chosen("adapt", images=20_000) == chosen("adapt", labels="mask") == {"adapt": "all"}
+    resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
+    of = lambda adapt: chosen("update", recipe=recipes.replace(PRETRAINED, {"adapt": adapt}))  # noqa: E731
+    numbers = [tuple(of(adapt).values()) for adapt in ("all", "last(2)", "head", "lora", "bias")]
+    assert numbers == [("sgd", 3e-3, 0), ("sgd", 3e-3, 0), ("adamw", 1e-2, 0), ("adamw", 1e-3, 0), ("adamw", 1e-3, 0)]
+    assert tuple(chosen("update", recipe=scratch).values()) == ("adamw", 1e-3, 0.05)
+    whole = recipes.replace(PRETRAINED, {"adapt": "all"})
+    assert tuple(chosen("update", labels="mask", recipe=whole).values()) == ("adamw", 1e-4, 0.05)
+    for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
+        assert of(adapt)["optim.name"] == name
+    assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
+    assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
+    assert chosen("update", labels="mask")["optim.name"] == "adamw"
+    head = recipes.replace(PRETRAINED, {"adapt": "head"})
+    assert chosen("update", labels="mask", recipe=head) == of("head")
+    reasons = [rules.adaptation(dataclasses.replace(FACTS, images=n), PRETRAINED)[1] for n in (19_999, 20_000)]
+    assert reasons == ["fewer than 20,000 images", "not fewer than 20,000 images"]
+
+
+def test_a_batch_divides_among_the_devices():
+    sizes = {gpus: chosen("batch", gpus=gpus)["data.batch_size"] for gpus in (0, 1, 2, 3, 8)}
+    assert sizes == {0: 32, 1: 32, 2: 32, 3: 33, 8: 32}
+    assert [chosen("batch", images=images)["data.batch_size"] for images in (4_999, 5_000)] == [32, 128]
+    assert chosen("batch", labels="mask")["data.batch_size"] == 16
+
+
+def test_only_many_images_learned_from_scratch_are_mixed():
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert chosen("augmentation") == {
+        "data.pp_train": "decode|inception_crop(224, 50, antialias=True)|flip_lr|value_range(-1, 1)"
+    }
+    head = recipes.replace(PRETRAINED, {"adapt": "head"})
+    assert chosen("augmentation", recipe=head) == {
+        "data.pp_train": "decode|resize(224, antialias=True)|flip_lr|value_range(-1, 1)"
+    }
+    assert "inception_crop(224, antialias=True)" in chosen("augmentation", recipe=head, images=20_000)["data.pp_train"]
+    assert "inception_crop(224, antialias=True)" in chosen("augmentation", images=20_000)["data.pp_train"]
+    assert chosen("augmentation", recipe=scratch, images=19_999) == chosen("augmentation")
+    many = chosen("augmentation", recipe=scratch, images=20_000)
+    assert (many["data.mixup"], many["label_smoothing"]) == (0.2, 0.1) and "|randaug(2, 10)|" in many["data.pp_train"]
+    many = chosen("augmentation", recipe=scratch, images=20_000, labels="values")
+    assert set(many) == {"data.pp_train"}  # mixing is for classes
+
+
+@pytest.mark.parametrize(
+    ("images", "outputs", "expected"),
+    [
+        (10, 2, 3_200),
+        (200, 4, 4_000),
+        (1_600, 3, 32_000),
+        (10_000, 3, 64_000),
+        (1_000, 100, 64_000),
+        (20_000, 3, 1_280_000),
+    ],
+)
+def test_images_seen(images, outputs, expected):
+    recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
+    fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
+    assert fields["total_steps"] * recipe.data.batch_size == expected
+    assert f"{expected / images:.3g} passes over {images:,} images" in reason
+    assert fields["stop_after"] == (3 if images < 20_000 else 0)
+
+
+@pytest.mark.parametrize(
+    ("images", "outputs", "expected"),
+    [(100, 3, 30_000), (100, 99, 200_000), (1_000, 3, 60_000), (10_000, 3, 600_000)],
+)
+def test_images_seen_from_scratch(images, outputs, expected):
+    scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
+    assert rules.images_seen(dataclasses.replace(FACTS, images=images, outputs=outputs), scratch) == expected
+
+
+def test_large_data_sets_are_seen_as_bit_sees_them():
+    seen = [rules.images_seen(dataclasses.replace(FACTS, images=n), PRETRAINED) for n in (499_999, 500_000)]
+    assert seen == [128 * 10_000, 128 * 20_000]
+    seen = [
+        rules.images_seen(dataclasses.replace(FACTS, images=n, labels="mask"), PRETRAINED) for n in (19_999, 20_000)
+    ]
+    assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
+
+
+def test_time_that_an_adaptation_takes():
+    """Two thirds of all operations without the gradients of the weights, one third without a backward pass."""
+    adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
+    seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
+    assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
+
+
+def test_as_many_evaluations_as_the_share_and_the_number_allow():
+    """40% of 3,200 images are 3.2 times 400 images. There are at most ten evaluations."""
+    assert [rules.of_steps(100, 32, images)["eval_every"] for images in (400, 1)] == [34, 10]
+
+
+def test_the_patch_size_of_a_model():
+    found = [
+        fitting._patch(recipes.Model(variant, arguments=arguments))
+        for variant, arguments in (("ViT-S/14", {}), ("BiT-R50x1", {}), ("ViT-S/16", {"patch_size": (4, 8)}))
+    ]
+    assert found == [14, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("rule", "recipe", "facts", "reason"),
+    [
+        ("update", PRETRAINED, {}, "for adapt=all"),
+        ("update", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("batch", PRETRAINED, {"images": 4_999}, "fewer than 5,000 images"),
+        ("batch", PRETRAINED, {"images": 5_000}, "not fewer than 5,000 images"),
+        ("batch", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("augmentation", PRETRAINED, {}, "few images, so crops of half of the area or more"),
+        ("augmentation", PRETRAINED, {"images": 20_000}, "crops of any part"),
+        ("adapt", PRETRAINED, {"labels": "mask"}, "masks"),
+    ],
+)
+def test_reasons(rule, recipe, facts, reason):
+    assert rules.RULES[rule](dataclasses.replace(FACTS, **facts), recipe)[1] == reason
+
+
+@pytest.mark.parametrize("test_images", [0, 1, 400, 50_000])
+@pytest.mark.parametrize("total", [1, 7, 99, 20_000])
+def test_evaluations_take_a_part_of_the_time(total, test_images):
+    fields = rules.of_steps(total, 32, test_images)
+    evaluations = -(-total // fields["eval_every"])
+    assert 1 <= evaluations <= 10
+    assert evaluations == 1 or evaluations * test_images <= 0.4 * total * 32
+    assert fields["optim.schedule.warmup_steps"] == {1: 0, 7: 0, 99: 9, 20_000: 500}[total]
+    assert total == fields["total_steps"]
+
+
+# The machine
+
+
+def fitted(photos, variant="ViT_S16", change=same):
+    return fitting.fit(toy.module("folder").get_config(data=photos, model=variant), change)
+
+
+@pytest.mark.slow
+def test_images_are_as_large_as_time_and_memory_permit(machine, photos, caplog):
+    caplog.set_level(logging.INFO, logger="absl")
+    sizes = []
+    for variant, cores in (("ViT_B16", 64), ("ViT_B16", 1), ("ViT_L16", 1)):
+        machine(memory=1e12, cores=cores)
+        recipe = fitted(photos, variant)
+        sizes.append(recipe.model.image_size)
+        assert f"inception_crop({sizes[-1]}, 50, antialias=True)" in recipe.data.pp_train
+        assert f"resize({sizes[-1]}, antialias=True)" in recipe.data.pp_eval
+    assert sizes == [224, 160, 112]
+    machine(gpus=1, memory=80e9)
+    assert fitted(photos).model.image_size == 384
+    machine(gpus=1, memory=3e9)
+    assert fitted(photos, "ViT_L16").model.image_size == 224
+    machine(gpus=1, memory=80e9)
+    assert fitted(photos, "ViT_H14").model.image_size == 378  # a multiple of its patch size
+    reasons = [text.partition(" (")[2] for text in caplog.messages if text.startswith("images: ")]
+    slow, large = "larger images take too long for 30:00)", "larger images take too much memory)"
+    own = "the size of the weights)"
+    assert reasons == [own, slow, slow, own, large, own]
+
+
+def test_a_gpu_whose_memory_is_not_known(monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
+    for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
+        monkeypatch.setattr(fitting.memory, "gpu_memory", lambda found=found: found)
+        assert fitting.machine()[:2] == (2, expected)
+
+
+@pytest.mark.slow
+def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, photos):
+    machine(memory=1e12, cores=64)
+    whole = fitted(photos)
+    assert whole.optim.accumulation_steps == 1
+    needed = plan.of_recipe(whole, 3).total_bytes
+    for memory, parts in ((2 * needed, 1), (2 * needed - 1e3, 2), (5e8, 32)):  # half of the memory, and a little less
+        machine(memory=memory, cores=64)
+        assert fitted(photos).optim.accumulation_steps == parts
+    machine(gpus=4, memory=1e9)  # each device computes one image at a time
+    assert fitted(photos, "ViT_B16").optim.accumulation_steps == 8
+
+
+@pytest.mark.slow
+def test_steps_on_a_processor_fit_into_the_time(machine, photos, monkeypatch):
+    machine(cores=1)
+    monkeypatch.setattr(rules, "images_seen", lambda *_: 64_000)  # 2,000 steps
+    totals = []
+    for time in (60.0, 1_000.0, 2_000.0):
+        change = lambda recipe, time=time: recipes.replace(recipes.with_image_size(recipe, 112), {"time": time})  # noqa: E731
+        recipe = fitted(photos, "ViT_Ti16", change)
+        flops = fitting.plan.of_recipe(recipe, 3).total_flops
+        seconds = rules.seconds_for(dataclasses.replace(FACTS, cores=1), recipe, flops)
+        totals.append(recipe.total_steps)
+        assert 0.98 * time < seconds <= time or recipe.total_steps == rules.MIN_STEPS
+        assert recipe.optim.schedule.warmup_steps == totals[-1] // 10
+    assert rules.MIN_STEPS == totals[0] < totals[1] < totals[2] < 2_000
+
+
+# The user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({}, []),
+        ({"total_steps": 120, "data.batch_size": 30, "model.image_size": 112}, ["images", "batch", "steps"]),
+        ({"optim.accumulation_steps": 2, "optim.weight_decay": 0.1}, ["batch", "update"]),
+        ({"adapt": "head", "optim.schedule.warmup_steps": 3, "label_smoothing": 0.1}, ["model", "augmentation"]),
+    ],
+)
+def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, machine, photos, caplog):
+    machine(memory=1e12)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        recipe = recipe_of(Choices(photos, model="ViT_S16", settings=settings))
+    lines = {name: line for name, _, line in (text.partition(": ") for text in caplog.messages)}
+    assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
+    assert all(recipes.get(recipe, field) == value for field, value in settings.items())
+    parts, optim = recipe.optim.accumulation_steps, recipe.optim
+    assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
+    assert lines["batch"].startswith(f"{recipe.data.batch_size} in {parts} part{'s' if parts > 1 else ''} (")
+    warmup = optim.schedule.warmup_steps
+    assert lines["steps"].startswith(f"{recipe.total_steps} steps, {warmup} of them warm-up (")
+    decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
+    assert lines["update"].startswith(f"adamw, rate {optim.learning_rate:g}{decay} (")
+    smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
+    assert f"|flip_lr{smoothing} (" in lines["augmentation"]
+    assert given == [name for name, line in lines.items() if line.endswith("(given)")]
+    assert f"resize({recipe.model.image_size}, antialias=True)" in recipe.data.pp_eval
+
+
+@pytest.mark.slow
+def test_one_step_and_a_time_are_stated_as_such(machine, photos, caplog):
+    machine(memory=1e12)
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe_of(Choices(photos, model="ViT_Ti16", settings={"total_steps": 1, "optim.schedule.warmup_steps": 3}))
+    assert "steps: 1 step, 1 of them warm-up (given)" in caplog.messages
+    recipe_of(Choices(photos, model="ViT_Ti16", time="1h30m"))
+    assert "steps: as many as fit into 1:30:00, after some are measured (given)" in caplog.messages
+
+
+@pytest.mark.parametrize(("cats", "is_shown"), [(6, True), (5, False)])
+def test_classes_of_different_sizes(cats, is_shown, caplog):
+    """From three times as many images on."""
+    labels = np.array([0] * cats + [1] * 2 + [2] * 3)
+    source = types.SimpleNamespace(labels=lambda: labels, num_classes=3, class_names=("cat", "dog", "eel"))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        fitting.warn_of_imbalance(source)
+    assert any("from 2 of 'dog' to 6 of 'cat'" in text for text in caplog.messages) == is_shown
+    assert len(caplog.messages) == is_shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", [{"weights": "none"}, {"weights": "augreg"}, {"model": "ViT_Ti16:augreg"}])
+def test_an_image_size_of_the_user_is_stated_as_such(choices, machine, photos, caplog):
+    """Also where the rules have one size to choose from."""
+    machine(gpus=1, memory=80e9)
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe_of(Choices(photos, image_size=64, **{"model": "ViT_Ti16", **choices}))
+    assert "images: 64 pixels, value_range(-1, 1) (given)" in caplog.messages
+
+
+@pytest.mark.slow
+def test_rules_follow_the_settings_of_the_user(machine, photos):
+    """The trained weights determine the rate, the batch its parts, and the images the steps."""
+    of = lambda **choices: recipe_of(Choices(photos, model="ViT_S16", **choices))  # noqa: E731
+    assert of(adapt="all").optim.name == "sgd" and of(settings={"adapt": "head"}).optim.name == "adamw"
+    assert of(image_size=96).data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)")
+    assert of(settings={"data.batch_size": 130}).optim.accumulation_steps == 130
+    small, large = of(), of(settings={"model.variant": "ViT-L/16"})
+    assert large.model.image_size < small.model.image_size or large.total_steps < small.total_steps
+    assert rules.of_steps(9, 1, 1).keys() == {*recipes.OF_TIME}
+    for field in recipes.OF_TIME:
+        with pytest.raises(ValueError, match=f"either the time or {field}"):
+            of(time="5m", settings={field: 5})
+        with pytest.raises(ValueError, match=f"either the time or {field}"):
+            of(settings={"time": 300.0, field: 5})
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ({"data": "/a/photos/"}, "runs/photos"),
+        ({"data": "folder:/a/images#masks=/a/masks"}, "runs/images"),
+        ({"config": "recipes/mine.py"}, "runs/mine"),
+        ({"config": "digits", "data": "npz:mine.npz"}, "runs/mine.npz"),
+        ({"data": "/"}, "runs/run"),
+    ],
+)
+def test_a_run_is_named_after_its_data(choices, expected):
+    assert Choices(**choices).workdir() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20m", 1_200), ("1h30m", 5_400), ("90s", 90), ("1.5h", 5_400), (60, 60)]
+)
+def test_times(text, seconds, machine, photos):
+    assert seconds_of(text) == seconds == recipe_of(Choices(photos, model="ViT_Ti16", time=text)).time
+
+
+def test_spaces_around_a_time():
+    assert seconds_of(" 2m ") == 120
+
+
+@pytest.mark.parametrize("text", ["", "m", "20 min", "-5m", "0", "abc"])
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="'20m'"):
+        seconds_of(text)
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_recipe_follows_the_rules_too(machine, photos, tmp_path):
+    copy = shutil.copy(toy.CONFIGS / "folder.py", tmp_path / "mine.py")
+    found, own = (recipe_of(Choices(photos, config=config, model="ViT_S16")) for config in (str(copy), None))
+    assert found == own
+
+
+# The weights
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def resolve(*_):
+        raise OSError("Could not fetch hf:facebook/dinov2-small.")
+
+    monkeypatch.setattr(zoo, "resolve", resolve)
+
+
+@pytest.mark.slow
+def test_a_small_model_learns_from_scratch_where_there_are_no_weights(offline, machine, photos, caplog):
+    recipe = recipe_of(Choices(photos))
+    assert recipe.model.checkpoint is None and recipe.model.variant == rules.SMALL_MODEL["model.variant"]
+    assert recipe.model.image_size == 96 and "inception_crop(96, 50, antialias=True)" in recipe.data.pp_train
+    assert recipes.describe_model(recipe, 3).count_params() < 2e6
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("No weights: Could not fetch hf:facebook/dinov2-small.")
+    assert recipe_of(Choices(photos, weights="none")) == recipe  # on request, without a warning
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+    assert recipe_of(Choices(photos), workdir="runs/new") == recipe  # as the program does
+    with pytest.raises(OSError, match="Could not fetch"):
+        recipe_of(Choices(photos, model="hf:facebook/dinov2-small"), workdir="runs/new")
+    other = recipe_of(Choices(photos, model="ViT_Ti16", weights="none"))
+    assert (other.model.variant, other.optim) == (
+        "ViT-Ti/16",
+        dataclasses.replace(recipe.optim, schedule=other.optim.schedule),
+    )
+
+
+@pytest.mark.slow
+def test_the_default_weights_are_not_replaced_where_they_are(machine, photos, monkeypatch, caplog):
+    monkeypatch.setattr(zoo, "resolve", lambda *_: "there")
+    recipe = recipe_of(Choices(photos))
+    assert (recipe.model.variant, recipe.model.checkpoint) == rules.DEFAULT_MODEL
+    assert zoo.parse(recipe.model.checkpoint).address == "hf:facebook/dinov2-small"
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "choices", [{"weights": "dinov5"}, {"model": "ViT_S14", "weights": "nowhere.npz"}, {"model": "ViT_S99"}]
+)
+def test_weights_that_are_named_and_not_there_are_an_error(choices, offline, machine, photos):
+    with pytest.raises((ValueError, FileNotFoundError), match=next(reversed(choices.values()))):
+        recipe_of(Choices(photos, **choices))
+
+
+# The data
+
+
+@pytest.mark.slow
+def test_data_that_are_too_few_or_missing(machine, tmp_path):
+    pictures.folder(tmp_path / "one", classes=("cat",))
+    pictures.folder(tmp_path / "few", classes=("cat", "dog"), count=1)
+    pictures.folder(tmp_path / "enough", classes=("cat", "dog"), count=3)  # two of each class, and one to test with
+    assert recipe_of(Choices(str(tmp_path / "enough"), model="ViT_Ti16")).data.eval_split == "test"
+    for name, said in (("one", "one class, 'cat'"), ("few", "at least 4 images"), ("none", "no folder")):
+        with pytest.raises((ValueError, FileNotFoundError), match=said):
+            recipe_of(Choices(str(tmp_path / name), model="ViT_Ti16"))
+
+
+def test_data_with_masks_choose_the_recipe_for_them(monkeypatch, machine, tmp_path):
+    toy.replace_readers(monkeypatch, tmp_path)
+    machine(memory=1e12, cores=64)
+    found, own = (
+        fitting.fit(toy.load(name, "/images#masks=/masks,ViT_B16"), same) for name in ("folder", "segmentation")
+    )
+    assert recipes.check(found) == recipes.check(own)
+    assert found.task == recipes.Segmentation() and found.adapt == "all"
+    assert (found.optim.name, found.data.batch_size, found.total_steps) == ("adamw", 16, 500)
+    upsample = toy.load("segmentation", "/images#masks=/masks")
+    upsample = recipes.replace(upsample, {"task": "segmentation(head='upsample')", "model.variant": "ViT-Ti/16"})
+    assert fitting.fit(upsample, same).task.head == "upsample"
+
+
+@pytest.mark.slow
+def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
+    pictures.folder(tmp_path / "p", classes=("cat",), count=12)
+    rows = [f"{path.relative_to(tmp_path)},red;round" for path in sorted((tmp_path / "p").rglob("*.*"))]
+    (tmp_path / "list.csv").write_text("\n".join(["path,labels", *rows]))
+    choices = {"data": f"manifest:{tmp_path}/list.csv", "model": "ViT_Ti16"}
+    found = recipe_of(Choices(**choices))
+    assert (found.task, found.loss) == (recipes.MultiLabel(), "sigmoid")
+    with pytest.raises(ValueError, match="loss='softmax'"):
+        recipe_of(Choices(**choices, settings={"loss": "softmax"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folders", "chosen", "reported"),
+    [("train val", "validation", None), ("train test", "test", None), ("train val test", "validation", "test")],
+)
+def test_the_validation_split_chooses_and_the_test_split_reports(folders, chosen, reported, machine, tmp_path):
+    for name in folders.split():
+        pictures.folder(tmp_path / name, count=2)
+    data = fitted(str(tmp_path), "ViT_Ti16").data
+    assert (data.eval_split, data.test_split) == (chosen, reported)
+
+
+@pytest.mark.slow
+def test_a_line_names_rare_classes_unless_they_are_balanced(tmp_path, machine, caplog):
+    for name in [f"train/many/{number}" for number in range(6)] + ["train/few/1", "train/few/2", "test/few/3"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(tmp_path / f"{name}.png", np.zeros((4, 4, 3)), scale=False)
+    for balance, many in ((0.0, 6), (1.0, 6), (0.0, 5)):
+        (tmp_path / "train/many/5.png").unlink() if many == 5 else None
+        caplog.clear()
+        recipe_of(Choices(str(tmp_path), model="ViT_Ti16", settings={"class_balance": balance}))
+        named = [text for text in caplog.messages if re.search(f"from 2 of 'few' to {many} of 'many'", text)]
+        assert len(named) == (not balance and many == 6)  # three times as many, not fewer

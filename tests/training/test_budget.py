@@ -1,0 +1,104 @@
+"""The number of steps for a time limit, with a simulated clock."""
+
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit import recipe as recipes
+from keras_vit.training import budget
+
+COMPILING = 10.0
+
+
+class Backend:
+    """Builds in a second, compiles in nine, and then takes some seconds per step."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.ran = clock, seconds, []
+
+    def create_state(self, *_):
+        self.clock.now += 1
+        return types.SimpleNamespace(begin=lambda: None)
+
+    def compile_steps(self, *_):
+        def run_steps(batches, first, count):
+            self.clock.now += self.seconds * count + (0 if self.ran else COMPILING - 1 - self.seconds * count)
+            self.ran += range(first, first + count)
+
+        return run_steps
+
+    def mean(self, value):
+        return float(np.mean([value]))
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 5.0])
+def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
+    caplog.set_level("INFO", "absl")
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    backend = Backend(clock, seconds)
+    train, test = (types.SimpleNamespace(num_examples=count) for count in (1_000, 64))
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=train, eval=test, test=None, train_batches=lambda step: []
+    )
+    recipe = recipes.Recipe(total_steps=10_000, time=600.0, data=recipes.Data(batch_size=16))
+    clock.now += 20  # the data were opened
+    fields = budget.fields(recipe, backend, data, started=100.0)
+    measured = clock.now - 120 - COMPILING
+    # The model and an evaluation of 64 images in batches of 16 are compiled, and the evaluation is run.
+    left = 600 - 20 - COMPILING - measured - 2 * COMPILING - 4 * seconds / 2
+    assert -1e-6 < 0.8 * left - fields["total_steps"] * seconds < seconds + 1e-6
+    assert f"{fields['total_steps'] * 16 / 1_000:.3g} passes over 1,000 images" in caplog.text
+    assert len(backend.ran) >= 2 and backend.ran == list(range(len(backend.ran))) and 3 <= measured < 3 + 2 * seconds
+    assert bool([text for text in caplog.messages if "rarely suffice" in text]) == (fields["total_steps"] < 100)
+
+
+@pytest.mark.parametrize(("time", "total"), [(160.0, 100), (158.0, 98)])
+def test_a_hundred_steps_are_not_few(time, total, monkeypatch, caplog):
+    """80% of the time after 35 s, at one second each."""
+    caplog.set_level("INFO", "absl")
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
+    recipe = recipes.Recipe(time=time, data=recipes.Data(batch_size=16))
+    assert budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)["total_steps"] == total
+    assert f"steps: {total} fit into 2:{time - 120:.0f}, at 1 s each (" in caplog.text
+    assert ("rarely suffice" in caplog.text) == (total < 100)
+
+
+def test_processes_plan_with_the_mean_of_their_times(monkeypatch, caplog):
+    """Here the others take three times as long: one step is measured, and all figures are twice as large."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
+    backend = Backend(clock, 2.0)
+    backend.mean = lambda value: 2 * value
+    recipe = recipes.Recipe(time=200.0, data=recipes.Data(batch_size=16))
+    fields = budget.fields(recipe, backend, data, started=0.0)
+    assert backend.ran == [0, 1]
+    # Steps of 4 s; 12 s and 20 s, both twice; and an evaluation of four batches of 2 s.
+    assert fields["total_steps"] == int(0.8 * (200 - 64 - 8) / 4)
+
+
+@pytest.mark.parametrize(("time", "steps"), [(5.0, 0), (47.0, 9), (48.0, None)])
+def test_a_time_for_fewer_than_ten_steps_is_refused(time, steps, monkeypatch):
+    """The fixed costs are 10 s three times, 3 steps, and 4 batches of half a step."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    split = types.SimpleNamespace(num_examples=64)
+    data = types.SimpleNamespace(
+        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
+    )
+    recipe, backend = recipes.Recipe(time=time, data=recipes.Data(batch_size=16)), Backend(clock, 1.0)
+    if steps is None:
+        assert budget.fields(recipe, backend, data, started=0.0)["total_steps"] == 10
+        return
+    with pytest.raises(ValueError, match=f"for {steps} steps of 1 s: .* about 0:35. Increase --time to at least 0:48"):
+        budget.fields(recipe, backend, data, started=0.0)

@@ -1,0 +1,1 @@
+"""Parts of the programs that check, describe and write data sets."""
