@@ -27,7 +27,7 @@ _LAZY = (
 )
 _FUNCTIONS = {
     "export": "exporting",
-    "fine_tune": "training",
+    "fine_tune": "training.fine_tune",
     "open_predictor": "inference",
 }  # function -> its subpackage
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # type checkers need plain imports
     from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `api`
     from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
     from keras_vit.inference import open_predictor as open_predictor
-    from keras_vit.training import fine_tune as fine_tune
+    from keras_vit.training.fine_tune import fine_tune as fine_tune
 else:
 
     def __getattr__(name: str) -> Any:

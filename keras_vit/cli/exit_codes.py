@@ -47,10 +47,10 @@ def end(exit_code: int) -> NoReturn:
 
 def explain(error: BaseException) -> tuple[int, str | None]:
     """Return the exit code of an error and a message for the user, or None if only a traceback helps."""
-    lost_worker = _imported("training.errors", "lost_worker")
+    lost_worker = _imported("runs.errors", "lost_worker")
     if lost_worker and (lost := lost_worker(error)):
         return LOST_WORKER, lost
-    if isinstance(error, _imported("training.errors", "TrainingError")):
+    if isinstance(error, _imported("runs.errors", "TrainingError")):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
         return getattr(error, "exit_code", INTERRUPTED), str(error) or "Stopped by Ctrl-C."
@@ -63,7 +63,7 @@ def explain(error: BaseException) -> tuple[int, str | None]:
         return UNREADABLE_IMAGE, str(error) if getattr(error, "advice", "") else f"{unreadable or error}. {advice}"
     if isinstance(error, ModuleNotFoundError) and error.name == "tensorflow":
         return WRONG_USAGE, "TensorFlow is missing: pip install 'keras-vision-transformers[cpu]' (or [gpu], [tpu])."
-    if isinstance(error, (ValueError, ImportError, _imported("distribute", "DevicesMissing"))):
+    if isinstance(error, (ValueError, ImportError, _imported("training.distribute", "DevicesMissing"))):
         return WRONG_USAGE, str(error)
     if isinstance(error, MemoryError):
         return FAILED, f"The machine has too little memory for this. {error}".rstrip()

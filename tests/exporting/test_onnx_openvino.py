@@ -230,7 +230,7 @@ def test_files_next_to_the_draft(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
     published = []
-    monkeypatch.setattr(single_file._io, "publish_file", lambda _, path: published.append(os.path.split(path)))
+    monkeypatch.setattr(single_file.file_io, "publish_file", lambda _, path: published.append(os.path.split(path)))
     with single_file.draft(path, card) as (name, describe):
         write(name)
         describe()

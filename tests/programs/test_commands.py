@@ -93,7 +93,7 @@ for arguments in json.loads(sys.argv[1]):
         os._exit(0)
     print('exit code', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
-RUN = "tests/training/data/run"
+RUN = "tests/runs/data/run"
 MISTAKES = [  # the arguments, and a part of the message
     ("train folder:nonexist --model=ViT_S16", "'nonexist'"),
     ("train nonexist", "'nonexist'"),

@@ -143,7 +143,7 @@ def test_a_full_disk_at_the_metrics(tmp_path, monkeypatch):
 
 
 def test_a_stored_run_resumes(tmp_path):
-    directory = shutil.copytree(worlds.ROOT / "tests/training/data/run", tmp_path / "run")
+    directory = shutil.copytree(worlds.ROOT / "tests/runs/data/run", tmp_path / "run")
     fields = {"patch_size": 4, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "dropout_rate": 0.0}
     fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
         "model__arguments__drop_path_rate": None

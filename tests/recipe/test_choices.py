@@ -17,7 +17,7 @@ from tests.recipe import toy
 def from_flags(*arguments):
     plan = programs.load("train.plan")
     remaining = command_line.parse(["plan", *arguments])
-    return plan.program.recipe_from_flags(remaining[1:])
+    return plan.cli.recipe_from_flags(remaining[1:])
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     toy.replace_readers(monkeypatch, folder)
     recipe = toy.shrink(toy.load(name, arguments))
     recipe.deterministic = False  # would stay on for the tests that follow
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda *_: recipe)
+    monkeypatch.setattr(main.cli, "recipe_from_flags", lambda *_: recipe)
     monkeypatch.setattr(train, "draw_figure", lambda *_: None)
     monkeypatch.setattr(train.evaluators, "opener", toy.opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):

@@ -76,7 +76,7 @@ def test_a_recipe_refuses_a_choice_in_its_own_words(tmp_path):
 def overridden(*arguments):
     plan = programs.load("train.plan")
     command_line.parse(["plan", "--config=digits", *arguments])
-    return plan.program.recipe_from_flags()
+    return plan.cli.recipe_from_flags()
 
 
 def test_overrides():

@@ -92,7 +92,7 @@ def strings(tmp_path, *arguments):
     (tmp_path / "mine.py").write_text(MINE)
     main = programs.load("train.main")
     command_line.parse(["main", f"--config={tmp_path}/mine.py", f"--workdir={tmp_path}/run", *arguments])
-    data = main.program.recipe_from_flags((), str(tmp_path / "run")).data
+    data = main.cli.recipe_from_flags((), str(tmp_path / "run")).data
     return [data.pp_train, data.pp_eval]
 
 

@@ -78,7 +78,7 @@ def small(source, **fields):
 def train(recipe, directory, monkeypatch):
     """Runs the training program in this process."""
     main = programs.load("train.main")
-    monkeypatch.setattr(main.program, "recipe_from_flags", lambda *_: recipes.check(recipe))
+    monkeypatch.setattr(main.cli, "recipe_from_flags", lambda *_: recipes.check(recipe))
     with flagsaver.flagsaver(workdir=str(directory), distribute="one_device"):
         main.main([])
     lines = [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]

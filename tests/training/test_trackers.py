@@ -137,7 +137,7 @@ def test_a_damaged_list_of_records_begins_a_new_record(package, run, caplog):
         pass
     record(run, name, step=2)
     assert fake.starts[0]["id"] is None and fake.ended == 1 and "trackers.json" in caplog.text
-    assert trackers._io.read_json(f"{run}/trackers.json") == {name: "new"}
+    assert trackers.file_io.read_json(f"{run}/trackers.json") == {name: "new"}
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

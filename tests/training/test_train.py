@@ -66,7 +66,7 @@ def test_a_figure_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplo
 
 def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path, capsys):
     calls = []
-    module = sys.modules["keras_vit.training.fine_tune"]
+    module = importlib.import_module("keras_vit.training.fine_tune")
     monkeypatch.setattr(module, "recipe_of", lambda choices, path: calls.append((choices, path)) or "recipe")
     monkeypatch.setattr(module.train, "train", lambda *places, **options: calls.append((places, options)))
     monkeypatch.setattr(module, "load_run", lambda path: path)
