@@ -25,10 +25,10 @@ class Environment:
 _KERAS = ("tensorflow-cpu==2.21.0", "keras==3.15.1")
 _TORCH = "torch==2.14.1"
 
-_OWN = ("keras==3.15.1", "absl-py", "filelock", "h5py", "ml_dtypes", "safetensors")
+_OWN = ("keras==3.15.1", "absl-py", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy")
 _FORMATS = (
     *("onnx==1.23.2", "onnxruntime==1.32.0", "tf2onnx==1.17.0", "openvino==2026.4.1", "ai-edge-litert==2.3.0"),
-    *("simplejpeg", "pillow", "scipy"),
+    *("simplejpeg", "pillow"),
 )
 
 ENVIRONMENTS = {

@@ -124,13 +124,16 @@ def _summary(row: Row, record: dict) -> list[str]:
     others = [result for result in record["results"] if result["system"] in row.peers]
     return [
         row.title,
-        f"{first['seconds']:.3g} s",
-        ", ".join(
-            f"{result['system']} {'failed' if result['error'] else format(result['ratio'], '.2f')}" for result in others
-        ),
+        "failed" if first["error"] else f"{first['seconds']:.3g} s",
+        ", ".join(f"{result['system']} {_ratio(result)}" for result in others),
         _gigabytes(first),
         ", ".join(filter(None, map(_gigabytes, others))),
     ]
+
+
+def _ratio(result: dict) -> str:
+    """Return the time relative to the first system, unless one of the two failed."""
+    return "failed" if result["ratio"] is None else f"{result['ratio']:.2f}"
 
 
 def _input(measured: Measured) -> str:
