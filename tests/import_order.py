@@ -133,7 +133,7 @@ def check(root):
 
 
 def is_part(root, module, target):
-    """Whether a program, or a part of a program, imports a part of programs of its folder. Recipes are a closed folder."""
+    """Whether a program, or a part of a program, imports a part in its folder. Recipes import only recipes."""
     folder = target.split(".")[0]
     if folder not in PROGRAMS or module.split(".")[0] != folder:
         return False

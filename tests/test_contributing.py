@@ -27,7 +27,7 @@ def test_every_room_is_in_one_row():
 @pytest.mark.parametrize("room", [name for name in ORDER if (ROOT / "keras_vit" / name / "__init__.py").exists()])
 def test_a_room_has_a_folder_of_tests_with_its_name(room):
     (tests,) = [tests for names, tests in ROWS.items() if room in names]
-    assert tests[0] == ("tests/programs" if room == "program" else f"tests/{room}")
+    assert tests[0] == ("tests/programs" if room == "cli" else f"tests/{room}")
 
 
 def test_every_test_is_in_a_row():

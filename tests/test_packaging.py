@@ -75,7 +75,7 @@ def test_reading_the_metadata_does_not_import_the_package():
 def test_every_program_is_a_command(metadata):
     assert metadata["entry_points"]["console_scripts"] == ["keras-vit = keras_vit.cli.commands:main"]
     paths = [path for folder in ("train", "export") for path in ROOT.glob(f"{folder}/*.py")]
-    programs = {f"{path.parent.name}.{path.stem}" for path in paths if "program.run(main)" in path.read_text("utf-8")}
+    programs = {f"{path.parent.name}.{path.stem}" for path in paths if "cli.run(main)" in path.read_text("utf-8")}
     assert programs == set(commands.PROGRAMS.values())
 
 

@@ -1,7 +1,7 @@
 """Common parts of the programs in `train/` and `export/`: flags, readable errors, exit codes.
 
-A program defines its flags, imports its modules within `program.imports(__name__)`, and has a function `main(argv)`
-that `program.run(main)` calls. Exit codes:
+A program defines its flags, imports its modules within `cli.imports(__name__)`, and has a function `main(argv)`
+that `cli.run(main)` calls. Exit codes:
 
     0    done
     1    failed; the last lines contain the reason

@@ -29,7 +29,7 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
     Example:
     ```python
     flags.DEFINE_string("model", None, "Run directory.")
-    with program.imports(__name__):
+    with cli.imports(__name__):
         from keras_vit import training
     ```
     """

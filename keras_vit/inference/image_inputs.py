@@ -65,7 +65,7 @@ def of_any(images: Any) -> list[NamedImage]:
     """Return images of any form as named images, in order.
 
     Args:
-        images: Paths of images, folders, glob patterns or lists of paths (see `_image_files.find`); contents of image
+        images: Paths of images, folders, glob patterns or lists of paths (see `image_files.find`); contents of image
             files; PIL images; or arrays of pixels from 0 to 255, `[N, H, W, C]` or `[H, W, C]`.
 
     Raises:

@@ -63,7 +63,7 @@ class Loop:
         """Train up to `recipe.total_steps` and return the last line of the validation.
 
         A finished run is only validated again. Without `stop`, the loop listens for signals itself. An early end raises
-        an exception of `training.errors`.
+        an exception of `runs.errors`.
         """
         progress, total = self.state.progress, self.recipe.total_steps
         pending = self._is_evaluation_missing()

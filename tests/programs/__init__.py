@@ -54,7 +54,7 @@ def run(name: str, *arguments: object) -> tuple[int, str]:
                 remaining = command_line.parse([name, *map(str, arguments)])
                 early_checks.check(remaining[1:])
                 return main(remaining) or 0, output.getvalue()
-            except BaseException as error:  # noqa: BLE001  as `program.run` does
+            except BaseException as error:  # noqa: BLE001  as `cli.run` does
                 return exit_codes.report(error), output.getvalue()
     finally:
         logger.removeHandler(handler)

@@ -40,7 +40,7 @@ def test_the_text_of_predictions_and_errors(tmp_path, monkeypatch, capsys, caplo
         (tmp_path / name).write_bytes(content)
     (tmp_path / "2.png").mkdir()
     paths = [f"{tmp_path}/{number}.png" for number in range(3)]
-    monkeypatch.setattr(program._image_files, "find", lambda _: paths)
+    monkeypatch.setattr(program.image_files, "find", lambda _: paths)
     program.flags.FLAGS(["client", "--url=http://x:1", "--name=pets", "--timeout=2", "--batch_size=3"])
     assert program.main(["client"]) == 1
     assert calls == [(("http://x:1", "pets"), {"timeout": 2.0, "retries": 6}, [b"good", b"bad"], 3)]

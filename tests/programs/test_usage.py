@@ -14,7 +14,7 @@ from tests.programs import call, load, run
 from train import experiments
 from train.experiments import Row, Table
 
-RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
+RUN = pathlib.Path(__file__).parents[1] / "runs" / "data" / "run"
 PICTURE = golden_data.path("images/gray.png")
 TAKE_DATA = {  # the programs with --data, and what else they require
     "train.main": ["--workdir=run"],

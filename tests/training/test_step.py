@@ -12,6 +12,7 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models import BIT, VIT
+from keras_vit.models.variables import seed_states
 from keras_vit.optim import groups
 from keras_vit.training import distribute, seeds, tasks
 from keras_vit.training.tf import step as step_module
@@ -142,7 +143,7 @@ def test_dropout_depends_on_seed_step_and_replica_only():
 def test_a_held_generator_repeats_itself_and_does_not_advance():
     layer = keras.layers.Dropout(0.5)
     model = keras.Sequential([keras.Input((50,)), layer])
-    states = seeds.seed_states(model)
+    states = seed_states(model)
     assert len(states) == 1
     before = states[0].numpy()
     with seeds.SeedScope(states, tf.constant([[3, 4]], tf.int64)):

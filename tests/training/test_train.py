@@ -1,6 +1,6 @@
 """Parts of a training run: the figure at its end, and the head of its initial weights."""
 
-import sys
+import importlib
 import types
 
 import numpy as np
