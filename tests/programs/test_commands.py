@@ -76,7 +76,9 @@ WITHOUT_KERAS = """
 import json, os, sys
 sys.argv[0] = sys.modules['__main__'].__file__ = 'keras-vit'
 from keras_vit.cli import commands, early_checks
-from keras_vit import _variants, experiments, zoo
+from keras_vit import zoo
+from keras_vit.zoo import variants
+from train import experiments
 assert not {'tensorflow', 'keras', 'jax'} & {*sys.modules}
 class Missing:
     def find_spec(name, *_):

@@ -70,7 +70,7 @@ def test_one_line_says_that_they_are_off(is_on, chosen, is_x86, device, lines, m
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_tensorflow_has_read_the_variable(value):
     """The function is not public."""
-    code = "from keras_vit import _onednn; import tensorflow; print(int(_onednn.is_on()))"
+    code = "from keras_vit.util import onednn; import tensorflow; print(int(onednn.is_on()))"
     environment = {**os.environ, onednn.VARIABLE: value}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True).stdout
     assert sys.platform == "darwin" or shown.split() == [value.encode()]
