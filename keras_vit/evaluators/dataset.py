@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import outputs
 from keras_vit.util.progress import Progress, track
 
 Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
@@ -42,6 +43,11 @@ class Split:
     image_shape: tuple[int | None, ...] | None = None
     value_names: tuple[str, ...] = ()
     originals: Callable[[str | None], Iterable[dict]] | None = None
+
+    @property
+    def kind(self) -> outputs.Output:
+        """Kind of output of a model that learns the labels."""
+        return outputs.of(self.label_kind)
 
 
 def opener(
@@ -85,7 +91,7 @@ def opener(
         def originals(own: str | None) -> Iterable[dict]:
             return track(data.pipeline.originals(opened, pp, on_bad_image, own), what, opened.num_examples)
 
-        given = originals if kind == "mask" else None
+        given = originals if opened.kind.has_masks else None
         return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, given)
 
     return open_split

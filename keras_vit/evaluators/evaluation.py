@@ -122,7 +122,7 @@ class Context:
         whole = list(range(len(known or names)))
         if numbers.tolist() == whole:
             return opened
-        if opened.label_kind == "classes" and sorted(numbers) != whole:
+        if opened.kind.is_independent and sorted(numbers) != whole:
             shown = f"{_some(known)}. Received: {_some(names)}"
             raise ValueError(f"Data with several labels must have all of the model's {len(known)} classes: {shown}.")
         batches, originals = map(functools.partial(renumber, numbers), opened.batches), opened.originals

@@ -49,7 +49,7 @@ class Real(SplitEvaluator):
                     f"{self.labels} contains the class {largest}, which a model of {classes} classes does not have."
                 )
             return
-        if context.in_model_classes(opened).label_kind != "classes":
+        if not context.in_model_classes(opened).kind.is_independent:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
