@@ -246,7 +246,7 @@ class Masks(Output):
 
     def parts(self, answer: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:
         shares = np.bincount(answer.ravel(), minlength=len(names)) / answer.size
-        return super().parts(shares, names, np.count_nonzero(shares))
+        return super().parts(shares, names, int(np.count_nonzero(shares)))
 
     def as_json(self, parts: Parts) -> dict[str, Any]:
         return {"classes": [{"label": label, "share": share} for label, share in parts]}

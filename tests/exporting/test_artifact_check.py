@@ -171,7 +171,7 @@ def test_the_tolerance_is_that_of_the_file_not_of_its_card(tmp_path):
     artifact = open_artifact(path)
     assert artifact.stored_precision == "float32"
     comparison, problems = check(artifact, tiny.model())
-    assert verify.failures(comparison, verify.TOLERANCES["int8"]) == []
+    assert verify.failures(comparison, verify.tolerance_of("int8")) == []
     assert any("the largest difference of a probability" in problem for problem in problems)
 
 
