@@ -51,14 +51,14 @@ class Page:
         response: dict[str, Any] = {"kind": kind.output_name}
         if not kind.names:
             return {**response, "shape": np.shape(found[kind.output_name])}
-        labels, numbers = (found[name] for name in kind.names)
         if kind.has_masks:
-            mask = masks.from_png(base64.b64decode(numbers["b64"]))
+            mask = masks.from_png(base64.b64decode(found[kind.names[1]]["b64"]))
             colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
             parts = [_part(name, share, color=colors[name]) for name, share in kind.parts(mask, names)]
             # The colors repeat after 256 classes.
             return {**response, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
-        return {**response, "parts": [_part(name, number) for name, number in zip(labels, numbers, strict=True)]}
+        columns = (found[name] for name in kind.names)
+        return {**response, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
 
     def explain(self, body: bytearray) -> dict[str, Any]:
         """Return the preprocessed image, and each output's decrease when a part is covered, `[rows, columns]`.

@@ -97,10 +97,8 @@ def test_files(name, options, model, tmp_path):
     artifact = open_predictor(tmp_path / name)
     found = artifact.predict(artifact.preprocess(contents()))
     assert found.dtype == np.uint8 and comparison.output == "mask"
-    assert (
-        np.mean(found == expected(model, contents())[0])
-        >= verify.tolerance_of(options.get("precision", "float32"), "mask").top1_agreement
-    )
+    tolerance = verify.tolerance_of(options.get("precision", "float32"), "mask")
+    assert np.mean(found == expected(model, contents())[0]) >= tolerance.top1_agreement
 
 
 def test_comparison_by_hand():

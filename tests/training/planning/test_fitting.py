@@ -127,7 +127,8 @@ def test_large_data_sets_are_seen_as_bit_sees_them():
     seen = [rules.images_seen(dataclasses.replace(FACTS, images=n), PRETRAINED) for n in (499_999, 500_000)]
     assert seen == [128 * 10_000, 128 * 20_000]
     seen = [
-        rules.images_seen(dataclasses.replace(FACTS, images=n, kind=kind_of("mask")), PRETRAINED) for n in (19_999, 20_000)
+        rules.images_seen(dataclasses.replace(FACTS, images=n, kind=kind_of("mask")), PRETRAINED)
+        for n in (19_999, 20_000)
     ]
     assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
 
