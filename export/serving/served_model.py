@@ -176,11 +176,8 @@ class ServedPredictor:
         if not kind.has_probabilities:
             return {**outputs, kind.names[0]: np.tile(self._names, (count, 1))}
         order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
-        return {
-            **outputs,
-            kind.names[0]: self._names[order],
-            kind.names[1]: np.take_along_axis(answers, order, axis=-1),
-        }
+        found = self._names[order], np.take_along_axis(answers, order, axis=-1)
+        return {**outputs, **dict(zip(kind.names, found, strict=True))}
 
     def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
         """Return masks as PNG files, and the names of the classes."""

@@ -38,7 +38,7 @@ class Classification(SplitEvaluator):
 
     def check(self, context: Context) -> None:
         opened = context.in_model_classes(self.open(context))
-        if opened.kind.is_independent and not of(context.output).is_independent:
+        if of(opened.label_kind).is_independent and not of(context.output).is_independent:
             raise ValueError("Several labels per image need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import outputs
 from keras_vit.util.progress import Progress, track
 
 Labeled = tuple[np.ndarray, np.ndarray]  # features [N, D] and labels [N]
@@ -43,11 +42,6 @@ class Split:
     image_shape: tuple[int | None, ...] | None = None
     value_names: tuple[str, ...] = ()
     originals: Callable[[str | None], Iterable[dict]] | None = None
-
-    @property
-    def kind(self) -> outputs.Output:
-        """Kind of output of a model that learns the labels."""
-        return outputs.of(self.label_kind)
 
 
 def opener(

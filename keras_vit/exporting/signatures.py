@@ -92,14 +92,14 @@ class ServingModule(tf.Module):
         kind, outputs = self._card.kind, {self._card.output_name: answers}  # [B, k], or masks [B, H, W]
         if not names:
             return outputs
-        if kind.has_probabilities:
-            scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
-            outputs[kind.names[1]] = scores
-        with tf.device("/cpu:0"):  # strings
-            texts = tf.constant(names, tf.string)
-            if kind.has_probabilities:
-                return {**outputs, kind.names[0]: tf.gather(texts, indices)}
-            return {**outputs, kind.names[0]: tf.broadcast_to(texts, (tf.shape(answers)[0], len(names)))}
+        if not kind.has_probabilities:
+            with tf.device("/cpu:0"):  # strings
+                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
+            return {**outputs, kind.names[0]: rows}
+        scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
+        with tf.device("/cpu:0"):
+            labels = tf.gather(tf.constant(names, tf.string), indices)
+        return {**outputs, **dict(zip(kind.names, (labels, scores), strict=True))}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures and return them by name."""
