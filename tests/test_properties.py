@@ -16,7 +16,7 @@ from keras_vit import recipe as recipes
 from keras_vit.checkpoints.formats import npz, open_source
 from keras_vit.checkpoints.formats import safetensors as own_safetensors
 from keras_vit.checkpoints.formats.tensors import TensorInfo
-from keras_vit.data import holdout, splits
+from keras_vit.data import splits
 from keras_vit.layers.interpolation import METHODS, interpolation_matrix
 from keras_vit.util import literal_calls, progress
 from keras_vit.util.values import Values
@@ -80,7 +80,7 @@ def test_a_split_selects_as_a_slice_of_a_list_does(size, start, stop):
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.floats(0, 0.9), st.randoms(use_true_random=False))
 def test_a_hold_out_divides_every_class_whatever_the_order_is(labels, fraction, random):
     keys = [f"{index}.png" for index in range(len(labels))]
-    found = holdout.split_indices(keys, np.array(labels), fraction)
+    found = splits.split_indices(keys, np.array(labels), fraction)
     train, test = (set(found.get(name, np.array([], int)).tolist()) for name in ("train", "test"))
     assert train | test == set(range(len(labels))) and not train & test
     for label in set(labels):
@@ -90,7 +90,7 @@ def test_a_hold_out_divides_every_class_whatever_the_order_is(labels, fraction, 
         assert len(members & test) == pytest.approx(min(max(wanted, low), max(len(members) - 1, 0)), abs=0.5)
     order = list(range(len(labels)))
     random.shuffle(order)
-    mixed = holdout.split_indices([keys[index] for index in order], np.array(labels)[order], fraction)
+    mixed = splits.split_indices([keys[index] for index in order], np.array(labels)[order], fraction)
     assert {order[index] for index in mixed.get("test", [])} == test
 
 

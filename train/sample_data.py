@@ -29,7 +29,7 @@ with cli.imports(__name__):
     import tensorflow as tf
 
     from keras_vit import data
-    from keras_vit.data.readers import digits
+    from keras_vit.data.readers import npz
     from keras_vit.inference import masks
     from keras_vit.util import file_io
     from keras_vit.util.progress import track
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 def write_digits(directory: str, count: int | None) -> list[str]:
     """Write the digits and return the lines of their list."""
-    images, labels, is_test = digits.load()
+    images, labels, is_test = npz.load_digits()
     rows = ["path,label,ink,split"]
     for split, chosen in (("train", ~is_test), ("test", is_test)):
         pairs = zip(images[chosen], labels[chosen].tolist(), strict=True)
@@ -127,7 +127,7 @@ def outline(rng: np.random.Generator, name: str, split: str) -> np.ndarray:
 
 def random_digit(rng: np.random.Generator, split: str) -> np.ndarray:
     """Return a random digit of a split, uint8 `[8, 8]`."""
-    images, _, is_test = digits.load()
+    images, _, is_test = npz.load_digits()
     images = images[is_test == (split == "test")]
     return images[rng.integers(len(images))]
 

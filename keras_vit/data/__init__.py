@@ -1,8 +1,7 @@
 """Sources of labeled images, preprocessing strings, and batches for training and evaluation."""
 
 from keras_vit.data import mix, preprocess
-from keras_vit.data.bad_images import Log
-from keras_vit.data.errors import UnreadableImageError, explain, image_errors
+from keras_vit.data.errors import Log, UnreadableImageError, explain, image_errors
 from keras_vit.data.labels import values_of
 from keras_vit.data.parse import IGNORED
 from keras_vit.data.pipeline import eval_batches, train_batches

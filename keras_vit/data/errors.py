@@ -1,8 +1,12 @@
-"""Readable errors of input pipelines: the file and the reason, without the trace of TensorFlow's graph."""
+"""Images that cannot be read: errors that name the file and the reason, and the list of skipped images."""
 
 import contextlib
 import re
 from collections.abc import Iterator
+
+from absl import logging
+
+from keras_vit.util import checks
 
 _MARK = "unreadable image"
 
@@ -26,6 +30,47 @@ class UnreadableImageError(ValueError):
     def __init__(self, origin: str, reason: str, advice: str = ""):
         super().__init__(f"{_MARK} {origin}: {reason}" + (f". {advice}" if advice else ""))
         self.origin, self.reason, self.advice = origin, reason, advice
+
+
+class Log:
+    """Number and list of skipped images.
+
+    Attributes:
+        reasons: Dictionary from the path of each skipped image to the reason.
+        count: Number of times an image was skipped. A file counts again in each epoch.
+
+    Example:
+    >>> log = Log()
+    >>> batches = train_batches(open_source("digits"), "resize(16)", batch_size=8, on_bad_image=log)
+    >>> _ = next(iter(batches))
+    >>> log.count, log.reasons
+    (0, {})
+    """
+
+    def __init__(self):
+        self.reasons: dict[str, str] = {}
+        self.count = 0
+
+    def add(self, origin: str, reason: str) -> None:
+        """Count a skipped image, and log it the first time."""
+        self.count += 1
+        if origin not in self.reasons:
+            self.reasons[origin] = reason
+            logging.warning("Skipping %s: %s (%d such files so far)", origin, reason, len(self.reasons))
+
+
+def log_of(on_bad_image: str | Log) -> Log | None:
+    """Return the log of the skipped images, or None if unreadable images are errors."""
+    if isinstance(on_bad_image, Log):
+        return on_bad_image
+    return Log() if checks.choice("on_bad_image", on_bad_image, ("error", "skip")) == "skip" else None
+
+
+def skip(origin: str, reason: str, log: Log | None, advice: str = "") -> None:
+    """Add an unreadable image to the log. Without a log, raise `UnreadableImageError`."""
+    if log is None:
+        raise UnreadableImageError(origin, reason, advice)
+    log.add(origin, reason)
 
 
 @contextlib.contextmanager

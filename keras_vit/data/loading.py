@@ -1,15 +1,76 @@
-"""Loading and batching of items. An item identifies the example of a row."""
+"""Loading and batching of items. An item identifies the example of a row.
 
+Unreadable images stop the pipeline with the name of the file, or they are skipped and listed.
+"""
+
+import contextlib
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.bad_images import Repair
+from keras_vit.data.errors import Log, bad_image, describe, log_of
 from keras_vit.data.python_ops import call_python
+from keras_vit.data.sources import Source
 
 # Items are loaded in groups of at least this size, or all rows of a step: each group needs a dataset that leaves out
 # the unreadable images. To create a dataset takes as long as to load one or two small images.
 GROUP = 32
+# Training stops if more than this share of the examples cannot be read.
+MAX_SHARE = 0.5
+
+
+class Repair:
+    """Function that fills the rows whose images cannot be read (`"skip"` or a `Log`), or stops (`"error"`).
+
+    In training, these images are replaced by other images. Otherwise the rows are zeros. Training stops if more than
+    half of the images are skipped.
+    """
+
+    def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
+        self.log = log_of(on_bad_image)
+        self._source, self._load, self._training = source, load, training
+        self._bad: set[str] = set()
+        self._problem = ""
+
+    def __call__(
+        self, items: dict[str, np.ndarray], numbers: np.ndarray, examples: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Return the examples of all rows in order.
+
+        `numbers`, int `[rows]`, has the row of each of `examples`, and -1 for each row that is missing.
+        """
+        read = numbers >= 0
+        repaired = {key: np.zeros_like(value) for key, value in examples.items()}
+        for key, value in examples.items():
+            repaired[key][numbers[read]] = value[read]
+        for row in sorted(set(range(len(numbers))) - set(numbers.tolist())):
+            item = {key: tf.constant(value[row]) for key, value in items.items()}
+            for key, value in self._example(item).items():
+                repaired[key][row] = value
+        return repaired
+
+    def _example(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Load an item again, outside of graphs, where error messages are short. Return its example or another one."""
+        try:
+            return self._load(item)
+        except tf.errors.OpError as error:
+            reason = describe(error)
+        origin = self._source.origin(*(int(item[key]) for key in self._source.keys))
+        self._bad.add(origin)
+        if self.log is None:
+            self._problem = self._problem or bad_image(origin, reason)
+            raise ValueError(self._problem)  # calls after a failure fail in the same way
+        if not self._training:
+            self.log.add(origin, reason)
+            return {}
+        if len(self._bad) <= MAX_SHARE * self._source.num_examples:
+            for other in self._source.following(item):
+                with contextlib.suppress(tf.errors.OpError):
+                    example = self._load(other)
+                    self.log.add(origin, reason)
+                    return example
+        raise ValueError(bad_image(origin, f"{reason} More than half of {self._source.name} cannot be read."))
 
 
 def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int, repair: Repair) -> tf.data.Dataset:
@@ -20,43 +81,30 @@ def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int
     """
     spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in items.element_spec.items()}
     traced = tf.function(load, autograph=False).get_concrete_function(spec)
+    size = next(size for size in range(min(rows, GROUP), rows + 1) if rows % size == 0)
 
     def zeros():
         return {key: tf.zeros(value.shape, value.dtype) for key, value in traced.structured_outputs.items()}
 
     @tf.autograph.experimental.do_not_convert
-    def load_row(item):
-        return tf.cond(item["position"] < 0, zeros, lambda: traced(item))
-
-    size = next(size for size in range(min(rows, GROUP), rows + 1) if rows % size == 0)
-
-    def split(item):
-        numbered = (tf.range(rows), item)
-        return tf.nest.map_structure(lambda value: tf.reshape(value, [-1, size, *value.shape[1:]]), numbered)
+    def load_row(number, item):
+        return number, tf.cond(item["position"] < 0, zeros, lambda: traced(item))
 
     @tf.autograph.experimental.do_not_convert
     def load_group(numbers, group):
         """Return the numbers of the readable rows with their examples, and -1 with zeros for each unreadable row."""
-        numbered = tf.data.Dataset.from_tensor_slices((numbers, group))
-        loaded = numbered.map(lambda number, item: (number, load_row(item))).ignore_errors()
+        readable = tf.data.Dataset.from_tensor_slices((numbers, group)).map(load_row).ignore_errors()
         missing = tf.data.Dataset.from_tensors((-1, zeros())).repeat(size)
-        loaded = loaded.concatenate(missing).batch(size, drop_remainder=True).take(1)
+        loaded = readable.concatenate(missing).batch(size, drop_remainder=True).take(1)
         return group, *loaded.get_single_element()
 
     @tf.autograph.experimental.do_not_convert
     def join(*groups):
         step = tf.nest.map_structure(lambda value: tf.reshape(value, [rows, *value.shape[2:]]), groups)
         _, numbers, examples = step
-
-        def call(*values):
-            return tf.nest.flatten(repair(*tf.nest.pack_sequence_as(step, values)))
-
-        def repaired():
-            values = call_python(call, tf.nest.flatten(step), tf.nest.flatten(examples))
-            return tf.nest.pack_sequence_as(examples, values)
-
-        return tf.cond(tf.reduce_all(numbers >= 0), lambda: examples, repaired)
+        complete = tf.reduce_all(numbers >= 0)
+        return tf.cond(complete, lambda: examples, lambda: call_python(repair, step, examples))
 
     parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
-    groups = items.map(split).unbatch().map(load_group, **parallel)
-    return groups.batch(rows // size, drop_remainder=True, **parallel).map(join)
+    groups = items.map(lambda item: (tf.range(rows), item)).unbatch().batch(size, drop_remainder=True)
+    return groups.map(load_group, **parallel).batch(rows // size, drop_remainder=True, **parallel).map(join)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from keras_vit.data import errors, masks, mix, parse, preprocess
-from keras_vit.data.bad_images import Log, Repair, log_of
-from keras_vit.data.loading import load_batches
+from keras_vit.data.errors import Log, log_of
+from keras_vit.data.loading import Repair, load_batches
 from keras_vit.data.sources import Rows, Source
 from keras_vit.util import checks
 
@@ -174,9 +174,7 @@ def originals(source: Source, pp: str, on_bad_image: str, other_pp: str | None =
             example = source.load(item)
             image = to_model_range(on_host({"image": example["image"]})["image"][None])[0]
         except tf.errors.OpError as error:
-            if log is None:
-                raise errors.UnreadableImageError(origin, errors.describe(error)) from error
-            log.add(origin, errors.describe(error))
+            errors.skip(origin, errors.describe(error), log)
             continue
         yield {"image": image.numpy(), "mask": example["mask"].numpy()}
 

@@ -16,20 +16,20 @@ import tensorflow as tf
 _SECONDS_TO_END = 30.0
 
 
-def call_python(
-    function: Callable[..., Sequence[Any]], arguments: Sequence[tf.Tensor], results: Sequence[Any]
-) -> list[tf.Tensor]:
-    """Call a Python function of arrays that returns a list. `results` have the shapes and types of the results.
+def call_python(function: Callable[..., Any], arguments: Sequence[Any], results: Any) -> Any:
+    """Call a Python function of arrays. `arguments` and `results` are nested structures.
 
-    Fails with the message of the error if the function fails, and if the process is ending.
+    `results` has the structure, the shapes and the types of the results. Fails with the message of the error if the
+    function fails, and if the process is ending.
     """
+    expected = tf.nest.flatten(results)
 
     def nothing():
-        return [tf.zeros(result.shape, result.dtype) for result in results]
+        return [tf.zeros(result.shape, result.dtype) for result in expected]
 
     def call(*values):
         try:
-            return [b"", *function(*values)]
+            return [b"", *tf.nest.flatten(function(*tf.nest.pack_sequence_as(arguments, values)))]
         except Exception as error:  # after an error, the call would remain counted as running
             return [str(error).encode() or b"The function failed.", *nothing()]
 
@@ -39,7 +39,9 @@ def call_python(
     problem, *values = tf.cond(
         is_closed,
         lambda: [tf.constant("The process is ending."), *nothing()],
-        lambda: tf.numpy_function(call, arguments, [tf.string, *(result.dtype for result in results)]),
+        lambda: tf.numpy_function(
+            call, tf.nest.flatten(arguments), [tf.string, *(result.dtype for result in expected)]
+        ),
     )
     with tf.control_dependencies([problem]):
         done = _add(running, -1)
@@ -47,7 +49,8 @@ def call_python(
         succeeded = tf.equal(problem, "")
     # `tf.debugging.Assert` would need a condition, which takes time.
     with tf.control_dependencies([tf.raw_ops.Assert(condition=succeeded, data=[problem])]):
-        return [tf.ensure_shape(value, result.shape) for value, result in zip(values, results, strict=True)]
+        values = [tf.ensure_shape(value, result.shape) for value, result in zip(values, expected, strict=True)]
+    return tf.nest.pack_sequence_as(results, values)
 
 
 def _add(counter: tf.Tensor, value: int):

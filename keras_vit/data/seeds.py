@@ -1,8 +1,10 @@
-"""Random numbers that depend only on the seed of the run and the position of an example in the training stream."""
+"""Random choices that depend only on the seed of the run, and the step or the position of an example in the stream."""
 
 import hashlib
 
 import tensorflow as tf
+
+MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the others are unchanged
 
 
 def key(seed: int, *path: str | int) -> int:
@@ -43,3 +45,36 @@ def _mix(value: tf.Tensor) -> tf.Tensor:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         value = tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(shift))) * _uint64(factor)
     return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, _uint64(31)))
+
+
+def patch_orders(seed: int, step: tf.Tensor, batch_size: int, num_patches: int) -> tf.Tensor:
+    """Return the patches of each image of the global batch in random order, int32 `[batch_size, num_patches]`."""
+    noise = _uniform(seed, step, "order", [batch_size, num_patches])
+    return tf.argsort(noise, axis=1, stable=True)
+
+
+def patch_corruptions(
+    seed: int, step: tf.Tensor, batch_size: int, num_patches: int, num_corrupted: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Choose `num_corrupted` patches to corrupt in each image of the global batch, and the kind of corruption.
+
+    Returns two tensors `[batch_size, num_patches]`. The first, int32, is the index of the patch whose embedding each
+    patch gets, or -1 for the mask token. The second, bool, is whether the patch is corrupted.
+
+    References:
+        [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), appendix B.1.2
+    """
+    shape = [batch_size, num_patches]
+    places = tf.argsort(patch_orders(seed, step, batch_size, num_patches), axis=1)
+    corrupted = places < num_corrupted
+    own = tf.broadcast_to(tf.range(num_patches)[None], shape)
+    offset = 1 + tf.cast(_uniform(seed, step, "other", shape) * float(num_patches - 1), tf.int32)
+    other = (own + tf.minimum(offset, max(num_patches - 1, 1))) % num_patches
+    kind = _uniform(seed, step, "kind", shape)
+    changed = tf.where(kind < MASKED, -1, tf.where(kind < MASKED + SWAPPED, other, own))
+    return tf.where(corrupted, changed, own), corrupted
+
+
+def _uniform(seed: int, step: tf.Tensor, name: str, shape: list[int]) -> tf.Tensor:
+    stream = pair(key(seed, "hidden", name), step)
+    return tf.random.stateless_uniform(shape, stream, alg=tf.random.Algorithm.PHILOX)

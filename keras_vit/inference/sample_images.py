@@ -19,6 +19,8 @@ from keras_vit.runs import data_record
 from keras_vit.util import checks, image_files
 from keras_vit.util.progress import track
 
+_ADVICE = "Repair or remove it, or pass --on_bad_image=skip"
+
 
 class SampleImages(NamedTuple):
     """Encoded images.
@@ -47,7 +49,7 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
     paths = image_files.find(patterns)[:limit]
     if not paths:
         raise FileNotFoundError(f"Expected images. No file matches {list(patterns)}.")
-    contents, names = [], []
+    contents, names, log = [], [], data_errors.log_of(on_bad_image)
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -56,7 +58,7 @@ def from_files(patterns: Sequence[str], limit: int | None = None, on_bad_image: 
         except OSError as error:
             if not os.path.islink(path):
                 raise
-            _leave_out(path, error.strerror or str(error), on_bad_image)
+            data_errors.skip(path, error.strerror or str(error), log, _ADVICE)
     return SampleImages(contents, None, names)
 
 
@@ -68,13 +70,13 @@ def from_source(
     `on_bad_image="skip"` skips files that do not exist or cannot be opened; `"error"` raises `UnreadableImageError`.
     With a `card`, labels are converted to class numbers of the model by the names of the classes.
     """
-    contents, labels, names = [], [], []
+    contents, labels, names, log = [], [], [], data_errors.log_of(on_bad_image)
     count = min(limit, source.num_examples)
     for name, load in track(_examples(source, count), "Reading", count):
         try:
             example = load()
         except tf.errors.OpError as error:
-            _leave_out(name, data_errors.describe(error), on_bad_image)
+            data_errors.skip(name, data_errors.describe(error), log, _ADVICE)
             continue
         image = example["image"]
         contents.append((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
@@ -156,13 +158,13 @@ def keep_readable(
         UnreadableImageError: If an image cannot be decoded and `on_bad_image` is `"error"`.
         ValueError: If no image can be decoded.
     """
-    kept = []
+    kept, log = [], data_errors.log_of(on_bad_image)
     for index, content in enumerate(track(images.contents, "Decoding")):
         try:
             preprocess(tf.constant(content))
             kept.append(index)
         except tf.errors.OpError as error:
-            _leave_out(images.names[index], data_errors.describe(error), on_bad_image)
+            data_errors.skip(images.names[index], data_errors.describe(error), log, _ADVICE)
     if not kept:
         raise ValueError("Expected real images. None of the images can be read.")
     labels = None if images.labels is None else images.labels[np.asarray(kept)]
@@ -180,13 +182,6 @@ def within(images: SampleImages, max_pixels: int) -> SampleImages:
             f"At least one image must be within the limit of the artifact. Received: max_pixels={max_pixels} "
             f"(--max_pixels) and {len(images.contents)} larger images."
         ) from error
-
-
-def _leave_out(name: str, reason: str, on_bad_image: str) -> None:
-    """Log an image that cannot be read, or raise `UnreadableImageError`."""
-    if on_bad_image == "error":
-        raise data.UnreadableImageError(name, reason, "Repair or remove it, or pass --on_bad_image=skip") from None
-    logging.warning("The image %s is skipped: %s", name, reason)
 
 
 def open_data(card: ModelCard, split: str | None = None) -> sources.Source:

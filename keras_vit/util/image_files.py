@@ -4,7 +4,7 @@ import collections
 import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
@@ -101,6 +101,8 @@ def _images_below(folder: str) -> list[str]:
 class Tree:
     """Visible regular files and folders below a root, without links that could repeat files.
 
+    The root is a folder or an address such as `gs://bucket/images`.
+
     Attributes:
         skipped: Skipped links, and skipped files that are not regular, such as pipes. A link is skipped if it leads to
             a folder in the tree, a parent folder of the link or of the tree, or a top-level folder such as `/usr`.
@@ -146,8 +148,15 @@ class Tree:
             waiting += [f"{inner}{name}/" for name in inside]
         return found
 
-    def entries(self, folder: str) -> Iterable[tuple[str, str]]:
+    def _entries(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield each name in a folder with its kind: "file", "folder" or "special"."""
+        if file_io.is_remote(folder):
+            import tensorflow as tf  # only for addresses
+
+            for name in tf.io.gfile.listdir(folder):
+                name = name.rstrip("/")
+                yield name, "folder" if tf.io.gfile.isdir(f"{folder}/{name}") else "file"
+            return
         with os.scandir(folder) as entries:
             for entry in entries:
                 try:
@@ -162,7 +171,7 @@ class Tree:
     def _list(self, folder: str) -> tuple[list[str], list[str]]:
         """Return the names of the files and of the folders in a folder."""
         found: dict[str, list[str]] = {"file": [], "folder": [], "special": []}
-        for name, kind in sorted(self.entries(folder)):
+        for name, kind in sorted(self._entries(folder)):
             if name.lower() in SYSTEM and kind == "folder":
                 self.system[name] = None
             elif not name.startswith(".") and name != "__MACOSX":  # a folder in archives from macOS

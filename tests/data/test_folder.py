@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import holdout
-from keras_vit.data.readers import walk
+from keras_vit.data import splits
 from keras_vit.util import checks, image_files
 from tests.data import pictures
 from tests.programs import call
@@ -295,10 +294,10 @@ def test_folders_are_a_hundred_levels_deep_at_most(tmp_path):
     deep = tmp_path.joinpath(*["a"] * image_files.MAX_DEPTH)
     deep.mkdir(parents=True)
     (deep / "1.png").write_bytes(b"")
-    assert walk.Tree(str(tmp_path)).below(str(tmp_path)) == [f"{'a/' * 100}1.png"]
+    assert image_files.Tree(str(tmp_path)).below(str(tmp_path)) == [f"{'a/' * 100}1.png"]
     (deep / "a").mkdir()
     with pytest.raises(ValueError, match="nest 100 levels deep"):
-        walk.Tree(str(tmp_path)).below(str(tmp_path))
+        image_files.Tree(str(tmp_path)).below(str(tmp_path))
 
 
 def test_five_names_are_listed():
@@ -371,14 +370,14 @@ def test_folders_that_nest_too_deeply(kind, tmp_path):
 @pytest.mark.slow
 def test_a_test_split_of_many_classes():
     labels = np.arange(300_000) // 2
-    indices = holdout.split_indices([str(i) for i in range(300_000)], labels, 0.2)
+    indices = splits.split_indices([str(i) for i in range(300_000)], labels, 0.2)
     assert len(indices["test"]) == 150_000
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.99])
 def test_every_class_of_two_has_an_example_in_both_splits(fraction):
     labels = np.repeat([0, 1, 2, 3], [1, 2, 3, 40])
-    indices = holdout.split_indices([f"{i}.png" for i in range(len(labels))], labels, fraction)
+    indices = splits.split_indices([f"{i}.png" for i in range(len(labels))], labels, fraction)
     test, train = (np.bincount(labels[indices[split]], minlength=4) for split in ("test", "train"))
     np.testing.assert_array_equal(train + test, [1, 2, 3, 40])
     assert (test[1:] >= 1).all() and (train[1:] >= 1).all()

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data import labels, sources
-from keras_vit.data.bad_images import Repair
+from keras_vit.data.loading import Repair
 from keras_vit.data.record_files import RecordSource, Slice
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data.labels import classes_up_to, numbered
-from keras_vit.data.readers import digits
+from keras_vit.data.readers import npz
 from tests.data import pictures
 
 
@@ -45,7 +45,7 @@ def test_digits_splits_have_no_picture_in_common():
 def test_digits_are_those_of_scikit_learn():
     sklearn = pytest.importorskip("sklearn.datasets")
     published = sklearn.load_digits()
-    images, labels, _ = digits.load()
+    images, labels, _ = npz.load_digits()
     np.testing.assert_array_equal(labels, published.target)
     np.testing.assert_array_equal(images, np.round(published.images * 255 / 16))
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
-from keras_vit.data import masking_indices, open_source, preprocess, train_batches
+from keras_vit.data import open_source, preprocess, seeds, train_batches
 from keras_vit.training import tasks
 from keras_vit.training.tasks import patches
 from tests import tiny
@@ -200,20 +200,20 @@ def test_colors_of_classes():
 
 
 def test_orders_are_permutations_of_the_seed_and_the_step():
-    first = masking_indices.orders(3, tf.constant(5), 64, 16).numpy()
+    first = seeds.patch_orders(3, tf.constant(5), 64, 16).numpy()
     assert first.dtype == np.int32
     np.testing.assert_array_equal(np.sort(first, axis=1), np.tile(np.arange(16), (64, 1)))
-    np.testing.assert_array_equal(first, masking_indices.orders(3, tf.constant(5), 64, 16))
+    np.testing.assert_array_equal(first, seeds.patch_orders(3, tf.constant(5), 64, 16))
     for seed, step in ((4, 5), (3, 6)):
-        assert (masking_indices.orders(seed, tf.constant(step), 64, 16).numpy() != first).mean() > 0.8
+        assert (seeds.patch_orders(seed, tf.constant(step), 64, 16).numpy() != first).mean() > 0.8
     # Each patch is first as often as any other: 4 standard deviations of 4,096 draws
-    counts = np.bincount(masking_indices.orders(0, tf.constant(0), 4096, 16).numpy()[:, 0], minlength=16)
+    counts = np.bincount(seeds.patch_orders(0, tf.constant(0), 4096, 16).numpy()[:, 0], minlength=16)
     assert np.abs(counts - 256).max() < 4 * np.sqrt(256)
 
 
 def test_statistics_of_the_corruption():
     """50% are corrupted, in every image; of these 80, 10 and 10%, within 4 standard deviations of 51,200 draws."""
-    sources, corrupted = (value.numpy() for value in masking_indices.corruptions(0, tf.constant(7), 6400, 16, 8))
+    sources, corrupted = (value.numpy() for value in seeds.patch_corruptions(0, tf.constant(7), 6400, 16, 8))
     np.testing.assert_array_equal(corrupted.sum(axis=1), 8)
     own = np.arange(16)[None]
     assert ((sources == own) | corrupted).all()

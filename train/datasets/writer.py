@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import errors, fingerprint, images, masks
-from keras_vit.data.bad_images import Log, log_of
-from keras_vit.data.errors import UnreadableImageError
+from keras_vit.data.errors import Log, log_of
 from keras_vit.data.readers import tfrecord
 from keras_vit.data.sources import IndexedSource, Source, in_parallel
 from keras_vit.util import checks, file_io, storage
@@ -93,13 +92,11 @@ def _write_file(
     with file_io.atomic_file(path) as temporary, tf.io.TFRecordWriter(temporary) as writer:
         records = in_parallel(lambda named: _record(source, *named), items)
         for done, (origin, record, problem) in enumerate(records, 1):
-            if not problem:
+            if problem:
+                errors.skip(origin, problem, log)
+            else:
                 writer.write(record)
                 count += 1
-            elif log is None:
-                raise UnreadableImageError(origin, problem)
-            else:
-                log.add(origin, problem)
             on_progress(done)
     return count
 

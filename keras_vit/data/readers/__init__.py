@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_vit.data.readers import digits, folder, idx, manifest, npz, parquet, shards, tfds, tfrecord, vtab, webdataset
+from keras_vit.data.readers import folder, idx, manifest, npz, parquet, shards, tfds, tfrecord, vtab, webdataset
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 from keras_vit.util import checks, file_io, storage
@@ -29,7 +29,7 @@ class _Reader(NamedTuple):
 
 
 READERS = {
-    "digits": _Reader(digits.read, "digits"),
+    "digits": _Reader(npz.read_digits, "digits"),
     "folder": _Reader(folder.read, "folder:/images"),
     "images": _Reader(folder.read_unlabeled, "images:/unlabeled"),
     "manifest": _Reader(manifest.read, "manifest:/list.csv"),

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.data import splits
-from keras_vit.data.sources import ArraySource, FileSource, Source
+from keras_vit.data.sources import ArraySource, FileSource, Source, StoredSource
 from keras_vit.util import checks
 
 
@@ -29,7 +29,7 @@ def of_files(
     indices: Mapping[str, np.ndarray],
     notes: tuple[str, ...] = (),
     label_kind: str = "",
-    source: Callable[..., FileSource] = FileSource,
+    source: Callable[..., StoredSource] = FileSource,
 ) -> DataSet:
     """Return a data set with one file per image.
 
@@ -38,7 +38,8 @@ def of_files(
     """
 
     def open_split(split: str) -> Source:
-        chosen = _select(name, split, indices)
+        parts = splits.parse(split, _sizes(indices), name)
+        chosen = np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
         opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
         by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
         return noted(opened, (*notes, *about_classes(by_split, opened.class_names)))
@@ -60,22 +61,19 @@ def of_arrays(
     of all arrays.
     """
 
-    def open_split(split: str) -> Source:
-        chosen = _select(name, split, indices)
+    def source(name: str, split: str, chosen: list[int], *labels_and_names: Any) -> ArraySource:
         images, first = np.empty(0, np.uint8), 0
         for length, read in arrays:
-            rows = chosen - first
+            rows = np.array(chosen) - first
             inside = (rows >= 0) & (rows < length)
             if inside.any():
                 array = read()
                 images = images if images.size else np.empty((len(chosen), *array.shape[1:]), np.uint8)
                 images[inside] = array[rows[inside]]
             first += length
-        opened = ArraySource(name, split, images, labels[chosen], names, label_kind)
-        by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
-        return noted(opened, about_classes(by_split, opened.class_names))
+        return ArraySource(name, split, images, *labels_and_names)
 
-    return DataSet(lambda: _sizes(indices), open_split)
+    return of_files(name, range(len(labels)), labels, names, indices, (), label_kind, source)
 
 
 def in_turn(lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -86,12 +84,6 @@ def in_turn(lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 def _sizes(indices: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {split: len(chosen) for split, chosen in indices.items()}
-
-
-def _select(name: str, split: str, indices: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the indices of the examples in a split such as `"train[:80%]"`."""
-    parts = splits.parse(split, _sizes(indices), name)
-    return np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
 
 
 def noted(source: Source, notes: tuple[str, ...]) -> Source:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout
+from keras_vit.data import splits
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.readers.walk import EXTENSIONS, Tree
 from keras_vit.data.splits import NAMES
 from keras_vit.util import checks
+from keras_vit.util.image_files import EXTENSIONS, Tree
 
 
 def read(
@@ -63,7 +63,7 @@ def read(
             )
         keys = [key for some in by_class.values() for key in some]
         own = np.repeat(numbers.astype(np.int32), list(map(len, by_class.values())))
-        divided = holdout.split_indices(keys, own, test_fraction if len(files) == 1 else 0.0)
+        divided = splits.split_indices(keys, own, test_fraction if len(files) == 1 else 0.0)
         for key, order in divided.items() if len(files) == 1 else ((split, divided["all"]),):
             indices[key] = len(paths) + order
         paths += [f"{roots[split]}/{key}" for key in keys]
@@ -81,7 +81,7 @@ def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
     if not keys:
         raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or its subfolders. Found none.")
     labels = np.zeros(len(keys), np.int32)
-    indices = holdout.split_indices(keys, labels, test_fraction)
+    indices = splits.split_indices(keys, labels, test_fraction)
     return of_files(f"images:{location}", [f"{tree.root}/{key}" for key in keys], labels, (), indices)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout, splits
+from keras_vit.data import splits
 from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
@@ -72,13 +72,13 @@ def read(
     if any(named_splits):
         without = [(entry.line, "no split") for entry in entries if not entry.text("split")]
         _check(location, "name its split, because other lines do", without)
-        order = holdout.split_indices(keys, np.zeros(len(keys)), 0.0)["all"]
+        order = splits.split_indices(keys, np.zeros(len(keys)), 0.0)["all"]
         indices = {
             split: order[np.array([named_splits[i] == split for i in order])] for split in dict.fromkeys(named_splits)
         }
     else:
         groups = np.zeros(len(keys)) if kind == "mask" else labels
-        indices = holdout.split_indices(keys, groups, test_fraction)
+        indices = splits.split_indices(keys, groups, test_fraction)
     name, notes = f"manifest:{location}", _about_repeated(keys, named_splits, labels)
     if kind == "mask":
         return mask_folders.of_pairs(name, paths, labels, names, label_offset, foreground, indices, notes)

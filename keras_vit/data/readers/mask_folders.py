@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout
+from keras_vit.data import splits
 from keras_vit.data.masks import MAX_CLASSES
 from keras_vit.data.readers.data_set import DataSet, of_files
-from keras_vit.data.readers.walk import EXTENSIONS, Tree
 from keras_vit.data.sources import MaskFileSource
 from keras_vit.data.splits import NAMES
 from keras_vit.util import checks, file_io
+from keras_vit.util.image_files import EXTENSIONS, Tree
 
 CLASSES_FILE = "classes.txt"
 Classes = int | str | Sequence[str] | None
@@ -55,7 +55,7 @@ def read(
         others += [f"{mask_folder}/{key}" for key in below if posixpath.splitext(key)[0] in known]
         missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
         unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
-        divided = holdout.split_indices(keys, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
+        divided = splits.split_indices(keys, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
         for key, order in divided.items() if len(folders) == 1 else ((split, divided["all"]),):
             indices[key] = len(paths) + order
         paths += [f"{folder}/{key}" for key in keys]

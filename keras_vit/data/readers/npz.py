@@ -1,8 +1,12 @@
-"""Arrays of images and labels in a NumPy file (`.npz`), under common names."""
+"""Arrays of images and labels in a NumPy file (`.npz`), under common names.
+
+The 1,797 handwritten digits in this package are such a file. `assets/README.md` states their source.
+"""
 
 import contextlib
 import functools
 import math
+import pathlib
 import re
 import zipfile
 import zlib
@@ -12,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import errors, holdout, masks
+from keras_vit.data import errors, masks, splits
 from keras_vit.data.labels import MAX_CLASSES, check_labels, check_values, classes_up_to, value_names
 from keras_vit.data.readers.data_set import DataSet, in_turn, of_arrays
 from keras_vit.data.sources import check_expansion
@@ -20,6 +24,7 @@ from keras_vit.data.splits import NAMES
 
 IMAGES = ("images", "image", "x")
 LABELS = ("labels", "label", "y", "masks", "mask")
+DIGITS = pathlib.Path(__file__).parent.parent / "assets" / "digits.npz"
 
 _UNREADABLE = (
     *(ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, TypeError, OverflowError),
@@ -65,11 +70,28 @@ def read(
         labels = _checked_masks(name, labels, names) if kind else check_labels(labels, len(names), origin)
     if list(pairs) == ["all"]:
         keys = [str(i) for i in range(len(labels))]
-        indices = holdout.split_indices(keys, labels, test_fraction, shuffle=False)
+        indices = splits.split_indices(keys, labels, test_fraction, shuffle=False)
     else:
         indices = in_turn({split: len(part) for split, part in zip(pairs, found, strict=True)})
     images = [(shapes[key][0], functools.partial(_read, location, key)) for key, _ in pairs.values()]
     return of_arrays(name, images, labels, names, indices, kind)
+
+
+def load_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return images, uint8 `[1797, 8, 8]`; labels, int32 `[1797]`; and whether each is a test image, bool `[1797]`."""
+    with np.load(DIGITS, allow_pickle=False) as file:
+        # The published values are amounts of ink from 0 to 16.
+        images = np.round(file["images"] * (255 / 16)).astype(np.uint8)
+        return images, file["labels"].astype(np.int32), file["is_test"]
+
+
+def read_digits(location: str = "") -> DataSet:
+    """Return the digits: "train" (1,437 examples) and "test" (360)."""
+    if location:
+        raise ValueError(f"'digits' takes no path. Received: 'digits:{location}'.")
+    images, labels, is_test = load_digits()
+    indices = {"train": np.flatnonzero(~is_test), "test": np.flatnonzero(is_test)}
+    return of_arrays("digits", [(len(images), lambda: images)], labels, list(map(str, range(10))), indices)
 
 
 def _headers(location: str) -> dict[str, _Header]:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import holdout
 from keras_vit.data.labels import numbered
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards, tar
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.sources import FileSource, StoredSource, in_parallel
+from keras_vit.data.splits import split_indices
 from keras_vit.util import checks, file_io
 from keras_vit.util.image_files import EXTENSIONS
 
@@ -46,7 +46,7 @@ def read(
     name = f"webdataset:{location}"
     numbers, names = numbered(labels, class_names, name, lambda place: images[place].origin, label_offset)
     keys = [f"{os.path.basename(image.path)}/{image.name}" for image in images]
-    indices = holdout.split_indices(keys, numbers, test_fraction)
+    indices = split_indices(keys, numbers, test_fraction)
     if set(splits) != {"all"}:
         order = indices["all"]
         indices = {split: order[np.array(splits)[order] == split] for split in dict.fromkeys(splits)}

@@ -27,9 +27,9 @@ class MAE(Task):
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Draw a random order of the patches of each image. The first patches in the order are visible."""
-        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not import
+        from keras_vit.data import seeds  # needs TensorFlow, which the step does not import
 
-        return {"order": masking_indices.orders(seed, step, batch_size, self.config.num_patches)}
+        return {"order": seeds.patch_orders(seed, step, batch_size, self.config.num_patches)}
 
     def values(self, images: Any, batch: dict) -> tuple:
         """Return images and orders."""

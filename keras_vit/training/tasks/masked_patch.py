@@ -29,9 +29,9 @@ class MaskedPatch(Task):
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Draw the corrupted patches, and for each patch the index of the patch whose embedding it gets."""
-        from keras_vit.data import masking_indices  # needs TensorFlow, which the step does not import
+        from keras_vit.data import seeds  # needs TensorFlow, which the step does not import
 
-        sources, corrupted = masking_indices.corruptions(
+        sources, corrupted = seeds.patch_corruptions(
             seed, step, batch_size, self.config.num_patches, self.config.num_hidden
         )
         return {"sources": sources, "corrupted": corrupted}

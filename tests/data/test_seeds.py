@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import masking_indices
+from keras_vit.data import seeds
 
 
 @pytest.mark.slow
 def test_shares_of_corrupted_patches():
     """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
-    sources, corrupted = masking_indices.corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)
+    sources, corrupted = seeds.patch_corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1)
     sources, corrupted = np.array(sources), np.array(corrupted)
     assert corrupted.sum(axis=1).tolist() == [1] * 4000
     own = np.broadcast_to(np.arange(2), sources.shape)
@@ -21,7 +21,7 @@ def test_shares_of_corrupted_patches():
 
 
 def test_another_patch_is_any_other():
-    sources, corrupted = masking_indices.corruptions(0, tf.constant(1, tf.int64), 3000, 4, 4)
+    sources, corrupted = seeds.patch_corruptions(0, tf.constant(1, tf.int64), 3000, 4, 4)
     own = np.broadcast_to(np.arange(4), sources.shape)
     swapped = np.array(corrupted) & (np.array(sources) >= 0) & (np.array(sources) != own)
     offsets = (np.array(sources) - own)[swapped] % 4
@@ -30,8 +30,7 @@ def test_another_patch_is_any_other():
 
 def test_orders_are_permutations_that_depend_on_seed_and_step():
     orders = [
-        np.array(masking_indices.orders(seed, tf.constant(step, tf.int64), 5, 9))
-        for seed, step in [(0, 0), (0, 1), (1, 0)]
+        np.array(seeds.patch_orders(seed, tf.constant(step, tf.int64), 5, 9)) for seed, step in [(0, 0), (0, 1), (1, 0)]
     ]
     for order in orders:
         np.testing.assert_array_equal(np.sort(order, axis=1), np.tile(np.arange(9), (5, 1)))
