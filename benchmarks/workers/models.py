@@ -57,8 +57,7 @@ def keras_vit_tasks(work: Work) -> Step:
 
     import tensorflow as tf
 
-    from keras_vit import recipe
-    from keras_vit.training import tasks
+    from keras_vit import recipe, tasks
     from keras_vit.training.planning import plan
     from keras_vit.training.tf.state import TrainState
     from keras_vit.training.tf.step import TrainStep
@@ -73,7 +72,7 @@ def keras_vit_tasks(work: Work) -> Step:
     images, labels = _examples(work)
     values: tuple = (tf.constant(images), tf.one_hot(labels, CLASSES))
     if work.task != "classification":
-        task: Any = tasks.create(run)
+        task: Any = tasks.bind(run)
         values = task.values(values[0], {"image": images, **task.draw(0, 0, work.batch)})
     state = TrainState(recipe.create_model(run, CLASSES), run)
     step = TrainStep(state, run, lambda batch, step, replica: batch, work.batch)

@@ -9,13 +9,10 @@ from keras_vit.recipe.fields import OF_TIME as OF_TIME
 from keras_vit.recipe.fields import Data, Model, Recipe
 from keras_vit.recipe.model import create_model
 from keras_vit.recipe.model import describe_model as describe_model
-from keras_vit.recipe.model import masked_config as masked_config
-from keras_vit.recipe.model import model_arguments as model_arguments
 from keras_vit.recipe.model import model_arguments_for as model_arguments_for
 from keras_vit.recipe.model import resolve as resolve
 from keras_vit.recipe.model import weights_path as weights_path
-from keras_vit.recipe.task import Task
-from keras_vit.recipe.tasks import (
+from keras_vit.tasks import (
     MAE,
     Classification,
     Distillation,
@@ -23,6 +20,7 @@ from keras_vit.recipe.tasks import (
     MultiLabel,
     Regression,
     Segmentation,
+    Task,
     parse_task,
 )
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from keras_vit import adaptation, models
 from keras_vit.models import BiTConfig, ViTConfig
-from keras_vit.recipe.fields import CHOICES, MINIMUM, Recipe, TaskField
-from keras_vit.recipe.model import DERIVED, FIELDS, argument_names, masked_config, model_arguments
-from keras_vit.recipe.task import Task
+from keras_vit.recipe.fields import ARGUMENT_FIELDS, CHOICES, MINIMUM, Recipe, TaskField
+from keras_vit.recipe.model import DERIVED, argument_names
+from keras_vit.tasks import MaskedTask, Task
 from keras_vit.util import checks
 
 _ARGUMENTS = "model.arguments"
@@ -164,13 +164,13 @@ def _check_model(recipe: Recipe) -> None:
         raise ValueError(f"model.variant must be one of keras_vit.list_models(). Received: {variant!r}.{hint}")
     for name in recipe.model.arguments:
         _check_argument(variant, name)
-    if recipe.task.config is not None:
-        masked_config(recipe)
+    if isinstance(recipe.task, MaskedTask):
+        recipe.task.model_config(recipe)
         return
     if recipe.model.checkpoint:  # its architecture may differ from the variant
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
-    given = {name: value for name, value in model_arguments(recipe).items() if name in config.names()}
+    given = {name: value for name, value in recipe.model.constructor_arguments().items() if name in config.names()}
     config(**{**dataclasses.asdict(sizes), **given})
 
 
@@ -178,7 +178,7 @@ def _check_argument(variant: str, name: str) -> None:
     names = argument_names(variant)
     if name in names:
         return
-    if name in FIELDS:
+    if name in ARGUMENT_FIELDS:
         raise ValueError(f"{name} is a separate field: set model.{name} instead of {_ARGUMENTS}.{name}.")
     if name in DERIVED:
         raise ValueError(f"{_ARGUMENTS}.{name} cannot be set: it follows from the data and the other fields.")

@@ -11,15 +11,17 @@ from keras_vit.optim.config import Optim
 from keras_vit.optim.optimizers import OPTIMIZERS
 from keras_vit.optim.schedules import DECAYS
 from keras_vit.outputs import CLASSIFICATION
-from keras_vit.recipe.task import Task
-from keras_vit.recipe.tasks import Classification, parse_task
+from keras_vit.tasks import Task, parse_task
+
+# Fields of `Model` that are arguments of the constructor of the model.
+ARGUMENT_FIELDS = ("image_size", "remat", "attention_chunk_size")
 
 
 class TaskField:
     """Descriptor for a dataclass field that stores a task. Assigning a text to the field parses the text."""
 
-    def __get__(self, recipe: Any, owner: type) -> Task:
-        return Classification() if recipe is None else recipe.__dict__["task"]
+    def __get__(self, recipe: Any, owner: type) -> Any:
+        return "classification" if recipe is None else recipe.__dict__["task"]
 
     def __set__(self, recipe: Any, value: str | Task) -> None:
         recipe.__dict__["task"] = parse_task(value)
@@ -56,6 +58,11 @@ class Model:
     remat: str | None = None
     attention_chunk_size: int | None = None
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Return the arguments that are set for the constructor of the model."""
+        fields = {name: getattr(self, name) for name in ARGUMENT_FIELDS if getattr(self, name) is not None}
+        return {**fields, **self.arguments}
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from concurrent import futures
-from typing import Any, cast
+from typing import Any
 
 import keras
 from absl import logging
@@ -11,13 +11,12 @@ from absl import logging
 from keras_vit import adaptation, models, zoo
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
-from keras_vit.models.masked import MaskedConfig
-from keras_vit.recipe.fields import Recipe
+from keras_vit.recipe.fields import ARGUMENT_FIELDS, Recipe
+from keras_vit.tasks import MaskedTask
 from keras_vit.util import storage
 from keras_vit.zoo import hub
 
-# Arguments that are separate fields of `recipe.Model`, and arguments that follow from the data and the other fields.
-FIELDS = ("image_size", "remat", "attention_chunk_size")
+# Arguments that follow from the data and the other fields.
 DERIVED = ("classes", "channels", "include_top", "head", "classifier_activation", "name", "dtype")
 # Arguments that only affect training. Their values in a checkpoint are ignored.
 _OF_TRAINING = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "head_bias")
@@ -27,13 +26,7 @@ def argument_names(variant: str) -> list[str]:
     """Return the allowed names in `model.arguments` for a variant, or for all variants if the variant is unknown."""
     configs = [config for config, known in ((ViTConfig, models.VIT), (BiTConfig, models.BIT)) if variant in known]
     names = [name for config in configs or (ViTConfig, BiTConfig) for name in config.names()]
-    return [name for name in dict.fromkeys(names) if name not in (*FIELDS, *DERIVED)]
-
-
-def model_arguments(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments that a recipe sets for the constructor of its model."""
-    fields = {name: getattr(recipe.model, name) for name in FIELDS if getattr(recipe.model, name) is not None}
-    return {**fields, **recipe.model.arguments}
+    return [name for name in dict.fromkeys(names) if name not in (*ARGUMENT_FIELDS, *DERIVED)]
 
 
 def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recipe:
@@ -55,7 +48,7 @@ def resolve(recipe: Recipe, architecture: dict[str, Any] | None = None) -> Recip
     if not model.checkpoint or not is_here:
         return recipe
     kind, found = architecture_of(model.checkpoint, image_size=model.image_size, **model.arguments)
-    ignored = (*FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
+    ignored = (*ARGUMENT_FIELDS, *DERIVED, *_OF_TRAINING, *(() if model.head == "keep" else ("representation_size",)))
     found = ViTConfig.of_encoder(found) if found.get("head") is not None else found
     found = {name: value for name, value in found.items() if name not in ignored}
     variants = models.VIT if kind == "vit" else models.BIT
@@ -90,8 +83,8 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
     (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
-    if recipe.task.model is not None:
-        model = recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
+    if isinstance(recipe.task, MaskedTask):
+        model = recipe.task.create_model(recipe, channels)
     else:
         arguments = model_arguments_for(recipe, classes, channels)
         model = models.create_model(recipe.model.variant, dtype=recipe.precision, **arguments)
@@ -102,31 +95,12 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 
 def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict[str, Any]:
     """Return the arguments of a recipe's model with a head for `classes` classes."""
-    arguments = {"classes": classes, "channels": channels, **model_arguments(recipe)}
+    arguments = {"classes": classes, "channels": channels, **recipe.model.constructor_arguments()}
     head = recipe.task.create_head(classes, recipe.precision)
     if head is None:
         return arguments
-    _need_vit(recipe)
+    recipe.task.require_vit(recipe)
     return {**ViTConfig.of_encoder(arguments), "head": head}
-
-
-def masked_arguments(recipe: Recipe, channels: int = 3) -> dict[str, Any]:
-    """Return the arguments of the pre-training model of a recipe without labels."""
-    _need_vit(recipe)
-    sizes = dataclasses.asdict(models.VIT[recipe.model.variant])
-    return {**sizes, **model_arguments(recipe), **recipe.task.arguments(), "channels": channels}
-
-
-def _need_vit(recipe):
-    task, variant = recipe.task, recipe.model.variant
-    if variant not in models.VIT:
-        raise ValueError(f"task={str(task)!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
-
-
-def masked_config(recipe: Recipe, channels: int = 3) -> MaskedConfig:
-    """Return the configuration of the pre-training model of a recipe without labels."""
-    arguments = masked_arguments(recipe, channels)
-    return cast(Any, recipe.task).config(**arguments)
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:

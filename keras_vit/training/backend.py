@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_vit.recipe import Recipe
 from keras_vit.runs.checkpoints import CheckpointStore
+from keras_vit.tasks import Task
 from keras_vit.training.state import BaseState
-from keras_vit.training.tasks import Task
 
 # Maps (batches, first step, number of steps) to the metrics of the steps by name, float32 `[steps]`. The names are the
 # task's metrics, `"grad_norm"` and `"learning_rate"`.

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit import optim, outputs
+from keras_vit import optim, outputs, tasks
 from keras_vit.data import mix, preprocess
-from keras_vit.training import tasks
 
 _MIX_SEED = 0x6D6978  # "mix": makes these draws independent of dropout
 

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.data import Source, eval_batches, open_source, train_batches
 from keras_vit.data.labels import check_masks
-from keras_vit.training import distribute, tasks
+from keras_vit.training import distribute, teacher
 from keras_vit.training.backend import Backend
 
 _EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training masks
@@ -43,7 +44,8 @@ class Splits:
         if data.test_split and data.test_split != data.eval_split:
             self.test = open_source(data.source, split=data.test_split)
         self.channels = self._check_images()
-        self.task = tasks.create(recipe, self.train)
+        self.task = tasks.bind(recipe, self.train)
+        teacher.check(self.task, self.train.class_names)
         if self.train.kind.has_masks:
             check_masks(self.train)
         self.read = 0
@@ -118,6 +120,7 @@ class Splits:
             "channels": self.channels,
             **({"workers": self.backend.num_workers} if self.train.shard_by == "files" else {}),
             **self.task.record(),
+            **teacher.record(self.task),
         }
 
     def _check_images(self) -> int:

@@ -10,17 +10,17 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit import evaluators, outputs
+from keras_vit import evaluators, outputs, tasks
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.data import Source, preprocess
-from keras_vit.inference import FunctionPredictor, ModelCard
+from keras_vit.inference import FunctionPredictor, ModelCard, masks
 from keras_vit.inspection import examples, plots
 from keras_vit.inspection.headings import model_title, run_title, stamp
 from keras_vit.runs import errors, run_directory
 from keras_vit.runs.pixel_range import set_normalization
 from keras_vit.training import backend as backends
-from keras_vit.training import budget, create, preemption, tasks, trackers
+from keras_vit.training import budget, create, preemption, trackers
 from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
@@ -214,7 +214,8 @@ def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validati
     try:
         if not shown.captions:
             title = f"{name}: {headline}"
-            drawn = plots.reconstructions(shown.images, title, plots.MAX_IMAGES, history, quantities)
+            overlaid = {name: masks.overlay(shown.images["image"], mask) for name, mask in shown.masks.items()}
+            drawn = plots.reconstructions({**shown.images, **overlaid}, title, plots.MAX_IMAGES, history, quantities)
             plots.save(drawn, path)
             return
         (images,) = shown.images.values()

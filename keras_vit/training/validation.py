@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
-from keras_vit.training.tasks import Task
 from keras_vit.util.progress import track
 
 
@@ -66,7 +66,7 @@ class Validation:
         if self.task.collects:
             valid, *collected = (np.concatenate(batches) for batches in rows.values())
             values |= self.task.of_examples(*(all_rows[valid > 0] for all_rows in collected))
-        metrics = {metric: values[metric.name] for metric in reversed(self.task.arguments.metrics)}  # the loss last
+        metrics = {metric: values[metric.name] for metric in reversed(self.task.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)
         named = {f"eval_{metric.name}": value for metric, value in metrics.items()}

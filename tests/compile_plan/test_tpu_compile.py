@@ -15,7 +15,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_vit.training import device_preprocessing, tasks
+from keras_vit import tasks
+from keras_vit.training import device_preprocessing
 from tests.compile_plan import tpu_cases
 from tools.compile_plan import step_plan, step_program, targets
 from tools.compile_plan.compiler import Compiled, DoesNotFit, TpuCompiler

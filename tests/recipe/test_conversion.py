@@ -6,7 +6,8 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit.models import BiTConfig, ViTConfig
-from keras_vit.recipe.model import DERIVED, FIELDS
+from keras_vit.recipe.fields import ARGUMENT_FIELDS
+from keras_vit.recipe.model import DERIVED
 from tests import tiny
 
 
@@ -154,7 +155,7 @@ def test_nearest_multiple():
 
 def test_every_argument_of_the_model_can_be_set():
     for config, variant in ((ViTConfig, "ViT-Ti/16"), (BiTConfig, "BiT-R50x1")):
-        for name in set(config.names()) - set(FIELDS) - set(DERIVED):
+        for name in set(config.names()) - set(ARGUMENT_FIELDS) - set(DERIVED):
             assert recipes.get(recipes.Recipe(model=recipes.Model(variant)), f"model.arguments.{name}") is None
     recipe = recipes.Recipe()
     for name, text in {"layer_scale": "1e-4", "qkv_bias": "False", "pooling": "gap", "num_registers": "2"}.items():

@@ -3,12 +3,11 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import checkpoints
+from keras_vit import checkpoints, tasks
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints.checkpoint import Layout
 from keras_vit.checkpoints.families import mae
 from keras_vit.checkpoints.rules import bind_stored
-from keras_vit.training import tasks
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import golden_data
@@ -89,12 +88,12 @@ def recipe(meta, **optim):
 
 def task(meta):
     """The task of `recipe`."""
-    return tasks.create(recipe(meta))
+    return tasks.bind(recipe(meta))
 
 
 def task_of(model, normalize):
     """The task of a model, whatever the recipe's sizes."""
-    task = tasks.create(recipes.Recipe(task=f"mae(normalize_pixels={normalize})"))
+    task = tasks.bind(recipes.Recipe(task=f"mae(normalize_pixels={normalize})"))
     task.config = model.config
     return task
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
-from keras_vit.training.tasks.classification import class_weights
+from keras_vit import tasks
+from keras_vit.tasks.classification import class_weights
 
 LABELS = np.repeat([0, 1, 2], [8, 1, 3])
 LOGITS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
@@ -19,7 +19,7 @@ def task(balance):
     source = types.SimpleNamespace(
         labels=lambda: LABELS, num_classes=3, num_outputs=3, class_names=("a", "b", "c"), label_kind="class", name="toy"
     )
-    return tasks.Classification(recipes.Recipe(class_balance=balance), source)
+    return tasks.bind(recipes.Recipe(class_balance=balance), source)
 
 
 def losses(balance, shares, training=True):

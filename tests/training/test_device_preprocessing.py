@@ -4,7 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.training import device_preprocessing, tasks
+from keras_vit import tasks
+from keras_vit.training import device_preprocessing
 
 BATCH = {
     "image": tf.constant([[[[0]]], [[[255]]]], tf.uint8),
@@ -18,7 +19,7 @@ def recipe(label_smoothing=0.0, **data):
     return recipes.Recipe(data=recipes.Data(**data), label_smoothing=label_smoothing, seed=7)
 
 
-TASK = tasks.create(recipe(label_smoothing=0.2), outputs=4)
+TASK = tasks.bind(recipe(label_smoothing=0.2), outputs=4)
 
 
 def test_training_has_its_own_range_and_smooth_labels():
@@ -40,7 +41,7 @@ def test_each_step_has_a_box_of_its_own():
         asked.append((seed, step))
         return tf.constant([0.5, 0.5])
 
-    prepare = device_preprocessing.training_inputs(tasks.create(recipe(cutmix=1.0), outputs=4), center)
+    prepare = device_preprocessing.training_inputs(tasks.bind(recipe(cutmix=1.0), outputs=4), center)
     for step in (3, 4):
         prepare(BATCH, step, 0)
     (seed, first), (again, second) = asked

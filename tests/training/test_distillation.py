@@ -1,7 +1,6 @@
 """Distillation: the loss by its formula, the teacher's view of an image, and runs that learn from other runs."""
 
 import json
-import types
 
 import keras
 import numpy as np
@@ -12,11 +11,13 @@ from keras import ops
 
 import keras_vit
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.data import preprocess
 from keras_vit.runs import run_directory, run_fields
 from keras_vit.runs.run_directory import Run
-from keras_vit.training import tasks
-from keras_vit.training.tasks.distillation import divergence
+from keras_vit.tasks.distillation import divergence
+from keras_vit.training import teacher
+from keras_vit.training.teacher import Teacher
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tests import tiny
@@ -90,27 +91,27 @@ def test_a_teacher_sees_images_as_it_was_trained_on(size, pp, own):
     images = RNG.uniform(0, 255, (BATCH, SIZE, SIZE, 3)).astype(np.float32)
     resized = tf.image.resize(images, size if isinstance(size, tuple) else (size, size), antialias=True)
     expected = model(preprocess.device_function(own)(resized), training=False)
-    found = tasks.Teacher(run_of(model, own), pp)(preprocess.device_function(pp)(tf.constant(images)))
+    found = Teacher(run_of(model, own), pp)(preprocess.device_function(pp)(tf.constant(images)))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)  # float32: another order of the same operations
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "micro_batches"), [(1.0, 1), (2.0, 2)])
 def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
-    model, teacher = network(0), network(1, drop_path_rate=0.5)
-    before = [weight.numpy() for weight in teacher.weights]
+    model, taught = network(0), network(1, drop_path_rate=0.5)
+    before = [weight.numpy() for weight in taught.weights]
     data, run = batch(), recipe(temperature, accumulation_steps=micro_batches)
-    expected = expected_divergence(model(data["image"]).numpy(), teacher(data["image"]).numpy(), temperature).mean()
+    expected = expected_divergence(model(data["image"]).numpy(), taught(data["image"]).numpy(), temperature).mean()
     correct = np.mean(np.argmax(model(data["image"]), axis=-1) == data["label"])
-    task = tasks.create(run)
-    task.teacher = tasks.Teacher(run_of(teacher), "value_range(-1, 1)")
+    task = tasks.bind(run)
+    task.teacher_model = Teacher(run_of(taught), "value_range(-1, 1)")
     state = TrainState(model, run, task)
     step = tf.function(TrainStep(state, run, one_hot, BATCH), autograph=False)
     history = [step(data, tf.constant(index, tf.int64)) for index in range(10)]
     np.testing.assert_allclose(history[0]["loss"], expected, rtol=1e-5)
     assert float(history[0]["accuracy"]) == pytest.approx(correct)
     assert history[-1]["loss"] < 0.7 * history[0]["loss"]
-    for weight, value in zip(teacher.weights, before, strict=True):
+    for weight, value in zip(taught.weights, before, strict=True):
         np.testing.assert_array_equal(weight, value)
     assert len(state.specs()) == len(TrainState(network(0), run).specs())  # no checkpoint holds the teacher
 
@@ -119,7 +120,7 @@ def test_a_step_learns_the_teachers_probabilities(temperature, micro_batches):
 def test_an_evaluation_is_that_of_the_labels():
     model, data = network(0), {**batch(), "valid": tf.ones([BATCH])}
     sums = [
-        tasks.evaluation(tasks.create(run), model, one_hot)((), data)[0]
+        tasks.evaluation(tasks.bind(run), model, one_hot)((), data)[0]
         for run in (recipe(), recipes.replace(recipe(), {"task": "classification"}))
     ]
     assert sums[0] == sums[1]
@@ -150,9 +151,7 @@ def record(folder, **changes):
 
 def check_teacher(recipe, class_names):
     """Checks of a recipe's task for data with some classes."""
-    tasks.create(
-        recipe, types.SimpleNamespace(label_kind="class", class_names=class_names, num_outputs=len(class_names))
-    )
+    teacher.check(tasks.bind(recipe), class_names)
 
 
 def test_a_teacher_of_other_classes(tmp_path):
@@ -172,28 +171,28 @@ def test_a_teacher_that_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match="config.json"):
         check_teacher(recipes.Recipe(task=f"distillation({str(tmp_path)!r})"), ["a"])
     with pytest.raises(FileNotFoundError, match="A run writes it when training ends"):
-        tasks.create(record(tmp_path)).open(channels=1)
+        teacher.load(tasks.bind(record(tmp_path)), channels=1)
 
 
 @pytest.mark.slow
 def test_a_teacher_of_other_channels(tmp_path):
     run = record(tmp_path)
     network(0).save(tmp_path / "model.keras")
-    tasks.create(run).open(channels=3)
+    teacher.load(tasks.bind(run), channels=3)
     with pytest.raises(ValueError, match="with 1 channels.* Received: 3 channels"):
-        tasks.create(run).open(channels=1)
+        teacher.load(tasks.bind(run), channels=1)
 
 
 def test_a_teacher_that_changed(tmp_path):
     """A run is not resumed with another one."""
-    run, teacher = tmp_path / "run", tmp_path / "model.keras"
+    run, file = tmp_path / "run", tmp_path / "model.keras"
     given = record(tmp_path)
-    assert tasks.create(given).record() == tasks.create(recipes.Recipe()).record() == {}  # missing, and none
-    teacher.write_bytes(b"abc")
-    data = {"name": "toy", "class_names": ["a", "b"], **tasks.create(given).record()}
+    assert teacher.record(given.task) == teacher.record(recipes.Recipe().task) == {}  # missing, and none
+    file.write_bytes(b"abc")
+    data = {"name": "toy", "class_names": ["a", "b"], **teacher.record(given.task)}
     run_directory.write_config(str(run), given, data)
     (run / "model.keras").write_bytes(b"")
     run_fields.check(str(run), given, data)
-    teacher.write_bytes(b"abd")
+    file.write_bytes(b"abd")
     with pytest.raises(ValueError, match="teacher_sha256: 'ba7816bf.*--change_recipe"):
-        run_fields.check(str(run), given, {**data, **tasks.create(given).record()})
+        run_fields.check(str(run), given, {**data, **teacher.record(given.task)})

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.training import create, distribute, tasks
+from keras_vit import tasks
+from keras_vit.training import create, distribute
 from keras_vit.training.tf import backend as tf_backend
 
 
@@ -123,7 +124,7 @@ def test_which_models_have_a_max_pool(variant, pools):
     model = {**({} if variant == "BiT-R50x1" else model), **small.get(variant, {})}
     recipe = recipes.Recipe(total_steps=1, jit="on", model=recipes.Model(variant, image_size=16, arguments=model))
     backend = tf_backend.TensorFlowBackend(distribute.create_strategy("one_device"))
-    state = backend.create_state(recipe, tasks.create(recipe, outputs=2), 3)
+    state = backend.create_state(recipe, tasks.bind(recipe, outputs=2), 3)
     with pytest.raises(ValueError, match="max pooling") if pools else contextlib.nullcontext():
         backend.compile_steps(state, recipe)
     recipe.deterministic = False

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.runs.run_directory import load_run, read_metrics
-from keras_vit.training import tasks
 from keras_vit.training.validation import Validation
 from tests import programs
 from tests.training import worlds
@@ -37,10 +37,10 @@ def test_the_score_is_of_all_images_without_padding():
     sums = [{"loss": 1.0, "accuracy": 0.0, "examples": count} for count in (2.0, 1.0)]
     results = iter([(each, np.zeros([0, 0]), scores) for each, scores in zip(sums, logits, strict=True)])
     backend = types.SimpleNamespace(first_rows=np.asarray, gather=np.asarray)
-    task = tasks.create(RECIPE, outputs=2)
+    task = tasks.bind(RECIPE, outputs=2)
     (line,) = Validation(backend, task, lambda batch: next(results), batches)(0)
     assert line["eval_mean_average_precision"] == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
-    assert task.arguments.score.name == "mean_average_precision"
+    assert task.score.name == "mean_average_precision"
     with pytest.raises(ValueError, match="loss='softmax'"):
         recipes.check(recipes.replace(RECIPE, {"loss": "softmax"}))
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 import keras_vit
 from export import latency
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import open_predictor
 from keras_vit.runs import checkpoints
@@ -27,7 +28,7 @@ from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.chosen_checkpoint import choose, listed
 from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
 from keras_vit.runs.run_directory import Run, read_metrics
-from keras_vit.training import distribute, tasks
+from keras_vit.training import distribute
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
 from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
@@ -42,6 +43,7 @@ from keras_vit.training.jax.step import (
     training_inputs,
 )
 from keras_vit.training.loop import Loop
+from keras_vit.training.teacher import Teacher
 from keras_vit.training.validation import Validation
 from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy, worlds
@@ -103,8 +105,8 @@ def batch_of(step):
 
 def with_teacher(recipe, teacher):
     """The task of a recipe, whose teacher is open."""
-    task = tasks.create(recipe, outputs=CLASSES)
-    task.teacher = teacher
+    task = tasks.bind(recipe, outputs=CLASSES)
+    task.teacher_model = teacher
     return task
 
 
@@ -112,7 +114,7 @@ def train(recipe, where, steps=3, teacher=None, **arguments):
     """State and metrics after some steps."""
     model = network(adapt=recipe.adapt, **arguments)
     state = TrainState(model, recipe, where, task=with_teacher(recipe, teacher))
-    step = TrainStep(state, recipe, training_inputs(tasks.create(recipe, outputs=CLASSES)), BATCH)
+    step = TrainStep(state, recipe, training_inputs(tasks.bind(recipe, outputs=CLASSES)), BATCH)
     arrays, metrics = state.arrays(), []
     for index in range(steps):
         arrays, values = step.compiled(arrays, state.fixed_arrays(), where.place_rows(batch_of(index)), np.int32(index))
@@ -233,7 +235,7 @@ def test_distillation_with_divided_weights():
     states = []
     for where in (devices(1), devices(8, fsdp=True)):
         taught = Run(network(1, image_size=16), {}, (), "resize(16)|value_range(0, 1)", "softmax", "teacher")
-        states.append(train(run, where, teacher=tasks.Teacher(taught, run.data.pp_train)))
+        states.append(train(run, where, teacher=Teacher(taught, run.data.pp_train)))
     (one, expected), (divided, metrics) = states
     np.testing.assert_allclose(metrics, expected, rtol=1e-4)
     assert_close(saved(divided), saved(one))
@@ -264,7 +266,7 @@ def test_bfloat16_computes_in_half_and_stores_in_full():
     assert {str(array.dtype) for array in arrays["weights"]} == {"float32"}
     assert [str(slot.dtype) for slot in arrays["slots"][0]] == ["bfloat16", "float32"]
     text = (
-        TrainStep(half, recipe(), training_inputs(tasks.create(recipe(), outputs=CLASSES)), BATCH)
+        TrainStep(half, recipe(), training_inputs(tasks.bind(recipe(), outputs=CLASSES)), BATCH)
         .compiled.lower(*half.descriptions(), batch_of(0), np.int32(0))
         .as_text()
     )
@@ -295,7 +297,7 @@ class World:
         create = sharded_checkpoints.ShardedCheckpointStore if sharded else self.backend.create_store
         self.store = create(checkpoints, recipe.keep_checkpoints, *[self.where] * sharded)
         self.restored = toy.restore(self.store, self.state)
-        inputs = training_inputs(tasks.create(recipe, outputs=CLASSES))
+        inputs = training_inputs(tasks.bind(recipe, outputs=CLASSES))
 
         def poisoned(batch, step, replica):
             images, labels = inputs(batch, step, replica)
@@ -307,7 +309,7 @@ class World:
         self.step.compiled = COMPILED.setdefault(name, self.step.compiled)
         mask = np.asarray([1.0] * 11 + [0.0] * 5, np.float32)
         dataset = tf.data.Dataset.from_tensors({**batch_of(99), "valid": mask})
-        task, model = tasks.create(recipe, outputs=CLASSES), self.state.model
+        task, model = tasks.bind(recipe, outputs=CLASSES), self.state.model
         step = tasks.evaluation(task, model, lambda batch: inputs(batch, 0, 0))
         compiled = COMPILED.setdefault((*name, "evaluation"), jit_evaluation(self.state, step))
         rows = Batches(self.where, lambda *_: dataset)

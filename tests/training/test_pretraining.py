@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.data import open_source, preprocess, seeds, train_batches
-from keras_vit.training import tasks
-from keras_vit.training.tasks import patches
+from keras_vit.tasks import patches
 from tests import tiny
 from tests.training import masked, virtual_devices
 
@@ -111,7 +111,7 @@ def test_trajectory(way, on_devices):
 
 def test_explained_variance():
     """1 where the prediction is right, 0 where it is the mean of the removed pixels."""
-    task = tasks.create(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
+    task = tasks.bind(recipe("mae(normalize_pixels=False, mask_ratio=0.5)"))
     images = np.random.default_rng(0).normal(size=(3, 8, 8, 3)).astype("float32")
     order = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]], np.int32)
     pixels = np.asarray(task.targets(ops.convert_to_tensor(images)))
@@ -137,7 +137,7 @@ def test_targets_are_those_of_the_paper(golden):
 def test_loss_is_the_mean_over_the_corrupted_patches(golden):
     data = golden("mpp")
     size, patch = data["image"].shape[1], data["meta"]["patch"]
-    task = tasks.create(recipe("masked_patch", size=size, patch_size=patch))
+    task = tasks.bind(recipe("masked_patch", size=size, patch_size=patch))
     targets = ops.convert_to_tensor(data["target_mean_colour"][..., None].astype("int32"))
     logits = ops.convert_to_tensor(data["logits"][:, :, None])
     losses, right = task.compare(logits, targets)
@@ -147,7 +147,7 @@ def test_loss_is_the_mean_over_the_corrupted_patches(golden):
 
 
 def test_the_task_counts_only_the_corrupted_patches():
-    task = tasks.create(recipe("masked_patch(target='pixels')"))
+    task = tasks.bind(recipe("masked_patch(target='pixels')"))
     images = np.random.default_rng(0).uniform(0, 255, size=(2, 8, 8, 3)).astype("float32")
     targets = np.asarray(task.targets(ops.convert_to_tensor(images)))
     corrupted = np.array([[True, True, False, False], [False, True, False, True]])
@@ -161,7 +161,7 @@ def test_the_task_counts_only_the_corrupted_patches():
 @pytest.mark.parametrize(("error", "right"), [(0.0624, 1), (0.0626, 0), (-0.0624, 1), (-0.0626, 0)])
 def test_a_pixel_is_right_within_half_a_level(error, right):
     """A level is 1 / 8."""
-    task = tasks.create(recipe("masked_patch(target='pixels')"))
+    task = tasks.bind(recipe("masked_patch(target='pixels')"))
     targets = np.full((1, 4, 12), 0.5, "float32")
     _, found = task.compare(ops.convert_to_tensor(targets + np.float32(error)), ops.convert_to_tensor(targets))
     np.testing.assert_array_equal(found, np.full((1, 4), right))
@@ -169,7 +169,7 @@ def test_a_pixel_is_right_within_half_a_level(error, right):
 
 def test_small_colors_are_shown_over_the_whole_patch():
     """Of 8 by 6 pixels: two rows for each color, and one or two columns."""
-    task = tasks.create(recipe("masked_patch(target='colors_4x4')", patch_size=2))
+    task = tasks.bind(recipe("masked_patch(target='colors_4x4')", patch_size=2))
     classes = np.arange(16).reshape(4, 4) % 8
     shown = task._colors(np.eye(8)[classes.reshape(1, 1, 16)], (1, 1, 8, 6, 1))[0, 0, :, :, 0]
     expected = (classes[[0, 0, 1, 1, 2, 2, 3, 3]][:, [0, 0, 1, 2, 2, 3]] + 0.5) / 8
@@ -229,7 +229,7 @@ def test_statistics_of_the_corruption():
 
 @pytest.mark.slow
 def test_rows_do_not_depend_on_the_number_of_workers():
-    task = tasks.create(recipe("mae"))
+    task = tasks.bind(recipe("mae"))
     draw = functools.partial(task.draw, 1)
     source = open_source("digits")
 
@@ -252,7 +252,7 @@ def test_rows_do_not_depend_on_the_number_of_workers():
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_shown_images(task, seen, channels):
-    created = tasks.create(recipe(task, size=8, patch_size=2))
+    created = tasks.bind(recipe(task, size=8, patch_size=2))
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, channels)).astype("uint8")
     batch = {"image": images, **{k: v.numpy() for k, v in created.draw(0, tf.constant(0), 3).items()}}
     to_range = preprocess.device_function("value_range(-1, 1)")

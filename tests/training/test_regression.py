@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
+from keras_vit import tasks
 from keras_vit.util.values import Values
 
 STANDARD = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
@@ -16,7 +16,7 @@ AGES = np.float32([[50.0, 1.7], [40.0, 1.9]])
 
 
 def task(loss="mse"):
-    created = tasks.create(recipes.Recipe(task=f"regression({loss!r})"), outputs=2)
+    created = tasks.bind(recipes.Recipe(task=f"regression({loss!r})"), outputs=2)
     created.standard = STANDARD
     return created
 
@@ -95,10 +95,10 @@ def test_settings_that_mix_classes_are_rejected(field):
 def test_data_without_the_labels_of_the_task(name, kind, count, found):
     recipe = recipes.Recipe(task=name, data=recipes.Data(source="folder:/images"))
     with pytest.raises(ValueError, match=f"learns from.*source='folder:/images', which has .*{found}"):
-        tasks.create(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=count))
+        tasks.bind(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=count))
 
 
 def test_tasks_without_labels_take_any():
     recipe = recipes.Recipe(task="mae", model=recipes.Model("ViT-Ti/16", image_size=32))
     for kind in ("class", "classes", "values"):
-        tasks.create(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=2))
+        tasks.bind(recipe, types.SimpleNamespace(label_kind=kind, num_outputs=2))

@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import optim
+from keras_vit import optim, tasks
 from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models import BIT, VIT
 from keras_vit.models.variables import seed_states
 from keras_vit.optim import groups
-from keras_vit.training import distribute, seeds, tasks
+from keras_vit.training import distribute, seeds
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
@@ -257,7 +257,7 @@ def test_two_variables_with_one_path_are_refused():
 def test_evaluation_uses_the_averages():
     data = {**batch(), "valid": tf.constant([1.0, 1.0, 1.0, 0.0])}
     state, _ = steps(small(), recipe(ema=0.5), data, count=3)
-    evaluate = tasks.evaluation(tasks.create(recipe(), outputs=4), state.model, one_hot)
+    evaluate = tasks.evaluation(tasks.bind(recipe(), outputs=4), state.model, one_hot)
     sums, confusion, logits = evaluate(state.evaluated(), data)
     trained = state.model(data["image"]).numpy()
     assert np.abs(logits - trained).max() > 1e-3

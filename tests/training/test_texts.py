@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.runs import checkpoints, run_fields
 from keras_vit.runs.errors import CheckpointMismatch
-from keras_vit.training import backend, create, run_data, run_summary, tasks
+from keras_vit.training import backend, create, run_data, run_summary
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
@@ -190,7 +191,7 @@ def test_options_of_the_batches(monkeypatch):
     ],
 )
 def test_captions_of_classes(task, loss, labels, logits, captions):
-    task = tasks.create(recipes.Recipe(task=task, loss=loss), outputs=2)
+    task = tasks.bind(recipes.Recipe(task=task, loss=loss), outputs=2)
     task.class_names, logits = ("cat", "dog"), np.array(logits, "float32")
     images = np.zeros((2, 4, 4, 3), np.uint8)
     shown = task.show({"image": images, "predictions": logits, "label": np.array(labels)}, None)

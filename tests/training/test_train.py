@@ -9,9 +9,9 @@ import pytest
 import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.inspection import plots
+from keras_vit.tasks import Shown
 from keras_vit.training import train
 from keras_vit.training.chosen_recipe import Choices
-from keras_vit.training.tasks import Shown
 
 
 @pytest.mark.parametrize(("task", "headline"), [("classification", " (largest class 80.00%)"), ("segmentation", "")])
@@ -47,7 +47,7 @@ def test_the_figure_of_a_run_without_captions(tmp_path, monkeypatch):
         results = {f"eval_{recipe.task.score.name}": 0.25, "examples": 2, "split": "test"}
         train.draw_figure(recipe, str(tmp_path), types.SimpleNamespace(show=lambda *_: shown), validation, results)
         (images, title, count, history, quantities), path = drawn[-2:]
-        assert images is shown.images and title.endswith(f": {headline}") and count == plots.MAX_IMAGES
+        assert images == shown.images and title.endswith(f": {headline}") and count == plots.MAX_IMAGES
         assert (history, quantities, path) == ([], recipe.task.metrics[:2], f"{tmp_path}/report.png")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
+from keras_vit import tasks
 from keras_vit.training.validation import Validation
 
 
@@ -31,7 +31,7 @@ def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     pairs = zip(batches, confusions, strict=True)
     results = iter([(sums, confusion, batch["label"]) for (batch, sums), confusion in pairs])
     backend = types.SimpleNamespace(first_rows=np.asarray)
-    task = tasks.create(recipes.Recipe(), outputs=2)
+    task = tasks.bind(recipes.Recipe(), outputs=2)
     return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
 
 
@@ -67,4 +67,4 @@ def test_a_split_without_examples():
 
 @pytest.mark.parametrize(("classes", "counts"), [(0, False), (1, True), (200, True), (201, False)])
 def test_confusions_of_up_to_200_classes_are_counted(classes, counts):
-    assert tasks.create(recipes.Recipe(), outputs=classes).counts == counts
+    assert tasks.bind(recipes.Recipe(), outputs=classes).counts == counts

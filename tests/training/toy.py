@@ -5,8 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.runs.checkpoints import CheckpointStore
-from keras_vit.training import distribute, tasks
+from keras_vit.training import distribute
 from keras_vit.training.loop import Loop
 from keras_vit.training.tf.backend import TensorFlowBackend
 from keras_vit.training.tf.state import TrainState
@@ -75,7 +76,7 @@ class World:
         examples = batch_of(-1)
         mask = tf.constant([1.0] * 5 + [0.0] * 3)
         dataset = tf.data.Dataset.from_tensors({**examples, "valid": mask})
-        task = tasks.create(recipe, outputs=CLASSES)
+        task = tasks.bind(recipe, outputs=CLASSES)
         step = tasks.evaluation(task, self.state.model, one_hot)
         self.validation = Validation(
             self.backend,

@@ -13,9 +13,10 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.data import preprocess
 from keras_vit.training import device_preprocessing as inputs
-from keras_vit.training import tasks
+from keras_vit.training import teacher
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep
 from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
@@ -80,8 +81,8 @@ class Programs:
         key = repr((recipe.model, recipe.precision, recipe.task))
         if key not in self._states:
             channels = self.batch["image"].shape[-1]
-            model, task = described(recipe, self.classes, channels), tasks.create(recipe, outputs=self.classes)
-            task.open(channels)
+            model, task = described(recipe, self.classes, channels), tasks.bind(recipe, outputs=self.classes)
+            teacher.load(task, channels)
             self._states = {key: TrainState(model, recipe, task, zeros)}
         return self._states[key]
 
@@ -126,7 +127,7 @@ def batch_spec(recipe: recipes.Recipe, example: dict[str, tf.TensorSpec] | None 
     example = {name: example[name] for name in ("image", "label")}
     if recipe.data.mixup or recipe.data.cutmix:
         example["mix"] = tf.TensorSpec([None], tf.float32)
-    draw = tasks.create(recipe).draw
+    draw = tasks.bind(recipe).draw
     if draw is not None:
         drawn = tf.function(lambda: draw(0, tf.constant(0), 1)).get_concrete_function().structured_outputs
         example |= {name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in drawn.items()}

@@ -5,10 +5,10 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.data import preprocess
 from keras_vit.models import MaskedModel
-from keras_vit.training import tasks
-from keras_vit.training.tasks import patches
+from keras_vit.tasks import patches
 
 
 def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, pp: str) -> dict[str, np.ndarray]:
@@ -16,7 +16,7 @@ def reconstruct(model: MaskedModel, recipe: recipes.Recipe, images: np.ndarray, 
 
     `images` are float32 `[n, h, w, c]` in the model's range. The result maps names to uint8 `[n, h, w, c]`.
     """
-    task = tasks.create(recipe)
+    task = tasks.bind(recipe)
     assert task.draw is not None
     to_model_range = preprocess.device_function(pp)
     batch = {"image": patches.as_bytes(patches.invert(to_model_range, images.shape[-1])(images))}

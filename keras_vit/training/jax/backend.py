@@ -12,9 +12,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.models.representation import representation
 from keras_vit.runs import checkpoints
-from keras_vit.training import device_preprocessing, tasks
+from keras_vit.training import device_preprocessing, teacher
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.devices import Batches, Devices, ask_for_determinism, create_devices
@@ -58,7 +59,7 @@ class JaxBackend(Backend):
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"):
-            task.open(channels)
+            teacher.load(task, channels)
             return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
 
     def create_store(self, directory: str, keep: int) -> Any:

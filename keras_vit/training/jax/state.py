@@ -5,7 +5,7 @@ import keras
 import numpy as np
 
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
+from keras_vit import tasks
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.state import BaseState
 
@@ -25,9 +25,9 @@ class TrainState(BaseState):
         values: bool = True,
         task: tasks.Task | None = None,
     ):
-        super().__init__(model, recipe, task or tasks.create(recipe), devices.zeros if values else devices.description)
+        super().__init__(model, recipe, task or tasks.bind(recipe), devices.zeros if values else devices.description)
         self.devices = devices
-        self.given = self.task.teacher.weights if self.task.teacher else []
+        self.given = self.task.teacher_model.weights if self.task.teacher_model else []
         if values:
             self.begin()
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from keras_vit import optim
+from keras_vit import optim, tasks
 from keras_vit import recipe as recipes
 from keras_vit.models.variables import seed_states
-from keras_vit.training import tasks
+from keras_vit.training import teacher
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.seeds import SeedScope
@@ -189,8 +189,8 @@ def program(
         "data.batch_size", recipe.data.batch_size, devices.count, recipe.optim.accumulation_steps
     )
     channels = batch["image"].shape[-1]
-    model, task = recipes.describe_model(recipe, classes, channels), tasks.create(recipe, outputs=classes)
-    task.open(channels)
+    model, task = recipes.describe_model(recipe, classes, channels), tasks.bind(recipe, outputs=classes)
+    teacher.load(task, channels)
     state = TrainState(model, recipe, devices, values=False, task=task)
     size = recipe.data.batch_size
     train_step = TrainStep(state, recipe, training_inputs(task), size)

@@ -10,6 +10,7 @@ from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.optim import create_optimizer
 from keras_vit.runs import run_directory
+from keras_vit.tasks import MaskedTask
 from keras_vit.training.planning import cost
 from keras_vit.training.planning.cost import Cost
 
@@ -103,8 +104,8 @@ def of_recipe(
 
 def model_cost(recipe: recipes.Recipe, classes: int, channels: int = 3) -> Cost:
     """Return the costs of a recipe's model. See `of_recipe` for the arguments."""
-    if recipe.task.config is not None:
-        return cost.of_config(recipes.masked_config(recipe, channels))
+    if isinstance(recipe.task, MaskedTask):
+        return cost.of_config(recipe.task.model_config(recipe, channels))
     return cost.of_variant(recipe.model.variant, **recipes.model_arguments_for(recipe, classes, channels))
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
+from keras_vit import tasks
 from keras_vit.layers.bit import BiTRoot
 from keras_vit.models.representation import representation
-from keras_vit.training import device_preprocessing, distribute, tasks
+from keras_vit.training import device_preprocessing, distribute, teacher
 from keras_vit.training.backend import Backend, check_rows
 from keras_vit.training.tf.state import TrainState
 from keras_vit.training.tf.step import TrainStep, evaluate, run_steps
@@ -50,7 +51,7 @@ class TensorFlowBackend(Backend):
 
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"), self.strategy.scope():
-            task.open(channels)
+            teacher.load(task, channels)
             return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, task)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:

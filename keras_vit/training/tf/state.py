@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.training import tasks
+from keras_vit import tasks
 from keras_vit.training.state import BaseState
 
 
@@ -27,7 +27,7 @@ class TrainState(BaseState):
         super().__init__(
             model,
             recipe,
-            task or tasks.create(recipe),
+            task or tasks.bind(recipe),
             lambda shape, dtype: tf.Variable(zeros(tuple(shape), dtype), False),
         )
         self.begin()

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import optim
+from keras_vit import optim, tasks
 from keras_vit import recipe as recipes
 from keras_vit.models.variables import seed_states
-from keras_vit.training import tasks
 from keras_vit.training.seeds import SeedScope
 from keras_vit.training.tf.state import TrainState
 

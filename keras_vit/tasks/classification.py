@@ -1,17 +1,20 @@
-"""Classification: cross-entropy of the labels, of one class per image or of several."""
+"""Classification: cross-entropy of the labels."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import optim
-from keras_vit import recipe as recipes
-from keras_vit.training.tasks.task import Shown, Task
+from keras_vit.tasks.task import ACCURACY, NATS, Shown, Task
 from keras_vit.util.formatting import percent
-from keras_vit.util.metrics import mean_average_precision
+from keras_vit.util.metrics import Metric
+
+if TYPE_CHECKING:
+    from keras_vit.data.sources import Source
 
 MAX_CLASSES = 200  # with more classes, the confusion matrix is not counted
 
@@ -25,17 +28,33 @@ def class_weights(counts: np.ndarray, balance: float) -> np.ndarray:
     return (weights * counts.sum() / (weights @ counts)).astype(np.float32)
 
 
+@dataclasses.dataclass
 class Classification(Task):
-    """Cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`."""
+    """Classification of images with one class each.
 
-    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
-        super().__init__(recipe, source, outputs)
-        self.class_names = source.class_names if source is not None else ()
+    The loss is the cross-entropy of the labels. The values are images `[b, h, w, c]` and labels `[b, classes]`.
+
+    Example:
+    >>> parse_task("classification").score.name
+    'accuracy'
+    """
+
+    name: ClassVar[str] = "classification"
+    labels: ClassVar[str | None] = "class"
+    metrics: ClassVar[tuple[Metric, ...]] = (NATS, ACCURACY)
+    evaluator: ClassVar[str] = "classification"
+
+    def output(self, recipe: Any) -> str:
+        """Return the loss of the recipe, which determines how logits become probabilities."""
+        return recipe.loss
+
+    def prepare(self, source: "Source | None") -> None:
+        self.class_names: tuple[str, ...] = source.class_names if source is not None else ()
         self.counts = 0 < self.outputs <= MAX_CLASSES
-        self.class_weights = None
-        if recipe.class_balance and source is not None:
+        self.class_weights: np.ndarray | None = None
+        if self.recipe.class_balance and source is not None:
             counts = np.bincount(source.labels(), minlength=source.num_classes)
-            self.class_weights = class_weights(counts, recipe.class_balance)
+            self.class_weights = class_weights(counts, self.recipe.class_balance)
 
     def name_outputs(self, model: keras.Model) -> None:
         if model.config.include_top:
@@ -75,31 +94,3 @@ class Classification(Task):
             for found, share, is_right, of in zip(predicted, confidence, right, true, strict=True)
         ]
         return Shown({"image": batch["image"]}, captions, right, confidence)
-
-
-class MultiLabel(Classification):
-    """Independent binary cross-entropy of each class. The score needs the predictions of all examples."""
-
-    collects = True
-
-    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
-        super().__init__(recipe, source, outputs)
-        self.counts = False
-
-    def of_examples(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Return the mean average precision of logits."""
-        return {"mean_average_precision": mean_average_precision(predictions, labels > 0)}
-
-    def show(self, batch: Mapping[str, np.ndarray], preprocess: Callable) -> Shown:
-        """Return the images with all classes whose probability is at least 0.5."""
-        shares, true = ops.convert_to_numpy(ops.sigmoid(batch["predictions"])), batch["label"] > 0
-        predicted = shares >= 0.5
-        right, confidence = (predicted == true).all(axis=-1), np.maximum(shares, 1 - shares).min(axis=-1)
-        captions = [
-            self._listed(found) + ("" if is_right else f"\n(is {self._listed(of)})")
-            for found, is_right, of in zip(predicted, right, true, strict=True)
-        ]
-        return Shown({"image": batch["image"]}, captions, right, confidence)
-
-    def _listed(self, chosen: np.ndarray) -> str:
-        return ", ".join(self.class_names[index] for index in np.flatnonzero(chosen)) or "none"

@@ -2,16 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import recipe as recipes
+from keras_vit import models
+from keras_vit.util.metrics import Metric
 
 if TYPE_CHECKING:
     from keras_vit.data.sources import Source
+
+LOSS = Metric("loss", larger_is_better=False)
+NATS = Metric("loss", larger_is_better=False, unit="nats")
+ACCURACY = Metric("accuracy", unit="%")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,41 +28,123 @@ class Shown:
         captions: Prediction for each image, followed by a line break and the label if they differ. May be empty.
         right: Whether each prediction is right; None for tasks without right and wrong predictions.
         confidence: Confidence of each prediction, `[n]`, by which mistakes are sorted; None if `right` is None.
+        masks: Masks of class numbers `[n, h, w]` by name, to overlay the images with.
     """
 
     images: Mapping[str, np.ndarray]
     captions: Sequence[str] = ()
     right: np.ndarray | None = None
     confidence: np.ndarray | None = None
+    masks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 class Task:
-    """Learning task of a run: targets, loss and scores as pure functions, and the display of predictions.
+    """Base class of the learning tasks.
 
-    A task is created once per run from the recipe and the training split. The split is None if only the model is
-    needed.
+    A task is a dataclass of its arguments. `str(task)` returns the text that `parse_task` reads, without arguments at
+    their defaults. The task of a recipe contains facts that programs need before they create a model. `tasks.bind`
+    returns a copy for a run, which also computes the targets, the loss and the scores as pure functions, and displays
+    predictions.
 
     Attributes:
-        recipe: The recipe.
-        arguments: The task of the recipe, `keras_vit.recipe.Task`.
-        outputs: Number of outputs of the model; 0 if the task determines it.
-        teacher: Model that the task learns from, opened by `open`; None without a teacher.
+        name: Name of the task.
+        labels: Kind of labels that the task reads: `label_kind` of `keras_vit.data.Source`, or None.
+        losses: Values of the recipe's field `loss` that the task supports.
+        metrics: Metrics of an evaluation: first the loss, then the score, then other metrics of the task.
+        evaluator: Default evaluator of `keras-vit evaluate`; an empty string for a task without evaluator.
+        teacher: Directory of the teacher's run, or None.
         counts: Whether `tally` counts anything.
         collects: Whether `of_examples` needs the predictions of an evaluation.
+        recipe: The recipe of the run.
+        outputs: Number of outputs of the run's model; 0 if the task determines it.
+        teacher_model: Function from images to the logits of the teacher; None without a teacher.
+
+    Example:
+    >>> [metric.name for metric in parse_task("mae").metrics]
+    ['loss', 'explained']
     """
 
+    name: ClassVar[str]
+    labels: ClassVar[str | None] = None
+    losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
+    metrics: ClassVar[tuple[Metric, ...]]
+    evaluator: ClassVar[str] = ""
     teacher: Any = None
     counts = False
     collects = False
     # Maps (seed, step, batch size) to additional entries of a global batch; None for tasks without such entries.
     draw: Callable[[int, Any, int], dict[str, Any]] | None = None
+    # Set for a run:
+    recipe: Any
+    outputs: int
+    teacher_model: Any = None
 
-    def __init__(self, recipe: recipes.Recipe, source: "Source | None" = None, outputs: int = 0):
-        self.recipe, self.outputs = recipe, source.num_outputs if source is not None else outputs
-        self.arguments: Any = recipe.task
+    def __post_init__(self):
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.type in (float, bool) and isinstance(value, int):
+                setattr(self, field.name, field.type(value))
 
-    def open(self, channels: int) -> None:
-        """Load the teacher, if the task has one, onto the devices."""
+    def __str__(self) -> str:
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        arguments = ", ".join(f"{field.name}={value!r}" for field, value in values if value != field.default)
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    @property
+    def score(self) -> Metric:
+        """Metric used to choose the best checkpoint."""
+        return self.metrics[1]
+
+    @property
+    def step_metrics(self) -> tuple[Metric, ...]:
+        """Metrics that are also computed in training steps."""
+        return self.metrics
+
+    def create_head(self, outputs: int, dtype: str) -> keras.layers.Layer | None:
+        """Return the argument `head` of the model, or None to build the head from the other arguments."""
+        return None
+
+    def loss_values(self, recipe: Any, outputs: int) -> int:
+        """Return the number of float32 values per image that the loss saves for the backward pass; 0 if negligible."""
+        return 0
+
+    def output(self, recipe: Any) -> str:
+        """Return the kind of output that the model card states."""
+        return "features"
+
+    def check(self, recipe: Any) -> None:
+        """Check that the recipe sets no fields that the task does not support.
+
+        Raises:
+            ValueError: If such a field is set.
+        """
+        if recipe.loss not in self.losses:
+            raise ValueError(f"task={str(self)!r} requires loss={self.losses[0]!r}. Received: loss={recipe.loss!r}.")
+        set_fields = {
+            "label_smoothing": recipe.label_smoothing,
+            "data.mixup": recipe.data.mixup,
+            "data.cutmix": recipe.data.cutmix,
+        }
+        for name, value in set_fields.items():
+            if value and self.labels not in (None, "class", "classes"):
+                raise ValueError(
+                    f"{name} mixes labels of classes, but the labels of task={str(self)!r} are of the kind "
+                    f"{self.labels!r}. Received: {name}={value}. Set it to 0."
+                )
+        if recipe.class_balance and (self.name, recipe.loss) != ("classification", "softmax"):
+            raise ValueError(
+                "class_balance weights the classes of task='classification' with loss='softmax'. Received: "
+                f"class_balance={recipe.class_balance}, task={str(self)!r}, loss={recipe.loss!r}. Set it to 0."
+            )
+
+    def require_vit(self, recipe: Any) -> None:
+        """Raise a ValueError if the model of the recipe is not a Vision Transformer."""
+        variant = recipe.model.variant
+        if variant not in models.VIT:
+            raise ValueError(f"task={str(self)!r} needs a Vision Transformer. Received: model.variant={variant!r}.")
+
+    def prepare(self, source: "Source | None") -> None:
+        """Set the attributes of a run; see `tasks.bind`. `source` is None if only the model is needed."""
 
     def record(self) -> dict[str, Any]:
         """Return the facts about the task's data for `config.json`."""

@@ -1,29 +1,66 @@
 """Regression: one or several numbers per image, standardized for training."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import recipe as recipes
-from keras_vit.training.tasks.task import Shown, Task
-from keras_vit.util import formatting
+from keras_vit.tasks.task import LOSS, Shown, Task
+from keras_vit.util import checks, formatting
+from keras_vit.util.metrics import Metric
 from keras_vit.util.values import Values
 
+if TYPE_CHECKING:
+    from keras_vit.data.sources import Source
 
+# Losses as functions of the absolute error. Huber's loss is quadratic below one standard deviation and linear above.
+_LOSSES: dict[str, Callable[[Any], Any]] = {
+    "mse": ops.square,
+    "mae": lambda errors: errors,
+    "huber": lambda errors: ops.where(errors < 1.0, 0.5 * ops.square(errors), errors - 0.5),
+}
+
+
+@dataclasses.dataclass
 class Regression(Task):
-    """Regression of standardized numbers. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
+    """Prediction of one or several numbers per image.
 
-    The metrics are absolute errors, averaged over the numbers of an image: standardized, and in the unit of the data.
+    For training, the numbers are standardized with the mean and standard deviation of the training split. All
+    predictions are in the unit of the data. The score is the mean absolute error of the standardized numbers, in which
+    numbers with different units count alike. The values are images `[b, h, w, c]` and standardized labels `[b, k]`.
+
+    Attributes:
+        loss: Loss of the standardized numbers: `"mse"`, `"mae"`, or `"huber"`, which is quadratic up to one standard
+            deviation and linear above it.
+
+    Example:
+    >>> parse_task("regression('huber')").score.name
+    'standardized_mae'
     """
 
-    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
-        super().__init__(recipe, source, outputs)
+    loss: str = "mse"
+    name: ClassVar[str] = "regression"
+    labels: ClassVar[str | None] = "values"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        LOSS,
+        Metric("standardized_mae", larger_is_better=False),
+        Metric("mae", larger_is_better=False),
+    )
+    evaluator: ClassVar[str] = "regression"
+
+    def __post_init__(self):
+        checks.choice("loss", self.loss, tuple(_LOSSES))
+
+    def output(self, recipe: Any) -> str:
+        return "values"
+
+    def prepare(self, source: "Source | None") -> None:
         if source is None:  # only the model is built
-            names = tuple(map(str, range(outputs)))
-            self.standard = Values(names, (0.0,) * outputs, (1.0,) * outputs)
+            names = tuple(map(str, range(self.outputs)))
+            self.standard = Values(names, (0.0,) * self.outputs, (1.0,) * self.outputs)
         else:
             from keras_vit.data import values_of  # needs TensorFlow, which the step does not import
 
@@ -58,7 +95,7 @@ class Regression(Task):
         images, targets = values
         outputs = ops.cast(model(images, training=training), "float32")  # [b, k]
         errors = ops.abs(outputs - targets)
-        loss = ops.mean(_LOSSES[self.arguments.loss](errors), axis=-1)
+        loss = ops.mean(_LOSSES[self.loss](errors), axis=-1)
         mae = ops.mean(errors * np.asarray(self.standard.deviation, np.float32), axis=-1)
         metrics = {"loss": loss, "standardized_mae": ops.mean(errors, axis=-1), "mae": mae}
         return metrics, self.standard.restore(outputs)
@@ -70,14 +107,6 @@ class Regression(Task):
             for predicted, true in zip(batch["predictions"], batch["label"], strict=True)
         ]
         return Shown({"image": batch["image"]}, captions)
-
-
-# Losses as functions of the absolute error. Huber's loss is quadratic below one standard deviation and linear above.
-_LOSSES: dict[str, Callable[[Any], Any]] = {
-    "mse": ops.square,
-    "mae": lambda errors: errors,
-    "huber": lambda errors: ops.where(errors < 1.0, 0.5 * ops.square(errors), errors - 0.5),
-}
 
 
 def _listed(values: np.ndarray) -> str:

@@ -1,29 +1,55 @@
 """Masked autoencoder: the model predicts removed patches from the visible patches."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import recipe as recipes
-from keras_vit.training.tasks import patches as p
-from keras_vit.training.tasks.task import Shown, Task
+from keras_vit import models
+from keras_vit.tasks import patches as p
+from keras_vit.tasks.masked import MaskedTask
+from keras_vit.tasks.task import LOSS, Shown
+from keras_vit.util.metrics import Metric
 
 
-class MAE(Task):
-    """Mean squared error of the removed patches. The values are images `[b, h, w, c]` and patch orders `[b, N]`.
+@dataclasses.dataclass
+class MAE(MaskedTask):
+    """Masked autoencoder. It does not need labels.
 
-    The score is the explained variance: the fraction of the variance of the removed pixels that the model predicts.
+    The loss is the mean squared error of the removed patches. The score is the explained variance: the fraction of the
+    variance of the removed pixels that the model predicts. The values are images `[b, h, w, c]` and patch orders
+    `[b, N]`.
+
+    Attributes:
+        mask_ratio: Fraction of the patches that are hidden from the encoder.
+        normalize_pixels: Whether the target of each patch is normalized to mean 0 and variance 1.
+        decoder_hidden_size: Width of the decoder's tokens.
+        decoder_num_layers: Number of blocks in the decoder.
+        decoder_num_heads: Number of attention heads per block of the decoder.
 
     References:
         - [Masked Autoencoders Are Scalable Vision Learners](https://arxiv.org/abs/2111.06377), section 3
+
+    Example:
+    >>> MAE(normalize_pixels=False).arguments()["mask_ratio"]
+    0.75
     """
 
-    def __init__(self, recipe: recipes.Recipe, source: Any = None, outputs: int = 0):
-        super().__init__(recipe, source, outputs)
-        self.config: Any = recipes.masked_config(recipe)
+    mask_ratio: float = 0.75
+    normalize_pixels: bool = True
+    decoder_hidden_size: int = 512
+    decoder_num_layers: int = 8
+    decoder_num_heads: int = 16
+    name: ClassVar[str] = "mae"
+    metrics: ClassVar[tuple[Metric, ...]] = (LOSS, Metric("explained", unit="%"))
+    model_class: ClassVar = models.MaskedAutoencoder
+    config_class: ClassVar = models.MAEConfig
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in super().arguments().items() if name != "normalize_pixels"}
 
     def draw(self, seed: int, step: Any, batch_size: int) -> dict[str, Any]:
         """Draw a random order of the patches of each image. The first patches in the order are visible."""
@@ -41,15 +67,15 @@ class MAE(Task):
         predictions = ops.cast(model([images, order], training=training), "float32")
         targets = self.targets(images)
         removed = ops.cast(self._removed(order), "float32")  # [b, N]
-        losses = self._mean(ops.mean(ops.square(predictions - targets), axis=-1), removed)
-        mean = self._mean(ops.mean(targets, axis=-1), removed)[:, None, None]
-        variances = self._mean(ops.mean(ops.square(targets - mean), axis=-1), removed)
+        losses = self.mean_of_hidden(ops.mean(ops.square(predictions - targets), axis=-1), removed)
+        mean = self.mean_of_hidden(ops.mean(targets, axis=-1), removed)[:, None, None]
+        variances = self.mean_of_hidden(ops.mean(ops.square(targets - mean), axis=-1), removed)
         return {"loss": losses, "explained": 1.0 - losses / (variances + 1e-6)}, predictions
 
     def targets(self, images: Any) -> Any:
         """Return the pixels of all patches, float32 `[b, N, pixels]`, normalized if `normalize_pixels` is set."""
         pixels = p.to_pixels(ops.cast(images, "float32"), self.config.stride)
-        if not self.arguments.normalize_pixels:
+        if not self.normalize_pixels:
             return pixels
         mean, deviation = p.pixel_statistics(pixels)
         return (pixels - mean) / deviation
@@ -61,7 +87,7 @@ class MAE(Task):
         """
         channels, predictions = batch["image"].shape[-1], batch["predictions"]
         pixels = p.to_pixels(preprocess(ops.convert_to_tensor(batch["image"])), self.config.stride)
-        if self.arguments.normalize_pixels:
+        if self.normalize_pixels:
             mean, deviation = (ops.convert_to_numpy(value) for value in p.pixel_statistics(pixels))
             predictions = predictions * deviation + mean
         removed = ops.convert_to_numpy(self._removed(ops.convert_to_tensor(batch["order"])))[..., None]
@@ -74,7 +100,3 @@ class MAE(Task):
 
     def _removed(self, order):
         return ops.argsort(order, axis=1) >= self.config.num_visible  # [b, N]
-
-    def _mean(self, of_patch, removed):
-        """Return the mean over the removed patches, `[b]`. All images have the same number of removed patches."""
-        return ops.sum(of_patch * removed, axis=1) / self.config.num_hidden
