@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.util.formatting import as_number, percent, shortest
-from keras_vit.util.values import Values
+from keras_vit.util.formatting import as_number, percent
+from keras_vit.util.values import Values, shortest
 
 TOP_K = 5
 PRECISIONS = ("float32", "bfloat16", "float16", "dynamic_int8", "int8", "int16x8")

@@ -6,7 +6,7 @@ import pytest
 from keras_vit import evaluators, outputs, recipe
 from keras_vit.data import Source
 
-# Kind -> output, signature of a TFLite file, names in serving_default, raw outputs, labels, their entry, task, evaluator
+# Kind -> output, signature of a TFLite file, names in serving_default, raw outputs, labels, their entry, task
 QUESTIONS = {
     "softmax": ("probabilities", "classify", "top_k_classes", "logits", "class", "label", "classification"),
     "sigmoid": ("probabilities", "classify", "top_k_classes", "logits", "classes", "label", "multi_label"),
