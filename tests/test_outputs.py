@@ -27,7 +27,7 @@ def test_questions(kind):
     names = next(iter(kind.names), None)
     found = (kind.output_name, kind.signature, names, kind.raw, kind.label_kind, kind.label_key, kind.task)
     assert found == QUESTIONS[kind.name]
-    assert list(QUESTIONS) == list(outputs.NAMES) and tuple(kind.tolerances) == outputs.PRECISIONS
+    assert list(QUESTIONS) == list(outputs.NAMES) and len(kind.limits) == len(outputs.PRECISIONS)
     assert sum((kind.has_probabilities, kind.has_values, kind.has_masks)) == bool(kind.names)
     assert kind.has_probabilities == (kind.is_exclusive != kind.is_independent)
     assert kind.evaluator in evaluators.EVALUATORS
