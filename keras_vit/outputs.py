@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.util.formatting import as_number, percent, shortest
-from keras_vit.util.values import Values
+from keras_vit.util.formatting import as_number, percent
+from keras_vit.util.values import Values, shortest
 
 TOP_K = 5
 PRECISIONS = ("float32", "bfloat16", "float16", "dynamic_int8", "int8", "int16x8")
@@ -39,10 +39,6 @@ class Tolerance:
     accuracy_drop: float | None = None
 
 
-def _tolerances(*tolerances: Tolerance) -> dict[str, Tolerance]:
-    return dict(zip(PRECISIONS, tolerances, strict=True))
-
-
 class Output:
     """Base class of the kinds, with the properties of raw outputs, which have neither labels nor names.
 
@@ -57,7 +53,7 @@ class Output:
         task, loss: Task and loss of a recipe for these labels.
         evaluator: Default evaluator.
         number, unit: Words for an entry, and for the unit of differences between predictions, with a leading space.
-        tolerances: Limits of the verification for each precision.
+        limits: Limits of the verification for each of `PRECISIONS`.
         has_probabilities, has_values, has_masks, has_features: Whether the predictions are probabilities of classes,
             numbers in the unit of the data, the class of each pixel, or features.
         is_exclusive, is_independent: Whether an image has exactly one class, or any number of classes.
@@ -72,7 +68,7 @@ class Output:
     number, unit = "an output, relative to the largest output,", ""
     has_probabilities = is_exclusive = is_independent = has_values = has_masks = has_features = False
     # Relative to the largest number. Errors add up through the blocks, and no softmax dampens these errors.
-    tolerances = _tolerances(*map(Tolerance, (1e-4, 0.1, 0.02, 0.1, 0.25, 0.25)))
+    limits: tuple[Tolerance, ...] = tuple(map(Tolerance, (1e-4, 0.1, 0.02, 0.1, 0.25, 0.25)))
     text: Callable[[float], str] = staticmethod(percent)  # of an entry
 
     def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
@@ -157,7 +153,7 @@ class Classes(Output):
     # Float32 kernels differ in the order of sums; float16 weights have 11 significant bits and int8 weights about 7,
     # and errors add up through the blocks. For quantized artifacts, the agreement of the classes matters more than the
     # size of the difference, so the limit for the difference is loose.
-    tolerances = _tolerances(
+    limits = (
         *(Tolerance(1e-4, 1.0), Tolerance(0.1, 0.98), Tolerance(0.02, 0.999), Tolerance(0.5, 0.99)),
         *(Tolerance(1.0, 0.9, accuracy_drop=0.01), Tolerance(1.0, 0.95, accuracy_drop=0.01)),
     )
@@ -228,7 +224,7 @@ class Masks(Output):
     # Minimum fraction of pixels with equal classes. On the border between two classes, their logits are equal and
     # rounding decides. The larger the rounding errors, the wider the strip of such pixels, for every model. All pixels
     # of a single image may be near a border.
-    tolerances = _tolerances(*(Tolerance(1.0, share) for share in (0.999, 0.98, 0.995, 0.97, 0.9, 0.95)))
+    limits = tuple(Tolerance(1.0, share) for share in (0.999, 0.98, 0.995, 0.97, 0.9, 0.95))
 
     def answers(self, raw: Any, values: Mapping[str, Any] | None = None, size: tuple[int, int] | None = None) -> Any:
         """Return the class of each pixel, `[B, H, W]`, from the bilinearly resized logits.

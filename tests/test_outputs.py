@@ -6,7 +6,7 @@ import pytest
 from keras_vit import evaluators, outputs, recipe
 from keras_vit.data import Source
 
-# Kind -> output, signature of a TFLite file, names in serving_default, raw outputs, labels, their entry, task, evaluator
+# Kind -> output, signature of a TFLite file, names in serving_default, raw outputs, labels, their entry, task
 QUESTIONS = {
     "softmax": ("probabilities", "classify", "top_k_classes", "logits", "class", "label", "classification"),
     "sigmoid": ("probabilities", "classify", "top_k_classes", "logits", "classes", "label", "multi_label"),
@@ -27,7 +27,7 @@ def test_questions(kind):
     names = next(iter(kind.names), None)
     found = (kind.output_name, kind.signature, names, kind.raw, kind.label_kind, kind.label_key, kind.task)
     assert found == QUESTIONS[kind.name]
-    assert list(QUESTIONS) == list(outputs.NAMES) and tuple(kind.tolerances) == outputs.PRECISIONS
+    assert list(QUESTIONS) == list(outputs.NAMES) and len(kind.limits) == len(outputs.PRECISIONS)
     assert sum((kind.has_probabilities, kind.has_values, kind.has_masks)) == bool(kind.names)
     assert kind.has_probabilities == (kind.is_exclusive != kind.is_independent)
     assert kind.evaluator in evaluators.EVALUATORS

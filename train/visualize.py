@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     prepared = [prepare_one(content).numpy() for content in track(found.contents, "Preparing")]
     is_mask = predictor.card.kind.has_masks
     predict = predictor.predict if predictor.class_names and not is_mask else None
-    measured = predict or is_mask or predictor.card.kind.has_values
+    measured = bool(predictor.card.names)
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
     batches = _inputs.batches(track(prepared, "Predicting"), 16)  # images may differ in size

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit import outputs
 from keras_vit.evaluators.confidence import examples_for, wilson_interval
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.outputs import Tolerance
+from keras_vit.outputs import PRECISIONS, Output, Tolerance, of
 from keras_vit.util.formatting import percent
 from keras_vit.util.metrics import is_correct
 
@@ -59,20 +58,20 @@ class Comparison:
     precision: str = ""
 
     @property
-    def unit(self) -> str:
-        """Unit of the differences with a leading space; empty if they have no unit."""
-        return outputs.of(self.output).unit
+    def kind(self) -> Output:
+        """Kind of the output."""
+        return of(self.output)
 
     @property
     def agreement_low(self) -> float | None:
         """Lower end of the 95% confidence interval of the top-1 agreement; None for other outputs than classes."""
-        if self.top1_agreement is None or not outputs.of(self.output).has_probabilities:
+        if self.top1_agreement is None or not self.kind.has_probabilities:
             return None
         return wilson_interval(round(self.top1_agreement * self.examples), self.examples)[0]
 
     def summary(self) -> str:
         """Describe the comparison in one line."""
-        text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
+        text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.kind.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {percent(self.top1_agreement, 2)}"
         if self.agreement_low is not None:
@@ -124,11 +123,11 @@ def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.
 
 
 def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
-    """Return the tolerance of a precision, which is a key of `Output.tolerances` or the name of a Keras policy."""
-    tolerances, name = outputs.of(output).tolerances, precision.removeprefix("mixed_")
-    if name not in tolerances:
-        raise ValueError(f"precision must be one of {sorted(tolerances)}. Received: precision={precision!r}.")
-    return tolerances[name]
+    """Return the tolerance of a precision, which is one of `PRECISIONS` or the name of a Keras policy."""
+    name = precision.removeprefix("mixed_")
+    if name not in PRECISIONS:
+        raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
+    return of(output).limits[PRECISIONS.index(name)]
 
 
 def images_for(tolerance: Tolerance) -> int:
@@ -140,7 +139,7 @@ def images_for(tolerance: Tolerance) -> int:
 def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return what a comparison within its limits does not show, if it compares probabilities."""
     found, low, needed = [], comparison.agreement_low, images_for(tolerance)
-    if outputs.of(comparison.output).has_probabilities and comparison.max_difference > NOTICEABLE:
+    if comparison.kind.has_probabilities and comparison.max_difference > NOTICEABLE:
         found.append(
             f"A probability differs by {comparison.max_difference:.2f}. Check thresholds on the artifact's own "
             "probabilities, set a limit (--max_difference), or export in float16 or float32."
@@ -158,8 +157,8 @@ def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     problems = []
     if not comparison.max_difference <= tolerance.max_difference:
         problems.append(
-            f"the largest difference of {outputs.of(comparison.output).number} is "
-            f"{comparison.max_difference:.2e}{comparison.unit}, expected at most {tolerance.max_difference:.2e}"
+            f"the largest difference of {comparison.kind.number} is "
+            f"{comparison.max_difference:.2e}{comparison.kind.unit}, expected at most {tolerance.max_difference:.2e}"
         )
     if comparison.top1_agreement is not None and comparison.top1_agreement < tolerance.top1_agreement:
         problems.append(

@@ -15,6 +15,7 @@ from typing import Any
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Prediction
 from keras_vit.util import file_io, formatting, locks, storage
+from keras_vit.util.values import shortest
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
@@ -68,9 +69,9 @@ class PredictionTable:
         """Add the row of a prediction."""
         row: Row = dict.fromkeys(self._columns)
         row |= {"path": found.name, "error": found.error or None, "model": self._model}
-        parts = [(name, formatting.shortest(number)) for name, number in found.parts]
+        parts = [(name, shortest(number)) for name, number in found.parts]
         if self._is_ranked and parts:
-            numbers = [*(entry for pair in parts for entry in pair), formatting.shortest(found.uncertainty)]
+            numbers = [*(entry for pair in parts for entry in pair), shortest(found.uncertainty)]
             row |= dict(zip(list(row)[1:-2], numbers, strict=True))
         elif parts:
             row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes

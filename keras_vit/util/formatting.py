@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 NONE = "–"
 _FOLDERS = re.compile(r"""(^|[:'"=\s(])/(?![/\s])(?:[^/'"]+/)*""")  # folders of an absolute path
 
@@ -58,8 +56,3 @@ def without_folders(value: Any, instead: str = "") -> Any:
 def as_number(value: float) -> str:
     """Format a number with five significant digits, but never round its integer part: 1953.4, 128250, 0.031250."""
     return f"{value:.0f}" if 99_999.5 <= abs(value) < 1e15 else f"{value:.5g}"
-
-
-def shortest(number: float) -> float:
-    """Return the float64 with the shortest decimal representation of a float32."""
-    return float(str(np.float32(number)))
