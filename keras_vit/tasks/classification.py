@@ -49,7 +49,7 @@ class Classification(Task):
         return recipe.loss
 
     def prepare(self, source: "Source | None") -> None:
-        self.class_names: tuple[str, ...] = source.class_names if source is not None else ()
+        self.class_names = source.class_names if source is not None else ()
         self.counts = 0 < self.outputs <= MAX_CLASSES
         self.class_weights: np.ndarray | None = None
         if self.recipe.class_balance and source is not None:

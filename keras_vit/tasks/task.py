@@ -57,6 +57,7 @@ class Task:
         collects: Whether `of_examples` needs the predictions of an evaluation.
         recipe: The recipe of the run.
         outputs: Number of outputs of the run's model; 0 if the task determines it.
+        class_names: Names of the classes, in the order of the outputs; empty without classes.
         teacher_model: Function from images to the logits of the teacher; None without a teacher.
 
     Example:
@@ -77,6 +78,7 @@ class Task:
     # Set for a run:
     recipe: Any
     outputs: int
+    class_names: tuple[str, ...] = ()
     teacher_model: Any = None
 
     def __post_init__(self):

@@ -8,16 +8,24 @@ from keras import ops
 
 from keras_vit.models.normalization import value_range
 from keras_vit.models.variables import weights
-from keras_vit.runs.run_directory import MODEL, Run, load_run, read_config
+from keras_vit.runs.run_directory import MODEL, Run, load_run
 from keras_vit.tasks import Task, parse_task
 from keras_vit.util import checks, file_io
 
 
 def load(task: Task, channels: int) -> None:
-    """Load the teacher of a task, if the task has one, onto the devices."""
+    """Load the teacher of a task, if the task has one, onto the devices.
+
+    Raises:
+        FileNotFoundError: If the run of the teacher is missing or not finished.
+        ValueError: If the teacher was not trained on images and classes like those of the task.
+    """
     if task.teacher is None:
         return
-    task.teacher_model = Teacher(load_run(task.teacher), task.recipe.data.pp_train)
+    run = load_run(task.teacher)
+    if task.class_names:  # empty without data
+        check_classes(run, task.class_names)
+    task.teacher_model = Teacher(run, task.recipe.data.pp_train)
     if task.teacher_model.channels != channels:
         raise ValueError(
             f"The teacher must take images with {channels} channels, as data.pp_train gives them. Received: "
@@ -25,22 +33,19 @@ def load(task: Task, channels: int) -> None:
         )
 
 
-def check(task: Task, class_names: Sequence[str]) -> None:
-    """Check that the teacher of a task, if the task has one, was trained on the classes of the data."""
-    if task.teacher is None:
-        return
-    config = read_config(task.teacher)
-    learned = parse_task(config["recipe"].get("task", "classification"))
-    names, output = config["data"]["class_names"], config["output"]
-    if learned.labels != "class" or output != "softmax":
+def check_classes(run: Run, class_names: Sequence[str]) -> None:
+    """Raise a ValueError if the model of a run does not classify into the classes of the data."""
+    learned = parse_task(run.config["recipe"].get("task", "classification"))
+    if learned.labels != "class" or run.output != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
-            f"{task.teacher}, trained with task={str(learned)!r} and loss={output!r}."
+            f"{run.path}, trained with task={str(learned)!r} and loss={run.output!r}."
         )
-    if checks.class_numbers(class_names, names).tolist() != list(range(len(names))):
+    known = run.class_names
+    if checks.class_numbers(class_names, known).tolist() != list(range(len(known))):
         raise ValueError(
             f"The teacher must have the {len(class_names)} classes of the data, in their order: "
-            f"{list(class_names[:5])}. Received: {task.teacher}, with {len(names)} classes: {names[:5]}."
+            f"{list(class_names[:5])}. Received: {run.path}, with {len(known)} classes: {list(known[:5])}."
         )
 
 
