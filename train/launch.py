@@ -66,9 +66,8 @@ with cli.imports(__name__):
     import keras
     from absl import logging
 
-    from keras_vit.data import readers
     from keras_vit.training import distribute
-    from keras_vit.util import file_io, storage
+    from keras_vit.util import file_io, source_specs, storage
 
     from .launching import files, tpus
 
@@ -135,7 +134,7 @@ def read_arguments(arguments: Sequence[str]) -> Sequence[str]:
     given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
     if given:
         name, colon, _ = given[0].partition(":")
-        flag = "data" if colon and name in readers.READERS else "config"
+        flag = "data" if colon and name in source_specs.KINDS else "config"
         if given[1:] or options[flag].value:
             received = ", ".join(map(repr, filter(None, [options[flag].value, *given])))
             raise ValueError(f"Expected one recipe or data set. Received: {received}.")

@@ -9,10 +9,7 @@ from absl import flags
 from keras_vit.cli import common_flags, recipe_flags
 from keras_vit.runs import recipe_file
 from keras_vit.training import chosen_recipe
-from keras_vit.util import file_io, storage
-
-# Kinds of data sets with a path. The second group has several files, which a pattern may name.
-FILES, SHARDS = ("folder", "images", "manifest", "npz", "idx"), ("tfrecord", "webdataset", "parquet")
+from keras_vit.util import source_specs, storage
 
 
 def check(arguments: Sequence[str]) -> None:
@@ -47,12 +44,8 @@ def check(arguments: Sequence[str]) -> None:
 
 def check_data(spec: str) -> None:
     """Raise an error if the path of a data set does not exist."""
-    kind, _, location = spec.partition("#")[0].partition(":")
-    if not location or file_io.is_remote(location):
-        return
-    path = os.path.abspath(location.removeprefix("file://"))
-    wanted = path if kind in FILES else os.path.dirname(path)  # a pattern may contain commas and braces
-    if kind in (*FILES, *SHARDS) and not os.path.exists(path) and not os.path.exists(wanted):
+    kind, location, _ = source_specs.parts(spec)
+    if kind in source_specs.KINDS and location and not source_specs.exists(spec):
         raise FileNotFoundError(f"There is no file or folder {location!r}.")
 
 

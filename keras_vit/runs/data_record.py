@@ -6,8 +6,8 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit.data import Source, fingerprint, readers
-from keras_vit.util import file_io
+from keras_vit.data import Source, fingerprint
+from keras_vit.util import file_io, source_specs
 
 FILE = "data.json"
 
@@ -15,7 +15,7 @@ FILE = "data.json"
 def describe(source: str, *splits: Source) -> dict[str, Any]:
     """Return the description of a source and of the opened splits."""
     return {
-        "source": readers.absolute(source),
+        "source": source_specs.absolute(source),
         "splits": {split.split: fingerprint.fingerprint(split) for split in splits},
     }
 
@@ -47,12 +47,12 @@ def locate(directory: str, source: str) -> str:
 
     A path in the recipe may be relative to the working directory at the start of the run.
     """
-    recorded, here = read(directory).get("source"), readers.absolute(source)
+    recorded, here = read(directory).get("source"), source_specs.absolute(source)
     if recorded is None:
         return source
-    if recorded != here and readers.exists(recorded):
+    if recorded != here and source_specs.exists(recorded):
         return recorded
-    if not readers.exists(source):
+    if not source_specs.exists(source):
         raise FileNotFoundError(
             f"The data of the run {directory} are neither at {recorded!r} nor, relative to this directory, at "
             f"{source!r}. Name the data set with --data, or images with --images."

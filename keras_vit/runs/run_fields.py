@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from keras_vit.runs import run_directory
+from keras_vit.util import source_specs
 
 if TYPE_CHECKING:
     from keras_vit import recipe as recipes
@@ -40,7 +41,7 @@ def check(
     A directory without weights fits any recipe. `files` is the result of `data_record.describe`; None skips the
     comparison of the data's fingerprints.
     """
-    from keras_vit.data import fingerprint, readers
+    from keras_vit.data import fingerprint
     from keras_vit.runs import data_record
 
     config = run_directory.recorded(directory)
@@ -49,7 +50,7 @@ def check(
     path, found = os.path.join(directory, run_directory.CONFIG), differences(config, recipe, data)
     before, now = (record.get("splits", {}) for record in (data_record.read(directory), files or {}))
     changed = fingerprint.changes(before, now)
-    if before and now and not changed and readers.read_alike(*found.get("data.source", ("", ""))):
+    if before and now and not changed and source_specs.read_alike(*found.get("data.source", ("", ""))):
         found.pop("data.source", None)  # the same data at another path
     listed = [f"{field}: {_short(before)} -> {_short(after)}" for field, (before, after) in found.items()]
     serious = [

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import fingerprint, readers
+from keras_vit.data import fingerprint
 from keras_vit.data.sources import ArraySource, FileSource, MaskFileSource
+from keras_vit.util import source_specs
 from train.datasets import writer
 
 
@@ -154,7 +155,7 @@ def test_absolute_paths(given, expected, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     expected = expected.format(here=tmp_path / "here", above=tmp_path)
-    assert readers.absolute(given) == readers.absolute(expected) == expected
+    assert source_specs.absolute(given) == source_specs.absolute(expected) == expected
 
 
 def test_what_exists(tmp_path):
@@ -166,6 +167,6 @@ def test_what_exists(tmp_path):
         f"tfrecord:{tmp_path}/train-*",
         "npz:gs://a/b.npz",
     ):
-        assert readers.exists(there)
+        assert source_specs.exists(there)
     for missing in (f"folder:{tmp_path}/x", f"folder:file://{tmp_path}/x", f"manifest:{tmp_path}/a.csv#root=b"):
-        assert not readers.exists(missing)
+        assert not source_specs.exists(missing)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.data import fingerprint
 from keras_vit.data.readers import shards, tar
+from keras_vit.util.source_specs import expanded
 from tests.data import pictures
 
 
@@ -230,12 +231,12 @@ def test_the_fingerprint_covers_names_sizes_and_classes(tmp_path):
 
 @pytest.mark.slow
 def test_braces():
-    assert shards.expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
-    assert shards.expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and shards.expanded("a") == ["a"]
-    assert len(shards.expanded("{0..99999}")) == len(shards.expanded("{0..999}{0..99}")) == 100_000
+    assert expanded("/a/{8..11}.tar") == ["/a/8.tar", "/a/9.tar", "/a/10.tar", "/a/11.tar"]
+    assert expanded("{a,b}{098..101}")[:3] == ["a098", "a099", "a100"] and expanded("a") == ["a"]
+    assert len(expanded("{0..99999}")) == len(expanded("{0..999}{0..99}")) == 100_000
     for wrong in ("{5..3}", "{0..999999}", "{0..99999}{0..99999}", "{0..999}{0..100}"):
         with pytest.raises(ValueError, match="Braces"):
-            shards.expanded(wrong)
+            expanded(wrong)
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path):

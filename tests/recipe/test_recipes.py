@@ -12,12 +12,12 @@ from absl.testing import flagsaver
 
 from keras_vit import evaluators, models
 from keras_vit import recipe as recipes
-from keras_vit.data import readers
 from keras_vit.optim import create_schedule
 from keras_vit.runs import run_fields
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.training import train
 from keras_vit.training.planning import plan
+from keras_vit.util import source_specs
 from keras_vit.zoo.variants import constructor_name
 from tests import programs, selection
 from tests.recipe import toy
@@ -87,7 +87,7 @@ def test_hyperrule_looks_at_unknown_data(monkeypatch, folder):
 
 def test_recipes_open_no_data(monkeypatch):
     """`bit_hyperrule` does so for data that it does not know."""
-    monkeypatch.setattr(readers, "READERS", {})
+    monkeypatch.setattr(source_specs, "KINDS", {})
     for name, arguments in toy.CASES:
         if "unknown" not in (arguments or ""):
             toy.load(name, arguments)

@@ -1,18 +1,14 @@
 """Data sets of several large files, given by a folder, a pattern or braces."""
 
 import glob
-import itertools
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 
 from keras_vit.data.splits import NAMES
-from keras_vit.util import file_io
+from keras_vit.util import file_io, source_specs
 
-_BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)[^/]*", re.DOTALL)  # also train-00000-of-00002-HASH.parquet
-_MAX_FILES = 100_000
 
 
 def by_split(location: str, extension: str) -> dict[str, list[str]]:
@@ -31,7 +27,7 @@ def by_split(location: str, extension: str) -> dict[str, list[str]]:
     if os.path.isdir(location):
         paths = [path for depth in ("", "*/") for path in glob.glob(f"{glob.escape(root)}/{depth}*{extension}")]
     else:
-        paths = [path for name in expanded(location) for path in glob.glob(name) or [name]]
+        paths = [path for name in source_specs.expanded(location) for path in glob.glob(name) or [name]]
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing or not paths:
         raise FileNotFoundError(f"There is no file {missing[0] if missing else f'{location}/*{extension}'!r}.")
@@ -54,28 +50,3 @@ def check_complete(folder: str, files: Mapping[str, Sequence[str]]) -> None:
                 f"All files of the split {split!r} in {folder} must exist. Expected: {expected} files. Received: "
                 f"{len(numbered)}."
             )
-
-
-def expanded(location: str) -> list[str]:
-    """Return the paths that braces stand for: numbers, as in `{00..15}`, or words, as in `{train,val}`.
-
-    Example:
-    >>> expanded("/data/{train,val}-{08..10}.tar")[:4]
-    ['/data/train-08.tar', '/data/train-09.tar', '/data/train-10.tar', '/data/val-08.tar']
-    """
-    parts = _BRACES.split(location)  # text and content of braces in turn
-    choices = [_choices(part) if number % 2 else [part] for number, part in enumerate(parts)]
-    if math.prod(map(len, choices)) > _MAX_FILES:
-        raise ValueError(f"Braces must stand for at most {_MAX_FILES:,} files. Received: {location!r}.")
-    return ["".join(chosen) for chosen in itertools.product(*choices)]
-
-
-def _choices(text: str) -> list[str]:
-    bounds = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text)
-    if not bounds:
-        return text.split(",")
-    first, last = int(bounds[1]), int(bounds[2])
-    if not 0 <= last - first < _MAX_FILES:
-        raise ValueError(f"Braces must have increasing numbers, such as {{000..015}}. Received: {{{text}}}.")
-    width = len(bounds[1]) if bounds[1].startswith("0") else 0
-    return [f"{number:0{width}d}" for number in range(first, last + 1)]
