@@ -135,7 +135,6 @@ def train_on(
         directory=workdir if backend.is_chief else None,
         profile=profile,
         track=track,
-        read=(lambda: data.read) if backend.num_workers > 1 else None,
     )
     results = loop.run(stop)
     if not reported.results:  # a finished run, of which the loop only repeats the validation
