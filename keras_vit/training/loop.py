@@ -20,11 +20,10 @@ from keras_vit.runs.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.backend import Backend, RunSteps
 from keras_vit.training.joining import limited
 from keras_vit.training.metrics import MetricsWriter
-from keras_vit.training.preemption import StopRequest
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
 from keras_vit.util.progress import Progress, duration
-from keras_vit.util.signals import Stopped
+from keras_vit.util.signals import Stopped, StopRequest
 
 _SECONDS_PER_CALL = 2.0  # maximum time between two checks for signals and updates of the progress bar
 _PROFILED_STEPS = 5
@@ -69,7 +68,7 @@ class Loop:
         if not pending and (progress.step >= total or self._is_stale()):
             return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step, True)), {})
         with (
-            contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
+            contextlib.nullcontext(stop) if stop is not None else StopRequest(Interrupted.exit_code) as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             self._written(),
             Progress("step", total, unit="steps") as bar,

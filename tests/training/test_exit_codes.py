@@ -22,14 +22,14 @@ FAILS = """
 __file__ = "train/fails.py"
 import sys, threading, time
 from absl import flags
-from keras_vit import program
+from keras_vit import cli
 
 def main(argv):
     threading.Thread(target=time.sleep, args=(10**6,)).start()  # such as one of an input pipeline
     print("running", flush=True)
     {body}
 
-program.run(main)
+cli.run(main)
 """
 
 
