@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import recipe as recipes
-from keras_vit.runs.run_directory import load_run, read_metrics
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.runs.trained_run import load_run
 from keras_vit.training import tasks
 from keras_vit.training.validation import Validation
 from tests import programs

@@ -10,7 +10,8 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models.normalization import value_range
 from keras_vit.models.variables import weights
-from keras_vit.runs.run_directory import MODEL, Run, load_run, read_config
+from keras_vit.runs.run_directory import MODEL, read_config
+from keras_vit.runs.trained_run import Run, load_run
 from keras_vit.training.tasks.classification import Classification
 from keras_vit.util import checks, file_io
 
