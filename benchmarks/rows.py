@@ -170,7 +170,7 @@ def _kernels() -> Iterator[Row]:
             rounds=3,
         )
         for name, model, batch, kernels in (
-            ("vit", "ViT-S/16", 8, ("xla", "feed_forward", "gelu_tanh", "layer_norm", "project")),
+            ("vit", "ViT-S/16", 8, ("xla", "feed_forward", "gelu_tanh", "layer_norm")),
             ("bit", "BiT-R50x1", 4, ("group_norm",)),
         ):
             yield Row(

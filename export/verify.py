@@ -33,6 +33,7 @@ with cli.imports(__name__):
     from keras_vit.exporting.inference_model import inference_model, is_half
     from keras_vit.inference import KerasPredictor, Predictor
     from keras_vit.inference.opening import open_artifact
+    from keras_vit.util import storage
     from keras_vit.util.formatting import percent
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.FLAGS
     model = trained_model.open_model("artifact")
-    artifact = open_artifact(options.artifact)
+    artifact = open_artifact(storage.fetched(options.artifact))
     if (artifact.card.names, artifact.card.values) != (model.card.names, model.card.values):
         raise ValueError(
             f"The artifact must have the model's classes or values: {model.card.values or model.card.names[:5]}. "

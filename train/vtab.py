@@ -32,8 +32,7 @@ with cli.imports(__name__):
     from keras_vit import data, evaluators
     from keras_vit.evaluators import vtab
     from keras_vit.runs import errors, run_directory
-    from keras_vit.training import preemption
-    from keras_vit.util import file_io
+    from keras_vit.util import file_io, signals
     from keras_vit.util.progress import track
 
     from .experiments import processes, runs
@@ -102,7 +101,7 @@ def weights_sha256(weights: str) -> str | None:
 
 def run_program(command: Sequence[str], output: str) -> None:
     """Run a program and append its output to a file. If the program fails, the error contains the last line."""
-    with preemption.StopRequest() as stop:
+    with signals.StopRequest() as stop:
         stop.defer()
         exit_code = processes.run(command, output, lambda: stop)
     last = processes.last_line(output)

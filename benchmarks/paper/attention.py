@@ -13,7 +13,7 @@ from benchmarks.paper.study import Study, is_finished
 from keras_vit import data, inspection
 from keras_vit.inspection import plots
 from keras_vit.models.config import pair
-from keras_vit.runs import run_directory
+from keras_vit.runs import load_run
 
 IMAGES, SHOWN = 64, 8
 
@@ -59,7 +59,7 @@ def measure(study: Study) -> list[Found]:
 @functools.cache
 def _measure(study: Study, path: str) -> Found:
     images = examples(study)[1]
-    model = run_directory.load_run(path).model
+    model = load_run(path).model
     maps = inspection.attention_maps(model, images[:SHOWN])
     return Found(
         inspection.embedding_filters(model, k=min(14, math.prod(pair(model.config.patch_size)))),

@@ -10,12 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit.adaptation.patterns import Pattern
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, parse_json
 
 FILE = "adapter_config.json"
-_MAX_PATTERNS = 1000
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -27,34 +25,16 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _is_pattern(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(_end(value))
-    except (ValueError, re.error):
-        return False
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and _NAME.fullmatch(name) for name in value)
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value in ("none", {}, [])
 
 
-def _end(key: str) -> Pattern:
-    """Return the expression that peft derives from a key of `rank_pattern`. It matches the end of a module's name."""
-    return Pattern(rf"(.*\.)?({key})$")
-
-
-def _all(valid: Any, kind: Any) -> Any:
-    return lambda values: isinstance(values, kind) and all(map(valid, values))
-
-
-def _patterns(valid: Any) -> Any:
-    return lambda values: (
-        _all(_is_pattern, dict)(values) and len(values) <= _MAX_PATTERNS and all(map(valid, values.values()))
-    )
-
-
-def _one_or_several(valid: Any, other: Any = None) -> Any:
-    return lambda value: valid(value) or _all(other or valid, list)(value)
+def _by_name(valid: Any) -> Any:
+    return lambda value: isinstance(value, dict) and _are_names(list(value)) and all(map(valid, value.values()))
 
 
 # Supported fields: peft's default, a check of the value, and a description of valid values.
@@ -67,18 +47,14 @@ _FIELDS: Mapping[str, tuple[Any, Any, str]] = {
     "r": (8, _is_count, "a positive integer"),
     "lora_alpha": (8, _is_number, "a number"),
     "use_rslora": (False, lambda value: isinstance(value, bool), "a bool"),
-    "rank_pattern": ({}, _patterns(_is_count), "ranks by regular expressions"),
-    "alpha_pattern": ({}, _patterns(_is_number), "numbers by regular expressions"),
-    "target_modules": ([], _one_or_several(_is_pattern, _is_name), "a regular expression or a list of names"),
-    "exclude_modules": ([], _one_or_several(_is_pattern, _is_name), "a regular expression or a list of names"),
-    "modules_to_save": ([], _all(_is_name, list), "a list of names"),
-    "layers_to_transform": ([], _one_or_several(lambda value: type(value) is int), "indices of blocks"),
-    "layers_pattern": ([], _one_or_several(_is_name), "names before the indices of blocks"),
+    "rank_pattern": ({}, _by_name(_is_count), "ranks by the names of modules, without regular expressions"),
+    "alpha_pattern": ({}, _by_name(_is_number), "numbers by the names of modules, without regular expressions"),
+    "target_modules": ([], _are_names, "a list of the names of modules, without regular expressions"),
+    "modules_to_save": ([], _are_names, "a list of the names of modules"),
 }
-# Fields that do not change the outputs, and the values that disable any other field.
+# Fields that do not change the outputs.
 _FREE: tuple[str, ...] = ("peft_version", "base_model_name_or_path", "revision", "auto_mapping", "task_type")
 _FREE += ("inference_mode", "lora_dropout", "megatron_core", "qalora_group_size", "runtime_config")
-_OFF: tuple[Any, ...] = (None, False, "none", {}, [])
 
 
 class AdapterConfig:
@@ -96,21 +72,16 @@ class AdapterConfig:
             if name in _FIELDS:
                 _, is_valid, expected = _FIELDS[name]
             else:
-                is_valid, expected = (name in _FREE or value in _OFF), "disabled: keras_vit does not support it"
+                is_valid, expected = (
+                    (name in _FREE or _is_off(value)),
+                    f"unset: keras_vit supports {', '.join(_FIELDS)}",
+                )
             if not (is_valid if isinstance(is_valid, bool) else is_valid(value)):
                 raise CheckpointError(f"{self.path}: {name} must be {expected}. Received: {name}={str(value)[:100]!r}.")
-        self._ends = {key: _end(key) for name in ("rank_pattern", "alpha_pattern") for key in self._fields[name]}
 
     def is_target(self, module: str) -> bool:
         """Return whether the adapter has factors for a module."""
-        if self.is_saved(module) or self._matches("exclude_modules", module):
-            return False
-        blocks = _several(self._fields["layers_to_transform"])
-        if not blocks or isinstance(self._fields["target_modules"], str) or not self._matches("target_modules", module):
-            return self._matches("target_modules", module)
-        names = list(map(re.escape, _several(self._fields["layers_pattern"]))) or [r"[^.]*"]
-        found = [match for name in names if (match := re.match(rf"(?:^|.*?\.){name}\.(?P<index>\d+)\.", module))]
-        return bool(found) and int(found[0]["index"]) in blocks
+        return not self.is_saved(module) and any(_ends(module, name) for name in self._fields["target_modules"])
 
     def is_saved(self, module: str) -> bool:
         """Return whether the adapter contains all weights of a module or of a parent module."""
@@ -121,19 +92,14 @@ class AdapterConfig:
         rank, alpha = (self._of(module, *names) for names in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha")))
         return rank, alpha * rank**0.5 if self._fields["use_rslora"] else alpha
 
-    def _of(self, module: str, pattern: str, default: str) -> Any:
-        own = (value for key, value in self._fields[pattern].items() if self._ends[key].fullmatch(module))
+    def _of(self, module: str, by_name: str, default: str) -> Any:
+        own = (value for name, value in self._fields[by_name].items() if _ends(module, name))
         return next(own, self._fields[default])
 
-    def _matches(self, field: str, name: str) -> bool:
-        modules = self._fields[field]
-        if isinstance(modules, str):
-            return Pattern(modules).fullmatch(name)
-        return any(f".{name}".endswith(f".{module}") for module in modules)
 
-
-def _several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _ends(module: str, name: str) -> bool:
+    """Return whether a module has a name, which may omit the names of parent modules."""
+    return f".{module}".endswith(f".{name}")
 
 
 def document(scales: Mapping[str, tuple[int, float]], saved: Iterable[str], base: str | None) -> dict[str, Any]:

@@ -101,14 +101,13 @@ def save_adapter(
         model: A `VisionTransformer` with LoRA.
         folder: Directory in which to write `adapter_config.json` and `adapter_model.safetensors`.
         format: `"huggingface"` or `"timm"`. None for the format of the checkpoint from which the model was loaded, or
-            the first format that can represent the model. If no format can represent the model, only `load_adapter` can
-            read the adapter.
+            the first format that can represent the model.
         naming: For `"huggingface"`, `"later"` (transformers from version 5) or `"published"`. None for `"later"`.
         base: Path or name of the base model, such as `"hf:facebook/dinov2-small"`, to write in the adapter.
 
     Raises:
         CheckpointError: A `ValueError`. If the model has no LoRA, if weights other than the factors and the head are
-            trainable, or if the format cannot represent the model.
+            trainable, or if no format can represent the model.
 
     References:
         - [peft](https://github.com/huggingface/peft)

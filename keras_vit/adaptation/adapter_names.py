@@ -5,7 +5,6 @@ import itertools
 import re
 
 import keras
-from absl import logging
 
 from keras_vit.adaptation.adapt import DenseLayer, dense_layers
 from keras_vit.checkpoints import CheckpointError, families
@@ -86,12 +85,4 @@ def written_rules(model: keras.Model, format: str | None, naming: str | None) ->
         # In version 5 of transformers, headless models have no prefix.
         own = layout.prefix if config["include_top"] or naming == "published" else ""
         return family.rules(dataclasses.replace(layout, prefix=_PREFIX + own, outer=_PREFIX + layout.outer))
-    if format:
-        raise reasons[0]
-    logging.warning("Only keras_vit.load_adapter can read the adapter: %s", reasons[-1])
-    schemes = (
-        family.rules(dataclasses.replace(layout, prefix=_PREFIX, outer=_PREFIX))
-        for family in families.FAMILIES
-        for layout in family.layouts
-    )
-    return max(schemes, key=lambda rules: sum(map(len, modules_of(model, rules).values())))
+    raise reasons[0]

@@ -7,12 +7,11 @@ from absl import flags
 
 from keras_vit.cli import common_flags
 from keras_vit.exporting import verify
-from keras_vit.inference import formats, keras_model, sample_images
+from keras_vit.inference import formats, open_predictor, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.util import storage
-from keras_vit.util.progress import Progress
 
 LIMITS = {"max_difference": "max_difference", "min_agreement": "top1_agreement", "max_accuracy_drop": "accuracy_drop"}
 
@@ -28,8 +27,8 @@ def open_model(other: str = "output") -> KerasPredictor:
             f"--model must be a run, .keras file or checkpoint, because artifacts do not contain a Keras model. "
             f"Received: --model={options.model}."
         )
-    with Progress(f"Opening {options.model}"):
-        predictor = keras_model.open_model(path, **common_flags.model_options())
+    predictor = open_predictor(path, **common_flags.model_options())
+    assert isinstance(predictor, KerasPredictor)  # because the path is not an artifact
     if not predictor.card.names:
         raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")
     return predictor

@@ -12,14 +12,13 @@ import keras
 from keras_vit import models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
-from keras_vit.inference import formats, keras_model, sample_images
+from keras_vit.inference import formats, keras_model, open_predictor, sample_images
 from keras_vit.inference.keras_model import KerasPredictor, has_given_head, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
 from keras_vit.models.representation import endings
 from keras_vit.util import checks, file_io
-from keras_vit.util.progress import Progress
 
 
 def export(
@@ -145,8 +144,11 @@ def _open(
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
         card = keras_model.card_of_model(model, model.name, preprocess, class_names or ())
     else:
-        with Progress(f"Opening {model}"):
-            predictor = keras_model.open_model(os.fspath(model), preprocess, class_names)
+        predictor = open_predictor(model, preprocess=preprocess, labels=class_names)
+        if not isinstance(predictor, KerasPredictor):
+            raise ValueError(
+                f"`model` must be a Keras model, a run, a `.keras` file or a checkpoint. Received: {model!r}."
+            )
         model, card = predictor.model, predictor.card
         check_model(model)
     *outer, last = endings(model)

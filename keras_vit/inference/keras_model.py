@@ -27,7 +27,8 @@ from keras_vit.models.normalization import SYMMETRIC, of_images, operation
 from keras_vit.models.representation import activation_of, endings
 from keras_vit.outputs import CLASSIFICATION
 from keras_vit.runs import run_directory
-from keras_vit.util import file_io, onednn, storage
+from keras_vit.runs.trained_run import Run, open_run
+from keras_vit.util import file_io, onednn
 from keras_vit.util.progress import Progress
 from keras_vit.util.values import Values
 
@@ -95,19 +96,18 @@ class KerasPredictor(FunctionPredictor):
 def open_model(
     path: str,
     preprocess: str | None = None,
-    labels: Sequence[str] | str | os.PathLike | None = None,
+    labels: Sequence[str] | None = None,
     checkpoint: str | int = "last",
     image_size: int | None = None,
 ) -> KerasPredictor:
-    """Open a run, a `.keras` file or a checkpoint. Arguments and errors are the same as for `open_predictor`.
+    """Open a run, a `.keras` file or a checkpoint at a local path or by name.
+
+    Arguments and errors are the same as for `open_predictor`, except that `labels` must be a sequence.
 
     If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
-    path = storage.fetched(path, checkpoint)
-    if isinstance(labels, (str, os.PathLike)):
-        labels = file_io.read_lines(storage.fetched(labels))
     if run_directory.is_run(path) or checkpoint != "last":
-        run = run_directory.load_run(path, checkpoint)  # its errors name the missing part
+        run = open_run(path, checkpoint)  # its errors name the missing part
         if image_size and not preprocess:
             trained = run.config["recipe"]["model"]["image_size"]
             preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
@@ -168,7 +168,7 @@ def card_of_model(
     name: str,
     preprocess: str | None,
     labels: Sequence[str] = (),
-    run: run_directory.Run | None = None,
+    run: Run | None = None,
 ) -> ModelCard:
     """Return the card of a model.
 
@@ -223,7 +223,7 @@ def card_of_model(
     )
 
 
-def _outputs(model: keras.Model, labels: Sequence[str], run: run_directory.Run | None) -> dict[str, Any]:
+def _outputs(model: keras.Model, labels: Sequence[str], run: Run | None) -> dict[str, Any]:
     """Return the card's fields about the outputs of a model."""
     own = [inner for inner in endings(model) if isinstance(inner, ConfiguredModel)]
     names = labels or (run.class_names if run else class_names_of(model)) or ()

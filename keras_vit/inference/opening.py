@@ -52,6 +52,8 @@ def open_predictor(
     ((1, 10), True)
     """
     path = storage.fetched(path, checkpoint)
+    if isinstance(labels, (str, os.PathLike)):
+        labels = file_io.read_lines(storage.fetched(labels))
     found = formats.find(path)
     if found is None:
         with Progress(f"Opening {path}"):
@@ -65,7 +67,7 @@ def open_predictor(
             "For another checkpoint or image size, export the model again. Received: "
             f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )
-    return open_artifact(path, num_threads)
+    return _opened(*found, num_threads)
 
 
 def stated_output(path: str) -> outputs.Output | None:
@@ -76,9 +78,8 @@ def stated_output(path: str) -> outputs.Output | None:
     return outputs.of(output) if output in outputs.NAMES else None
 
 
-def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:
-    """Open an artifact. Arguments and errors are the same as for `open_predictor`."""
-    path = storage.fetched(path)
+def open_artifact(path: str, num_threads: int | None = None) -> Predictor:
+    """Open an artifact at a local path. Arguments and errors are the same as for `open_predictor`."""
     found = formats.find(path)
     if found is None and not os.path.exists(path):
         raise FileNotFoundError(f"No artifact {path!r}.")
@@ -87,6 +88,9 @@ def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Pr
             "Expected a SavedModel (a directory with saved_model.pb, or a directory of numbered versions) or a file "
             f"that ends in {', '.join(formats.EXTENSIONS)}. Received: {path!r}."
         )
-    artifact, format = found  # noqa: A001  as Keras calls it
+    return _opened(*found, num_threads)
+
+
+def _opened(path: str, format: formats.Format, num_threads: int | None) -> Predictor:  # noqa: A002
     with Progress(f"Opening {path}"):
-        return format.open(artifact, num_threads)
+        return format.open(path, num_threads)

@@ -163,7 +163,8 @@ class SelfAttention(CompositeLayer):
         edit_scores: Callable[[Any], Any] | None = None,
         rotation: Any = None,
     ) -> Any:
-        query, key, value = self._project(x, context)  # [B, N, H, K], [B, M, H, K], [B, M, H, K]
+        context = x if context is None else context
+        query, key, value = self.query(x), self.key(context), self.value(context)  # [B, N, H, K], [B, M, H, K], same
         if self.qk_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if rotation is not None:
@@ -183,11 +184,6 @@ class SelfAttention(CompositeLayer):
         else:
             y = self.out(y)  # [B, N, D]
         return (y, scores) if return_attention_scores else y
-
-    def _project(self, x, context):
-        if context is None or context is x:
-            return kernels.project(x, (self.query, self.key, self.value))
-        return (self.query(x), *kernels.project(context, (self.key, self.value)))
 
     def _relative_logits(self, query, key):
         """Return the product of each query and the embedding of its offset to each key, `[B, H, L, L]`, or None."""

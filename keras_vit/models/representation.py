@@ -48,7 +48,7 @@ def endings(model: keras.Model) -> list[Any]:
     """
     found: list[Any] = [model]
     while getattr(found[-1], "outputs", None):  # a functional or sequential model
-        operations = keras.Model(found[-1].inputs, found[-1].outputs).operations
+        operations = found[-1].layers if isinstance(found[-1], keras.Sequential) else found[-1].operations
         found.append(next(operation for operation in reversed(operations) if not _changes_nothing(operation)))
     return found
 

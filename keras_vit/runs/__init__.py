@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_vit.runs.run_directory import Run as Run
-    from keras_vit.runs.run_directory import load_run as load_run
+    from keras_vit.runs.trained_run import Run as Run
+    from keras_vit.runs.trained_run import load_run as load_run
 
 __all__ = ["Run", "load_run"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # imports NumPy, which the flags of programs do not need
-        from keras_vit.runs import run_directory
+    if name in __all__:  # imports Keras, which the flags of programs do not need
+        from keras_vit.runs import trained_run
 
-        return getattr(run_directory, name)
+        return getattr(trained_run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

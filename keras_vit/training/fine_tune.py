@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.runs.run_directory import Run, load_run
+from keras_vit.runs.trained_run import Run, load_run
 from keras_vit.training import train
 from keras_vit.training.chosen_recipe import Choices, recipe_of
 from keras_vit.util import logs

@@ -1,8 +1,10 @@
-"""Start of several workers: each worker waits for the other workers and reports missing workers."""
+"""Time limits of several workers: for the start of all workers, and for the steps that they compute together."""
 
 import contextlib
 import errno
+import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,6 +16,7 @@ from keras_vit.training import distribute
 from keras_vit.util.progress import duration
 
 FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
+STEPS = 1800.0  # seconds that a call of several steps may take
 _PAUSE = 0.5
 
 
@@ -38,6 +41,30 @@ def joining() -> Iterator[None]:
         if index == 0 or keras.backend.backend() == "tensorflow":
             server.close()
         yield
+
+
+@contextlib.contextmanager
+def limited(step: int, seconds: float = STEPS) -> Iterator[None]:
+    """End the process with exit code 75 if the steps from `step` on, within the block, take longer than `seconds`.
+
+    TensorFlow and JAX detect workers that ended or are suspended, but wait forever for a worker that reads no data.
+    """
+    timer = threading.Timer(seconds, _end, (step, seconds))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end(step: int, seconds: float) -> None:
+    try:  # the reader of the log may be gone
+        text = "The workers did not complete step %d within %s: one of them hangs, or reads no data. Start them again."
+        logging.error(text, step + 1, duration(seconds))
+        logging.flush()
+    finally:
+        os._exit(Interrupted.exit_code)
 
 
 def _listen(port: int) -> socket.socket:

@@ -18,13 +18,12 @@ from keras_vit.runs.checkpoints import CheckpointStore, saved_steps
 from keras_vit.runs.errors import Diverged, Interrupted
 from keras_vit.runs.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.backend import Backend, RunSteps
+from keras_vit.training.joining import limited
 from keras_vit.training.metrics import MetricsWriter
-from keras_vit.training.preemption import StopRequest
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
-from keras_vit.training.waiting import STEP, Watch
 from keras_vit.util.progress import Progress, duration
-from keras_vit.util.signals import Stopped
+from keras_vit.util.signals import Stopped, StopRequest
 
 _SECONDS_PER_CALL = 2.0  # maximum time between two checks for signals and updates of the progress bar
 _PROFILED_STEPS = 5
@@ -57,7 +56,6 @@ class Loop:
     directory: str | None = None  # run directory on the chief; None on other workers, which write no metrics
     profile: bool = False  # whether to write a profile of a few steps
     track: Sequence[str] = ("tensorboard",)  # names of trackers
-    read: Callable[[], int] | None = None  # with several workers: first step whose batch this process has not read
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train up to `recipe.total_steps` and return the last line of the validation.
@@ -70,21 +68,18 @@ class Loop:
         if not pending and (progress.step >= total or self._is_stale()):
             return next((line for evaluator in self.evaluators[:1] for line in evaluator(progress.step, True)), {})
         with (
-            contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop,
+            contextlib.nullcontext(stop) if stop is not None else StopRequest(Interrupted.exit_code) as stop,
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             self._written(),
             Progress("step", total, unit="steps") as bar,
-            contextlib.closing(Watch(self._awaited, *STEP, enabled=self.backend.num_workers > 1)) as watch,
             data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
         ):
             stop.listen()
             if self.backend.num_workers > 1:
                 stop.defer()  # all processes stop after the same step
-            return self._run(stop, writer, bar, watch, pending)
+            return self._run(stop, writer, bar, pending)
 
-    def _run(
-        self, stop: StopRequest, writer: MetricsWriter, bar: Progress, watch: Watch, pending: bool
-    ) -> dict[str, Any]:
+    def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
         progress = self.state.progress
         with Progress("Preparing the first batch"):
             iterator = iter(self.batches(progress.step))
@@ -99,7 +94,7 @@ class Loop:
             count = self._next_count(progress.step, speed)
             if speed.calls:
                 stop.defer("the current step", speed.seconds_for(count) or 0.0)
-            history = self._call(iterator, count, speed, watch)
+            history = self._call(iterator, count, speed)
             stop.defer()  # the new steps must be saved first
             progress.step += count
             means = self._add_to_window(history)
@@ -122,26 +117,17 @@ class Loop:
         self._release(stop)
         return results
 
-    def _call(self, iterator: Iterator[Any], count: int, speed: Speed, watch: Watch) -> dict[str, np.ndarray]:
+    def _call(self, iterator: Iterator[Any], count: int, speed: Speed) -> dict[str, np.ndarray]:
         """Run some steps on the devices, and return their metrics."""
         step, started = self.state.progress.step, time.monotonic()
-        waiting = watch.waiting() if speed.calls else Progress("Compiling and running the first step")
+        limit = limited(step) if self.backend.num_workers > 1 else contextlib.nullcontext()
+        waiting = limit if speed.calls else Progress("Compiling and running the first step")
         with waiting, self._profiler(speed.calls):
             history = self.run_steps(iterator, step, count)
         seconds = time.monotonic() - started
-        if speed.calls and self.read is not None:
-            watch.note(seconds, starved=self.read() <= step + count)
         speed.add(count, seconds)
         self._check_finite(history, step)
         return history
-
-    def _awaited(self) -> str:
-        """Return a sentence that explains why the current steps have not finished."""
-        step, read = self.state.progress.step, self.read() if self.read is not None else None
-        if read == step:
-            return f"This worker has no batch for step {step + 1}: reading its data hangs."
-        own = f" This worker has read the batches up to step {read}; a worker with fewer batches hangs." if read else ""
-        return f"Another worker does not finish its steps, starting with step {step + 1}; see its log.{own}"
 
     def _release(self, stop: StopRequest) -> None:
         """Let signals end the program at once, unless several processes have to stop together."""

@@ -4,9 +4,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from keras_vit import recipe as recipes
 from keras_vit import tasks
 from keras_vit.data import Source, eval_batches, open_source, train_batches
@@ -29,7 +26,6 @@ class Splits:
         channels: Channels of the images.
         task: The task, created from the training split.
         eval_batch_size: Examples per evaluation batch.
-        read: First step whose batch this process has not read. It is counted only if several processes train.
     """
 
     def __init__(self, recipe: recipes.Recipe, backend: Backend):
@@ -47,7 +43,6 @@ class Splits:
         self.task = tasks.bind(recipe, self.train)
         if self.train.kind.has_masks:
             check_masks(self.train)
-        self.read = 0
 
     def train_batches(self, step: int) -> Iterable[Any]:
         """Return the global batches on the devices, starting at a step."""
@@ -60,10 +55,8 @@ class Splits:
             "cutmix": data.cutmix,
             "shuffle_buffer": data.shuffle_buffer,
         }
-        self.read = step
         batches = functools.partial(train_batches, self.train, data.pp_train, **options)
-        several = self.backend.num_workers > 1
-        return self._distributed(lambda **shard: self._counted(batches(**shard)) if several else batches(**shard), seed)
+        return self._distributed(batches, seed)
 
     def eval_batches(self, split: Source) -> Iterable[Any]:
         """Return the global batches of one pass over a split on the devices."""
@@ -83,19 +76,6 @@ class Splits:
                 )
             )
         )
-
-    def _counted(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Increment `read` for each batch that this process reads."""
-
-        def count() -> np.int64:
-            self.read += 1
-            return np.int64(self.read)
-
-        def counted(batch):
-            with tf.control_dependencies([tf.numpy_function(count, [], tf.int64)]):
-                return tf.nest.map_structure(tf.identity, batch)
-
-        return batches.map(counted).prefetch(1)
 
     def summary(self) -> str:
         """Return the numbers of images, and which of them choose the best checkpoint and which are reported."""

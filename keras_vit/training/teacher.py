@@ -8,7 +8,8 @@ from keras import ops
 
 from keras_vit.models.normalization import value_range
 from keras_vit.models.variables import weights
-from keras_vit.runs.run_directory import MODEL, Run, load_run
+from keras_vit.runs.run_directory import MODEL
+from keras_vit.runs.trained_run import Run, load_run
 from keras_vit.tasks import Task, parse_task
 from keras_vit.util import checks, file_io
 

@@ -20,14 +20,14 @@ from keras_vit.inspection.headings import model_title, run_title, stamp
 from keras_vit.runs import errors, run_directory
 from keras_vit.runs.pixel_range import set_normalization
 from keras_vit.training import backend as backends
-from keras_vit.training import budget, create, preemption, trackers
+from keras_vit.training import budget, create, trackers
 from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
 from keras_vit.training.run_data import Splits
 from keras_vit.training.run_summary import report_text
 from keras_vit.training.validation import Validation, named_test
-from keras_vit.util import checks, file_io, locks, logs, storage
+from keras_vit.util import checks, file_io, locks, logs, signals, storage
 from keras_vit.util.formatting import percent
 from keras_vit.util.progress import Progress
 
@@ -58,7 +58,7 @@ def train(
     """
     for package in set(track) - {"tensorboard"}:
         trackers.require(package)  # raises an error before the slow start
-    with preemption.StopRequest() as stop:
+    with signals.StopRequest(errors.Interrupted.exit_code) as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # with several processes, TensorFlow and JAX replace the handler of SIGTERM
         logging.info("%s; %s", backend.describe(), recipe.precision)
@@ -75,7 +75,7 @@ def train_on(
     backend: backends.Backend,
     recipe: recipes.Recipe,
     workdir: str,
-    stop: preemption.StopRequest,
+    stop: signals.StopRequest,
     change_recipe: bool,
     profile: bool,
     track: Sequence[str],
@@ -135,7 +135,6 @@ def train_on(
         directory=workdir if backend.is_chief else None,
         profile=profile,
         track=track,
-        read=(lambda: data.read) if backend.num_workers > 1 else None,
     )
     results = loop.run(stop)
     if not reported.results:  # a finished run, of which the loop only repeats the validation

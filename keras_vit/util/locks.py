@@ -1,4 +1,9 @@
-"""Lock of a directory, so that only one process writes to it."""
+"""Lock of a directory, so that only one process writes to it.
+
+`flock` is the lock: the operating system releases it when a process is killed, and a suspended process keeps it. On
+file systems without it, or on which other hosts do not see it, a lease replaces it: a file that its owner renews. In
+buckets, which have neither, `bucket_lease.py` does the same with an object.
+"""
 
 import contextlib
 import errno
@@ -27,9 +32,8 @@ _LOCAL_TYPES = ("fuse.", "9p")
 def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
     """Lock a directory for this process, and create it if it does not exist.
 
-    The operating system releases the lock when the process ends, even if it is killed. If the file system has no locks,
-    or other hosts do not see them, a lease replaces the lock: a file that its owner renews every ten seconds. Another
-    process takes over the lease if the owner is dead, or if the lease was not renewed for three minutes.
+    The owner renews a lease every ten seconds. Another process takes over the lease if the owner is dead, or if the
+    lease was not renewed for three minutes.
 
     Args:
         directory: The directory, or None for workers that write nothing and need no lock.

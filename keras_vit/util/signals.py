@@ -22,9 +22,10 @@ AT_ONCE = 2.0  # seconds that the main thread has to clean up after a second req
 class Stopped(KeyboardInterrupt):
     """SIGTERM or Ctrl-C. The class is not an `Exception`, because libraries might catch it."""
 
-    def __init__(self, number: int):
-        super().__init__(f"Stopped by {name_of(number)}.")
-        self.exit_code = 128 + number
+    def __init__(self, number: int, restart_code: int | None = None):
+        advice = " Nothing is lost: start the same command again." if restart_code else ""
+        super().__init__(f"Stopped by {name_of(number)}.{advice}")
+        self.exit_code = restart_code or 128 + number
 
 
 class StopRequest:
@@ -39,11 +40,13 @@ class StopRequest:
 
     If several processes train, TensorFlow and JAX install their own handlers: call `listen()` after setting up the
     devices.
+
+    Args:
+        restart_code: Exit code if nothing must be saved and a restart resumes. None for 128 + the number of the signal.
     """
 
-    exit_code: int | None = None  # exit code if nothing must be saved; None for 128 + the number of the signal
-
-    def __init__(self):
+    def __init__(self, restart_code: int | None = None):
+        self._restart_code = restart_code
         self._number: int | None = None  # number of the first signal
         self._first = 0.0  # time of the first signal
         self._deferred, self._safe = False, True
@@ -99,14 +102,17 @@ class StopRequest:
 
     def _raise_noted(self) -> None:
         if self._number is not None:
-            raise Stopped(self._number)
+            raise self._stopped(self._number)
+
+    def _stopped(self, number: int) -> Stopped:
+        return Stopped(number, self._restart_code if self._safe else None)
 
     def _handle(self, number: int, frame: Any) -> None:
         again, now = self._number is not None, time.monotonic()
         if not again:
             self._number, self._first = number, now
         if now - self._first >= AGAIN if again else not self._deferred:
-            raise Stopped(number)
+            raise self._stopped(number)
 
     def _start_watching(self) -> None:
         """Start a thread that reads signals from a pipe, to which Python writes them immediately."""
@@ -142,13 +148,10 @@ class StopRequest:
             elif now - first >= AGAIN:
                 exit_code, deadline = 128 + number, now + AT_ONCE
                 logging.warning("%s received again: ending at once.", name_of(number))
-        logging.error("%s", Stopped(number) if exit_code else self.farewell(number))
+        error = Stopped(number) if exit_code else self._stopped(number)
+        logging.error("%s", error)
         logging.flush()
-        os._exit(exit_code or self.exit_code or 128 + number)
-
-    def farewell(self, number: int) -> str:
-        """Return the last log line of a program that a signal ends without losing anything."""
-        return str(Stopped(number))
+        os._exit(error.exit_code)
 
     def _answer(self, now: float) -> str:
         """Describe the reaction to a signal."""

@@ -7,7 +7,7 @@ upload failed, are uploaded. If both changed, the files that changed here are mo
 
 `publish` uploads the changed files, and then deletes the removed files. Each object appears as a whole, the manifest of
 a checkpoint follows its arrays, and old checkpoints are deleted last. A process that writes to an address owns it
-through an additional object in the bucket, which only one process can create.
+(`bucket_lease.py`).
 """
 
 import contextlib
@@ -17,8 +17,6 @@ import json
 import os
 import re
 import secrets
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,12 +24,12 @@ from typing import Any
 import filelock
 from absl import logging
 
-from keras_vit.util import extras, file_io, formatting, locks
+from keras_vit.util import extras, file_io, locks
+from keras_vit.util.bucket_lease import Lease, reaching
 from keras_vit.util.progress import Progress
 
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # scheme -> the package that supports it
 _PUBLIC = ("gs://vit_models/", "gs://bit_models/")  # weights that `keras_vit.zoo` downloads without an account
-_PATIENCE = 600  # seconds that the other workers wait until the chief owns the address
 _IDENTITY = ("size", "ETag", "etag", "generation", "LastModified", "updated", "created", "mtime", "ino")
 _EVERY = 60  # seconds between uploads of a growing output
 _PARALLEL = 4  # number of simultaneous uploads
@@ -80,14 +78,14 @@ def written(path: str, flag: str = "--output", small: bool = False, writes: bool
     copy = _Copy(path, "written" if writes else "read")
     needs = lambda name: not small or bool(_SMALL.search(name))  # noqa: E731
     if not writes:
-        copy.wait_for_chief()
+        copy.lease.wait_for_chief()
         copy.fetch(needs)
         yield copy.path
         return
     with locks.locked(os.path.dirname(copy.record), flag), copy.owned(flag):
         copy.fetch(needs)
         copy.publish()  # the changes that an earlier process did not upload
-        copy.let_others_read()
+        copy.lease.let_others_read()
         _published[copy.path] = copy
         try:
             yield copy.path
@@ -128,13 +126,13 @@ class _Copy:
         with extras.needed("buckets", f"Addresses such as {address} need fsspec and {SCHEMES[scheme]}"):
             import fsspec
 
-            with _reaching(address):
+            with reaching(address):
                 self.files = fsspec.filesystem(scheme)
         self.address, self.name, self.folder = f"{scheme}://{place}", parts[-1], "/".join(parts[:-1])
         file, stem = re.escape(self.name), re.escape(os.path.splitext(self.name)[0])
         parts_of_a_file = rf"{file}\.[^/]*|{stem}(\.bin|_[^/]*config\.json|-\d+-of-\d+\.[^/]*)"
         self._beside = re.compile(parts_of_a_file + r"|[^/]*\.json" * (kind == "read"))
-        self._owner = f"{self.folder}/{self.name}{locks.LEASE}"
+        self.lease = Lease(self.files, self.address, f"{self.folder}/{self.name}{locks.LEASE}")
         own = f"{kind}_{hashlib.sha256(self.address.encode()).hexdigest()[:16]}"  # copies do not share files
         self.path, self._place = file_io.copy_of(self.address, own), file_io.copy_of("", own)
         self._is_written = kind == "written"
@@ -147,7 +145,7 @@ class _Copy:
             file_io.draft_directory(self.record) as drafts,
             filelock.FileLock(f"{self.record}.lock"),
             Progress(f"Reading {self.address}"),
-            _reaching(self.address),
+            reaching(self.address),
         ):
             objects, known = self._objects(), self._record()["files"]
             kept = self._kept(objects, known) if self._is_written else set()
@@ -175,7 +173,7 @@ class _Copy:
         states = self._states()  # an empty file may represent an object that was not needed
         here = {name for name, (_, size) in _changed(states, known).items() if size or name not in objects}
         there = (known.keys() & states.keys()) - objects.keys()
-        if self._is_partial:  # no other process wrote, but the record may lack the last uploads of this copy
+        if self.lease.is_unfinished:  # no other process wrote, but the record may lack the last uploads of this copy
             there -= here
         else:
             there |= {name for name, (identity, _) in objects.items() if known.get(name, [None])[0] != identity}
@@ -194,15 +192,15 @@ class _Copy:
         known, states = self._record()["files"], self._states()
         changed, gone = _changed(states, known), known.keys() - states.keys()
         if not changed and not gone:
-            self._is_partial = False
+            self.lease.is_unfinished = False
             return
         stay = (
             f". The changes stay in {self._place} on this machine. The next command that writes to this address "
             "uploads them, unless another process changes the bucket before."
         )
-        self._is_partial = True
-        with Progress(f"Writing {self.address}"), _reaching(self.address, stay):
-            if not self._is_mine():
+        self.lease.is_unfinished = True
+        with Progress(f"Writing {self.address}"), reaching(self.address, stay):
+            if not self.lease.is_mine():
                 raise OSError("another process took the address over")
             later = [name for name in changed if name.endswith(".json") or os.path.basename(name) == _LAST]
             later.sort(key=lambda name: (os.path.basename(name) == _LAST, states[name][0]))
@@ -215,85 +213,7 @@ class _Copy:
             objects = self._objects()
         uploaded = {name: [objects[name][0], *states[name]] for name in changed.keys() & objects.keys()}
         self._write_record({name: known[name] for name in states.keys() - changed.keys()} | uploaded)
-        self._is_partial = False
-
-    @contextlib.contextmanager
-    def owned(self, flag: str) -> Iterator[None]:
-        """Own the address within a `with` block. Ownership that is not renewed for three minutes expires.
-
-        A copy whose process was killed continues its ownership at once, if no other process took the address over.
-        """
-        self._me = {"process": os.getpid(), "host": socket.gethostname(), "key": self._record()["key"]}
-        with _reaching(self.address):
-            self._is_partial = self._is_mine()
-            if not self._is_partial:
-                self._me["key"] = secrets.token_hex(8)
-            while not (self._is_mine() or self._sign(mode="create")):  # a retry finds the object that it created
-                now = other = self._read_owner()
-                owner = f"process {other.get('process')} on {other.get('host')}"
-                deadline = time.monotonic() + locks.SILENCE
-                with Progress(f"Checking whether {owner} still writes to {self.address}"):
-                    while other and now == other and time.monotonic() < deadline:
-                        time.sleep(min(1.0, locks.REFRESH))
-                        now = self._read_owner()
-                if now and now != other:
-                    raise locks.taken(self.address, flag, owner)
-                if now and self._read_owner() == other:
-                    self.files.rm_file(self._owner)
-        ended = threading.Event()
-
-        def renew() -> None:
-            while not ended.wait(locks.REFRESH):
-                self._renew()
-
-        thread = threading.Thread(target=renew, name="owner", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-            with contextlib.suppress(Exception):
-                if not self._is_partial and self._is_mine():  # otherwise the copy continues its ownership
-                    self.files.rm_file(self._owner)
-
-    def wait_for_chief(self) -> None:
-        """Wait until another process, not an earlier one that was killed, lets others read the address."""
-        with _reaching(self.address), Progress(f"Waiting for the worker that writes to {self.address}"):
-            earlier, deadline = self._read_owner(), time.monotonic() + _PATIENCE
-            owner = earlier
-            while owner == earlier or not owner.get("others_read"):  # a living owner signs again
-                if time.monotonic() > deadline:
-                    raise TimeoutError("no worker took the address over; see the log of the first worker")
-                time.sleep(min(1.0, locks.REFRESH))
-                owner = self._read_owner()
-
-    def let_others_read(self) -> None:
-        """End the wait of the other workers."""
-        self._me["others_read"] = True
-        self._renew()
-
-    def _renew(self) -> None:
-        with contextlib.suppress(Exception):  # the network may be unavailable for a moment
-            if self._is_mine():
-                self._sign(mode="overwrite")
-
-    def _sign(self, mode: str) -> bool:
-        content = json.dumps({**self._me, "sign": secrets.token_hex(4)}).encode()
-        try:
-            self.files.pipe_file(self._owner, content, mode=mode)
-        except FileExistsError:
-            return False
-        return True
-
-    def _read_owner(self) -> dict[str, Any]:
-        try:
-            return json.loads(self.files.cat_file(self._owner))
-        except FileNotFoundError:
-            return {}
-
-    def _is_mine(self) -> bool:
-        return self._read_owner().get("key", "") == self._me["key"]
+        self.lease.is_unfinished = False
 
     def _objects(self) -> dict[str, tuple[str, int]]:
         """Return the identity and size of each object, by name."""
@@ -331,27 +251,18 @@ class _Copy:
     def _path(self, name: str) -> str:
         return os.path.join(os.path.dirname(self.path), name)
 
+    def owned(self, flag: str) -> contextlib.AbstractContextManager[None]:
+        """Own the address within a `with` block. A copy whose process was killed continues its ownership at once."""
+        return self.lease.held(flag, self._record()["key"])
+
     def _record(self) -> dict[str, Any]:
         """Return the identity, time and size of each file when it last matched the bucket, and the owner's key."""
         return file_io.read_json(self.record) if os.path.exists(self.record) else {"key": None, "files": {}}
 
     def _write_record(self, files: dict[str, list]) -> None:
-        file_io.write_json(self.record, {"key": self._me["key"] if self._is_written else None, "files": files})
+        file_io.write_json(self.record, {"key": self.lease.key if self._is_written else None, "files": files})
 
 
 def _changed(states: dict[str, list[int]], known: dict[str, list]) -> dict[str, list[int]]:
     """Return the files that differ from the record."""
     return {name: state for name, state in states.items() if known.get(name, [None])[1:] != state}
-
-
-@contextlib.contextmanager
-def _reaching(address: str, more: str = "") -> Iterator[None]:
-    """Convert all errors of a bucket to an OSError that names the address."""
-    try:
-        yield
-    except (ValueError, ImportError):
-        raise
-    except Exception as error:
-        raise OSError(
-            f"Could not reach {address}: {type(error).__name__}: {formatting.one_line(error)}{more}"
-        ) from error

@@ -1,9 +1,7 @@
 """Adapter files of peft: golden files, every naming scheme against merged base models, and rejected files."""
 
-import contextlib
 import json
 import os
-import random
 import re
 import shutil
 
@@ -14,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
-from keras_vit.adaptation import adapter_config, patterns
+from keras_vit.adaptation import adapter_config
 from keras_vit.checkpoints import CheckpointError, model_from_checkpoint
 from keras_vit.runs import run_directory
 from tests import tiny
@@ -94,7 +92,7 @@ def test_an_adapter_of_every_matrix_equals_the_merged_base(name, tmp_path):
     folder = write_adapter(
         *(tmp_path / "adapter", adapter),
         **{"r": 2, "lora_alpha": 4, "rank_pattern": ranks, "alpha_pattern": alphas, "use_rslora": rslora},
-        target_modules=r".*(layer|layers|blocks)\.\d+\.(?!.*norm).*",
+        target_modules=modules,
     )
     base = model_from_checkpoint(files.write_directory(tmp_path / "base", tensors, config), **arguments)
     expected = model_from_checkpoint(files.write_directory(tmp_path / "merged", merged, config), **arguments)
@@ -121,13 +119,7 @@ def test_one_adapter_of_query_key_and_value_is_written_as_it_was(tmp_path):
     adapter = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
     # In half precision, of the last block, without a head.
     stored = {name: array.astype(ml_dtypes.bfloat16) for name, array in adapter.items()}
-    config = {
-        "r": 3,
-        "lora_alpha": 6,
-        "layers_to_transform": [1],
-        "layers_pattern": "blocks",
-        "target_modules": ["qkv"],
-    }
+    config = {"r": 3, "lora_alpha": 6, "target_modules": ["blocks.1.attn.qkv"]}
     model = tiny.model()
     keras_vit.load_adapter(model, write_adapter(tmp_path / "a", stored, **config))
     assert len(model.trainable_weights) == 6  # the head is frozen
@@ -179,11 +171,13 @@ def adapter_fields(folder, **fields):
     [
         ("r", [1, 2**31 - 1], [0, -1, 2**31, True, 1.0]),
         ("lora_alpha", [0, 1.5, -1], [float("inf"), True, "1"]),
-        ("rank_pattern", [{"a": 1}], [{"a": 0}, {"(": 1}, {"a" * 2001: 1}, {"(" * 60 + ")" * 60: 1}]),
-        ("target_modules", ["a|b", ["a.b"]], ["a)", r"(a)\1", "(?i:a)", "(?P<n>a)", "(?<!a)b", "a*+", "\\", 1, ["a*"]]),
-        ("layers_pattern", ["layer", ["a", "b"]], ["(a+)+", [1]]),
+        ("rank_pattern", [{}, {"a.b": 1}], [{"a": 0}, {"(a+)+": 1}, ["a"]]),
+        ("alpha_pattern", [{"a.b": 1.5}], [{"a": "1"}, {"a|b": 1}]),
+        ("target_modules", [["a.b"]], ["query", ".*query", 1, ["a*"], [1]]),
+        ("exclude_modules", [None, []], ["query", ["query"]]),
+        ("layers_to_transform", [None], [1, [0, 1]]),
+        ("layers_pattern", [None, []], ["layer", ["layer"]]),
         ("modules_to_save", [["classifier"]], ["classifier", ["(a+)+"]]),
-        ("layers_to_transform", [1, [0, 1]], ["1", [0.5], [True]]),
         ("init_lora_weights", [True, False, "gaussian"], ["pissa"]),
     ],
 )
@@ -195,38 +189,20 @@ def test_fields_have_values_within_their_bounds(field, good, bad, tmp_path):
             adapter_fields(tmp_path, **{field: value})
 
 
-QUERIES = (
-    "query",
-    "layer.0.attn.query",
-    "layer.1.attn.query",
-    "layer.10.attn.query",
-    "blocks.1.query",
-    "layer.1.xquery",
-)
+QUERIES = ("query", "layer.0.attn.query", "layer.1.attn.query", "blocks.1.query", "layer.1.xquery")
 
 
 @pytest.mark.parametrize(
     ("fields", "targets"),
     [
-        ({"target_modules": ["query"]}, QUERIES[:5]),
-        ({"target_modules": ["attn.query", "xquery"]}, (*QUERIES[1:4], QUERIES[5])),
-        ({"target_modules": "query"}, QUERIES[:1]),  # a pattern of the whole name
-        ({"target_modules": r".*\.\d\.attn\.query", "layers_to_transform": [1]}, QUERIES[1:3]),
-        ({"target_modules": r"query|layer\.[01]\.(?:attn|mlp)\..*?"}, QUERIES[:3]),
-        ({"target_modules": r"^(?!.*attn).*\bquery$"}, (QUERIES[0], QUERIES[4])),
-        ({"target_modules": ["query"], "layers_to_transform": 1}, (QUERIES[2], QUERIES[4])),
-        ({"target_modules": ["query"], "layers_to_transform": [0, 1], "layers_pattern": "layer"}, QUERIES[1:3]),
-        (
-            {"target_modules": ["query"], "layers_to_transform": [1], "layers_pattern": ["layers", "blocks"]},
-            QUERIES[4:5],
-        ),
-        ({"target_modules": ["query"], "exclude_modules": ["attn.query"]}, (QUERIES[0], QUERIES[4])),
-        ({"target_modules": ["query"], "exclude_modules": "layer.*"}, (QUERIES[0], QUERIES[4])),
-        ({"target_modules": ["query"], "modules_to_save": ["layer"]}, (QUERIES[0], QUERIES[4])),
+        ({"target_modules": ["query"]}, QUERIES[:4]),
+        ({"target_modules": ["attn.query", "xquery"]}, (*QUERIES[1:3], QUERIES[4])),
+        ({"target_modules": ["layer.1.attn.query"]}, QUERIES[2:3]),
+        ({"target_modules": ["query"], "modules_to_save": ["layer"]}, (QUERIES[0], QUERIES[3])),
     ],
 )
 def test_modules_that_a_configuration_names(fields, targets, tmp_path):
-    """As peft's `check_target_module_exists`: lists name the ends of modules, and a text is a pattern of the whole."""
+    """As peft's `check_target_module_exists`: lists name the ends of modules."""
     config = adapter_fields(tmp_path, **fields)
     assert tuple(module for module in QUERIES if config.is_target(module)) == targets
 
@@ -235,7 +211,7 @@ def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
     config = adapter_fields(
         tmp_path,
         **{"modules_to_save": ["classifier"], "r": 4, "lora_alpha": 12},
-        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {r"layer\.\d\.key|value": 5}},
+        **{"rank_pattern": {"query": 9, "layer.1.key": 2}, "alpha_pattern": {"key": 5}},
     )
     saved = {
         "classifier": True,
@@ -251,73 +227,11 @@ def test_saved_modules_ranks_and_scales_of_a_configuration(tmp_path):
         "a.query.b": (4, 12),
         "a.layer.1.key": (2, 5),
         "layer.3.key": (4, 5),
-        "a.value": (4, 5),  # an alternative, too, is the end of a name
-        "avalue": (4, 12),
     }
     assert {module: config.rank_and_alpha(module) for module in expected} == expected
     config = adapter_fields(tmp_path, use_rslora=True, r=9, lora_alpha=2)  # the scale is alpha / sqrt(rank)
     assert config.rank_and_alpha("query") == (9, 6.0)
     assert adapter_fields(tmp_path).rank_and_alpha("query") == (8, 8)  # the defaults of peft
-
-
-ENDLESS = (
-    "(([a-z.0-9]+)+)+!",
-    "(a|a)*!",
-    "(.*.*)*" * 9 + "!",
-    "a?" * 99 + "a" * 99,
-    "((.?){9999}){9999}!",
-    "(((){99}){99})+!",
-)
-
-
-@pytest.mark.parametrize("pattern", ENDLESS)
-@pytest.mark.parametrize("field", ["target_modules", "exclude_modules", "rank_pattern"])
-def test_a_pattern_of_a_stranger_ends(field, pattern, tmp_path):
-    config = adapter_fields(
-        tmp_path, **{"target_modules": ["b"], field: {pattern: 1} if field == "rank_pattern" else pattern}
-    )
-    with contextlib.suppress(CheckpointError):  # after a limited number of steps
-        assert config.rank_and_alpha("a" * 60) == (8, 8) and not config.is_target("a" * 60)
-
-
-def test_patterns_match_as_in_re():
-    draw, compared = random.Random(0), 0
-    pieces = (
-        "a",
-        "b",
-        ".",
-        r"\.",
-        "[ab]",
-        "[^a]",
-        "(",
-        "(?:",
-        "(?!",
-        "(?=",
-        ")",
-        "|",
-        "*",
-        "+",
-        "?",
-        "*?",
-        "{1,2}",
-        "{2}",
-        "{,1}",
-        "{1,}",
-        "^",
-        "$",
-    )
-    while compared < 800:
-        pattern = "".join(draw.choices(pieces, k=draw.randint(1, 9)))
-        try:
-            expected = re.compile(pattern)
-        except re.error:
-            continue
-        if re.search(r"[*+?}]\+", pattern):  # possessive quantifiers are refused
-            continue
-        matching = patterns.Pattern(pattern)
-        for text in ("", "a", "ab", "aab.", "ba.b", "abab"):
-            assert matching.fullmatch(text) == bool(expected.fullmatch(text)), (pattern, text)
-        compared += 1
 
 
 REFUSED_FIELDS = {
@@ -351,8 +265,8 @@ def test_unknown_arguments_are_rejected_by_name(field, tmp_path):
     folder = write_adapter(tmp_path, tensors, **{**config, field: REFUSED_FIELDS[field]})
     model = model_from_checkpoint(LORA / "base")
     before = [variable.numpy() for variable in model.variables]
-    shown = {"exclude_modules": "target_modules", "layers_to_transform": "target_modules", "rank_pattern": "lora_A"}
-    with pytest.raises(CheckpointError, match=shown.get(field, field)):
+    shown = "lora_A" if field == "rank_pattern" else field
+    with pytest.raises(CheckpointError, match=shown):
         keras_vit.load_adapter(model, folder)
     assert not layers_with_lora(model)
     for variable, value in zip(model.variables, before, strict=True):
@@ -471,17 +385,13 @@ def test_a_run_has_its_adapter_next_to_the_model(tmp_path, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"position_embedding": "sincos2d"}, {"qk_norm": True, "mlp": "swiglu"}])
 def test_a_model_of_this_package_only(arguments, tmp_path, caplog):
-    model, images = tiny.model(**arguments), np.ones((1, tiny.SIZE, tiny.SIZE, 3), "float32")
+    model = tiny.model(**arguments)
     keras_vit.adapt(model, "lora(rank=2, layers='.')")
-    for index, layer in enumerate(layers_with_lora(model)):
-        layer.lora_kernel_b.assign(np.random.default_rng(index).normal(size=layer.lora_kernel_b.shape))
     run_directory.save_model(model, str(tmp_path))
-    assert next(iter(arguments)) in caplog.text
-    other = tiny.model(**arguments)
-    keras_vit.load_adapter(other, tmp_path / "adapter")
-    np.testing.assert_allclose(np.asarray(other(images)), np.asarray(model(images)), **TOLERANCE)
-    with pytest.raises(CheckpointError, match=next(iter(arguments))):
-        keras_vit.save_adapter(model, tmp_path, format="timm")
+    assert os.listdir(tmp_path) == ["model.keras"] and next(iter(arguments)) in caplog.text
+    for format in (None, "timm"):
+        with pytest.raises(CheckpointError, match=next(iter(arguments))):
+            keras_vit.save_adapter(model, tmp_path / "adapter", format=format)
 
 
 @pytest.mark.slow

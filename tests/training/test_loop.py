@@ -14,6 +14,7 @@ from keras_vit.runs.errors import Diverged, Interrupted
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.training.metrics import MetricsWriter
 from keras_vit.training.speed import Speed
+from keras_vit.util import signals
 from tests import selection
 from tests.training import toy
 
@@ -406,6 +407,6 @@ def terminated(call):
 def test_before_the_end_of_the_first_step_there_is_nothing_to_save(tmp_path, monkeypatch):
     world = toy.World(tmp_path, toy.recipe())
     monkeypatch.setattr(world.loop, "run_steps", terminated(world.loop.run_steps))
-    with pytest.raises(Interrupted, match="SIGTERM. Nothing is lost") as caught:
+    with pytest.raises(signals.Stopped, match="SIGTERM. Nothing is lost") as caught:
         world.run()
     assert caught.value.exit_code == 75 and not (tmp_path / "checkpoints").exists()

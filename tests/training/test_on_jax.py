@@ -27,7 +27,8 @@ from keras_vit.runs import checkpoints
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.chosen_checkpoint import choose, listed
 from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
-from keras_vit.runs.run_directory import Run, read_metrics
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.runs.trained_run import Run
 from keras_vit.training import distribute
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from keras_vit.runs.errors import Interrupted
-from keras_vit.training.preemption import StopRequest
 from keras_vit.util import progress, signals
+from keras_vit.util.signals import StopRequest
 from tests import forked
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -27,11 +27,16 @@ def replace_handler():
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_signal_while_there_is_nothing_to_save(number):
-    with pytest.raises(Interrupted, match=f"by {signals.name_of(number)}. Nothing is lost"), StopRequest() as stop:
+@pytest.mark.parametrize(("restart_code", "advice"), [(None, ""), (75, " Nothing is lost")])
+def test_a_signal_while_there_is_nothing_to_save(number, restart_code, advice):
+    with (
+        pytest.raises(signals.Stopped, match=rf"by {signals.name_of(number)}\.{advice}") as caught,
+        StopRequest(restart_code) as stop,
+    ):
         replace_handler()
         stop.listen()
         signal.raise_signal(number)
+    assert caught.value.exit_code == (restart_code or 128 + number)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -76,7 +81,7 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
     """Nothing was logged before the end of the step, minutes later."""
-    caught = pytest.raises(Interrupted) if not deferred else contextlib.nullcontext()
+    caught = pytest.raises(signals.Stopped) if not deferred else contextlib.nullcontext()
     with caplog.at_level(logging.WARNING, logger="absl"), caught, StopRequest() as stop:
         if deferred:
             stop.defer("the step that runs", seconds=101)
@@ -109,24 +114,24 @@ def test_the_answer_names_what_is_saved():
     assert stop._answer(time.monotonic()) == f"saving after the step. {again}"
 
 
-def be_busy(path, signals):
+def be_busy(path, number):
     """In a separate process: compute for minutes, before the first step or, with two signals, in a later one."""
     signals.PATIENCE = signals.AGAIN = signals.AT_ONCE = 0.1
-    with StopRequest() as stop:
-        if signals == 2:
+    with StopRequest(Interrupted.exit_code) as stop:
+        if number == 2:
             stop.defer()
         path.touch()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("signals", "exit_code"), [(1, 75), (2, 143)])
-def test_the_process_ends_whatever_it_computes(tmp_path, signals, exit_code):
+@pytest.mark.parametrize(("number", "exit_code"), [(1, 75), (2, 143)])
+def test_the_process_ends_whatever_it_computes(tmp_path, number, exit_code):
     """It went on until the step was done, and made another one."""
-    process = forked.start(be_busy, tmp_path / "busy", signals)
+    process = forked.start(be_busy, tmp_path / "busy", number)
     while not (tmp_path / "busy").exists():
         time.sleep(0.01)
-    for _ in range(signals):
+    for _ in range(number):
         os.kill(process.pid, signal.SIGTERM)
         time.sleep(0.2)
     process.join(60)

@@ -13,7 +13,7 @@ from keras_vit import checkpoints, models
 from keras_vit import recipe as recipes
 from keras_vit.inference import open_predictor
 from keras_vit.optim import groups
-from keras_vit.runs.run_directory import load_run
+from keras_vit.runs.trained_run import load_run
 from tests import golden_data, programs, selection, tiny
 from tests.training import worlds
 from train.report.reconstructions import reconstruct

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras_vit import data
 from keras_vit.evaluators.segmentation import count
 from keras_vit.inference import open_predictor
-from keras_vit.runs.run_directory import load_run, read_metrics
+from keras_vit.runs.run_directory import read_metrics
+from keras_vit.runs.trained_run import load_run
 from keras_vit.util.metrics import segmentation_scores
 from tests import programs
 from tests.training import worlds

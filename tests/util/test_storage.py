@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from keras_vit.util import file_io, locks, storage
+from keras_vit.util import bucket_lease, file_io, locks, storage
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
 
 RUN = "s3://bucket/run"
@@ -330,12 +330,12 @@ def test_other_workers_wait_for_the_one_that_writes(store, monkeypatch):  # noqa
     """It may have to wait until the ownership of its killed predecessor expires. A living one renews its own."""
     monkeypatch.setattr(locks, "REFRESH", 0.05)
     monkeypatch.setattr(locks, "SILENCE", 0.4)
-    monkeypatch.setattr(storage, "_PATIENCE", 0.2)
+    monkeypatch.setattr(bucket_lease, "_PATIENCE", 0.2)
     owner, found = store.root / "bucket" / "run.lock-owner", []
     owner.write_text(json.dumps({"process": 1, "host": "elsewhere", "key": "of a killed process"}))
     with pytest.raises(OSError, match="no worker took the address over"), storage.written(RUN, writes=False):
         pass
-    monkeypatch.setattr(storage, "_PATIENCE", 10)
+    monkeypatch.setattr(bucket_lease, "_PATIENCE", 10)
 
     def read():
         with storage.written(RUN, writes=False):

@@ -23,10 +23,10 @@ from absl import logging
 from keras_vit import recipe as recipes
 from keras_vit.runs import run_directory, run_fields
 from keras_vit.runs.errors import Diverged, Interrupted
-from keras_vit.training.preemption import StopRequest
 from keras_vit.util import extras, file_io, locks
 from keras_vit.util.metrics import Metric
 from keras_vit.util.progress import track
+from keras_vit.util.signals import StopRequest
 
 from . import processes
 from .runs import RUNS, final_metrics, is_finished, metric_of

@@ -14,7 +14,6 @@ from keras_vit.layers.kernels.chunked_attention import queries_per_chunk
 from keras_vit.layers.kernels.feed_forward import feed_forward, swiglu
 from keras_vit.layers.kernels.gelu import as_rows, as_sequence, gelu, gelu_tanh
 from keras_vit.layers.kernels.norm import group_norm, layer_norm
-from keras_vit.layers.kernels.projection import project
 
 __all__ = [
     "KERNELS",
@@ -27,7 +26,6 @@ __all__ = [
     "group_norm",
     "layer_norm",
     "plain",
-    "project",
     "queries_per_chunk",
     "swiglu",
 ]

@@ -23,7 +23,7 @@ def attention(
     in_chunks = chunked_attention.queries_per_chunk(query.shape[1], chunk_size)
     if chunk_size is not None and in_chunks:
         return chunked_attention.attend(query, key, value, in_chunks)
-    if bias is None and dropout is None and uses_kernel("attention", query):
+    if bias is None and dropout is None and uses_kernel("attention"):
         if fused_attention.applies(query):
             return fused_attention.attend(query, key, value)
         if in_chunks:

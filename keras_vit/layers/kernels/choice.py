@@ -3,16 +3,13 @@
 import contextlib
 import contextvars
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
-from keras_vit.layers.precision import has_16_bits
 from keras_vit.util import checks
 
-KERNELS = ("attention", "feed_forward", "gelu", "gelu_tanh", "group_norm", "layer_norm", "project")
+KERNELS = ("attention", "feed_forward", "gelu", "gelu_tanh", "group_norm", "layer_norm")
 XLA = "xla"  # the parts of kernels that XLA compiles on CPUs
-_ONLY_16_BITS = ("project",)  # saves nothing in float32 on a CPU
 # Disabled kernels, separately for each thread.
 _plain: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("plain", default=frozenset())
 
@@ -22,11 +19,9 @@ def is_plain(name: str) -> bool:
     return name in _plain.get()
 
 
-def uses_kernel(name: str, x: Any) -> bool:
-    """Return whether a kernel is enabled, supported by the backend, and worthwhile for the dtype of `x`."""
-    if is_plain(name) or keras.backend.backend() not in ("tensorflow", "jax"):
-        return False
-    return has_16_bits(x) or name not in _ONLY_16_BITS
+def uses_kernel(name: str) -> bool:
+    """Return whether a kernel is enabled and supported by the backend."""
+    return not is_plain(name) and keras.backend.backend() in ("tensorflow", "jax")
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.L
     Returns:
         The output of the dense layer, or None if the caller must call the activation and the layer.
     """
-    if not (training and activation in _CHAINS and uses_kernel("feed_forward", inputs[0]) and is_compiled(inputs[0])):
+    if not (training and activation in _CHAINS and uses_kernel("feed_forward") and is_compiled(inputs[0])):
         return None
     if not _is_plain(layer, inputs[0]):
         return None

@@ -50,7 +50,7 @@ def gelu_backward(x: Any, d_output: Any) -> Any:
 
 def _with_backward(name: str, formula: Callable, backward: Callable, x: Any, training: bool) -> Any:
     """Compute a formula, and save only its input. The backward pass computes the derivative in at least float32."""
-    if not uses_kernel(name, x):
+    if not uses_kernel(name):
         return formula(x)
 
     @ops.custom_gradient

@@ -17,7 +17,7 @@ def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
     References:
         - [Layer Normalization](https://arxiv.org/abs/1607.06450)
     """
-    if not uses_kernel("layer_norm", x):
+    if not uses_kernel("layer_norm"):
         return formulas.layer_norm(x, scale, bias, epsilon)
     rows = tuple(range(len(x.shape) - 1))
 
@@ -50,7 +50,7 @@ def group_norm(x: Any, scale: Any, bias: Any, groups: int, epsilon: float) -> An
     References:
         - [Group Normalization](https://arxiv.org/abs/1803.08494)
     """
-    if not uses_kernel("group_norm", x):
+    if not uses_kernel("group_norm"):
         return formulas.group_norm(x, scale, bias, groups, epsilon)
 
     @ops.custom_gradient

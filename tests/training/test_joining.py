@@ -1,4 +1,4 @@
-"""Workers that wait for other workers, or make other workers wait, report it."""
+"""Workers wait for each other for a limited time."""
 
 import contextlib
 import json
@@ -8,71 +8,20 @@ import threading
 import time
 
 import keras
-import numpy as np
 import pytest
 
-from keras_vit import recipe as recipes
 from keras_vit.runs.errors import Interrupted
-from keras_vit.training import joining, waiting
-from keras_vit.training.run_data import Splits
+from keras_vit.training import joining
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(waiting, "_TICK", 0.01)
-    monkeypatch.setattr(waiting, "EVERY", 0.05)
-
-
-@pytest.fixture
-def ended(monkeypatch):
-    """Queue of the exit codes with which a watch ends the process."""
+def test_steps_that_do_not_end_end_the_process(monkeypatch, caplog):
     codes = queue.Queue()
     monkeypatch.setattr("os._exit", codes.put)
-    return codes
-
-
-@pytest.mark.slow
-def test_a_watch_reports_and_ends_the_process(ended, caplog):
-    watch = waiting.Watch(lambda: "Worker 3 is missing.", first=0.02, limit=0.3)
-    with contextlib.closing(watch), watch.waiting():
-        assert ended.get(timeout=60) == 75
-    assert 2 <= caplog.text.count("WARNING") <= 6  # one every 0.05 s from 0.02 to 0.3 s
-    assert caplog.text.count("Worker 3 is missing.") >= 3
-    assert "Start all workers again" in caplog.text
-
-
-@pytest.mark.slow
-def test_a_watch_ignores_the_time_between_two_waits(ended, caplog):
-    watch = waiting.Watch(lambda: "Worker 3 is missing.", first=0.1, limit=0.2)
-    with contextlib.closing(watch):
-        for _ in range(10):
-            with watch.waiting():
-                time.sleep(0.01)
-        time.sleep(0.3)
-    assert ended.empty() and not caplog.text
-
-
-def test_a_process_that_stood_still_reports_it(monkeypatch, caplog):
-    monkeypatch.setattr(waiting, "STOOD_STILL", -1)
-    watch = waiting.Watch(str, first=60, limit=60)
-    with contextlib.closing(watch):
-        time.sleep(0.1)
-        assert not caplog.text
-        with watch.waiting():
-            time.sleep(0.1)
-    assert "This process stood still" in caplog.text
-
-
-def test_a_process_that_waits_for_its_data_reports_it(monkeypatch, caplog):
-    """For more than half of a minute; the next minute is counted anew."""
-    monkeypatch.setattr(waiting, "EVERY", 60.0)
-    watch = waiting.Watch(str, first=60, limit=60, enabled=False)
-    for starved, reported in ((30, ""), (31, "waited for its data in 31 of the last 60 s"), (30, ""), (0, "")):
-        caplog.clear()
-        watch.note(60 - starved, False)
-        assert not caplog.text
-        watch.note(starved, True)
-        assert (reported in caplog.text) if reported else not caplog.text
+    with joining.limited(40, seconds=60):
+        pass
+    with joining.limited(40, seconds=0.01):
+        assert codes.get(timeout=60) == 75
+    assert codes.empty() and caplog.text.count("step 41") == 1
 
 
 @pytest.mark.parametrize("kinds", [("worker", "worker"), ("chief", "worker")])
@@ -144,30 +93,3 @@ def test_a_worker_listens_for_ipv4_and_ipv6():
         hosts.append("[::1]")
     with joining._listen(0) as server:
         assert {host: joining._error(f"{host}:{server.getsockname()[1]}") for host in hosts} == dict.fromkeys(hosts, "")
-
-
-class TwoWorkers:
-    """A backend whose first worker is this process."""
-
-    num_workers, num_replicas = 2, 2
-
-    def distribute(self, batches_of_worker):
-        return batches_of_worker(0, 2)
-
-
-class OneWorker(TwoWorkers):
-    num_workers = 1
-
-
-@pytest.mark.slow
-def test_batches_that_a_worker_has_read_are_counted():
-    recipe = recipes.Recipe(total_steps=9, model=recipes.Model(image_size=8))
-    recipe.data.source, recipe.data.batch_size = "digits", 4
-    recipe.data.pp_train = recipe.data.pp_eval = "value_range(-1, 1)"
-    splits, uncounted = Splits(recipe, TwoWorkers()), Splits(recipe, OneWorker())
-    batches, same = splits.train_batches(3), uncounted.train_batches(3)
-    assert splits.read == 3
-    for step, batch, other in zip(range(3, 6), batches.as_numpy_iterator(), same.as_numpy_iterator(), strict=False):
-        assert splits.read > step
-        np.testing.assert_array_equal(batch["image"], other["image"])
-    assert splits.read < 12 and uncounted.read == 3
