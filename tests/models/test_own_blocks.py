@@ -36,7 +36,10 @@ def test_the_library_has_no_other_default():
 @pytest.mark.slow
 def test_parallel_block_by_hand():
     model = make(block=own_blocks.ParallelBlock, num_layers=1)
-    tokens, blocks = keras_vit.features(model, [0], norm=False)(variants.images(model)), model.get_layer("encoderblock_0")
+    tokens, blocks = (
+        keras_vit.features(model, [0], norm=False)(variants.images(model)),
+        model.get_layer("encoderblock_0"),
+    )
     x = keras.Model(model.input, blocks.input)(variants.images(model))
     y = blocks.norm_0(x)
     expected = x + blocks.attention(y) + blocks.mlp(y)

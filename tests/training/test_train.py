@@ -1,6 +1,5 @@
 """Parts of a training run: the figure at its end, and the head of its initial weights."""
 
-import sys
 import types
 
 import numpy as np
