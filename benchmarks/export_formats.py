@@ -24,12 +24,12 @@ from absl import flags, logging
 
 from benchmarks import tables
 from keras_vit import cli, models, recipe
-from keras_vit.exporting import onnx_openvino, quantization, saved_model, single_file, tflite, verify
-from keras_vit.inference import keras_model, model_card, sample_images
+from keras_vit.exporting import onnx_openvino, saved_model, single_file, tflite, verify
+from keras_vit.inference import formats, keras_model, model_card, sample_images
 from keras_vit.runs import run_directory
 from keras_vit.util import file_io, formatting
 
-FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in quantization.PRECISIONS), "onnx", "openvino")
+FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in formats.TFLITE.precisions), "onnx", "openvino")
 HEADER = (
     *("model", "format", "precision", "MB:", "largest difference:", "same answer:", "accuracy:"),
     *("p50 ms:", "p95 ms:"),

@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # type checkers need plain imports
     from keras_vit import runs as runs
     from keras_vit import training as training
     from keras_vit.applications import *  # noqa: F403 - type checkers cannot evaluate `__all__` in `api`
-    from keras_vit.exporting.export import export as export  # type: ignore[no-redef]
+    from keras_vit.exporting.verified_export import export as export  # type: ignore[no-redef]
     from keras_vit.inference import open_predictor as open_predictor
     from keras_vit.training.fine_tune import fine_tune as fine_tune
 else:

@@ -8,6 +8,7 @@ from typing import Any
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
 from keras_vit.models.config import plain
+from keras_vit.models.vit_options import STANDARD
 
 Shapes = Mapping[str, tuple[int, ...]]
 Arguments = Mapping[str, Any]
@@ -193,11 +194,12 @@ def check_complete(shapes: Shapes, arguments: Mapping[str, Any], path: str) -> N
 
 
 def weights_of_blocks(arguments: Mapping[str, Any]) -> int:
-    """Count the weights in the kernels of a model's blocks and units."""
+    """Count the weights in the kernels of a model's blocks and units, except those of a user's blocks."""
     width = 64 * arguments.get("width_factor", 1)
     stages = arguments.get("resnet_blocks") or arguments.get("block_sizes") or ()
     count = sum(units * 14 * (width * 2**index) ** 2 for index, units in enumerate(stages))
-    if arguments.get("num_layers"):
+    is_own = any(arguments.get(name, usual) != usual for name, usual in STANDARD.items())
+    if arguments.get("num_layers") and not is_own:
         size = arguments["hidden_size"]
         heads = arguments["num_heads"] * arguments["head_dim"] if arguments.get("head_dim") else size
         projections = 3 if arguments.get("output_projection") == "none" else 4

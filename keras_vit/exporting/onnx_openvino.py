@@ -23,7 +23,6 @@ from keras_vit.models.onnx_erfc import register_erfc
 from keras_vit.util import checks
 from keras_vit.util.progress import Progress
 
-PRECISIONS = {"onnx": ("float32",), "openvino": ("float32", openvino.BFLOAT16)}
 _LARGEST_GRAPH = 2**31  # bytes of a TensorFlow graph or an ONNX file, with the weights; a limit of Protocol Buffers
 
 
@@ -41,11 +40,11 @@ def write(
 
     The model card (`PATH.json`) and OpenVINO's weights (`NAME.bin`) are written next to the file. The input is called
     `images`, and the output has the name in the card, such as `probabilities`; both are float32. With
-    `batch_size=None`, the file accepts any batch size. `precision` is one of `PRECISIONS`. A `mixed_bfloat16` file
-    stores float32 weights; its card makes the runtime compute in bfloat16.
+    `batch_size=None`, the file accepts any batch size. `precision` is one of the format's `precisions`. A
+    `mixed_bfloat16` file stores float32 weights; its card makes the runtime compute in bfloat16.
     """
     format = _prepare(path)  # noqa: A001  as Keras calls it
-    checks.choice("precision", precision, PRECISIONS[format])
+    checks.choice("precision", precision, formats.FORMATS[format].precisions)
     copy = inference_model(model, "float32")
     size = 4 * copy.count_params()
     if format == "onnx" and size >= _LARGEST_GRAPH:

@@ -7,16 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.inference import formats
 from keras_vit.util import checks
 from keras_vit.util.progress import track
 
-PRECISIONS = {
-    "float32": "as the model",
-    "float16": "weights stored in 16 bits, computed in float32: half the size",
-    "dynamic_int8": "weights in 8 bits, activations quantized at run time: a quarter of the size",
-    "int8": "weights and activations of the dense layers in 8 bits, with ranges found by calibration",
-    "int16x8": "all activations in 16 bits, weights in 8, with ranges found by calibration: for integer-only hardware",
-}
 CALIBRATED = ("int8", "int16x8")
 
 # Operators that stay in float32 in an int8 file. Quantizing the two matrix products of attention costs the most
@@ -42,7 +36,7 @@ FLOAT_OPERATORS = (
 
 def check(precision: str, calibration: object) -> None:
     """Raise an error for an unknown precision or missing calibration images."""
-    checks.choice("precision", precision, list(PRECISIONS))
+    checks.choice("precision", precision, formats.TFLITE.precisions)
     if precision in CALIBRATED and not calibration:
         raise ValueError(f"The precision {precision!r} needs real training images for calibration. Received: none.")
 

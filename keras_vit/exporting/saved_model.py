@@ -16,8 +16,6 @@ from keras_vit.outputs import TOP_K
 from keras_vit.util import checks, file_io
 from keras_vit.util.progress import Progress
 
-PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
-
 
 def write(
     model: keras.Model,
@@ -41,7 +39,7 @@ def write(
         card: Model card of the model.
         images: Real images to verify with.
         version: Version number; None for the next free number.
-        precision: Precision of the computation, one of `PRECISIONS`.
+        precision: Precision of the computation, one of `formats.SAVED_MODEL.precisions`.
         top_k: Number of labels in a response, for models with classes.
         max_pixels: The artifact rejects images with more pixels, and the verification skips them.
         extra_signatures: `"features"` adds the signatures `features` and `features_tensor`, which return the input of
@@ -49,7 +47,7 @@ def write(
         warm_up: Batch sizes of the requests that a server runs before it receives traffic.
         tolerance: Limits of the verification; None for the limits of the precision.
     """
-    checks.choice("precision", precision, PRECISIONS)
+    checks.choice("precision", precision, formats.SAVED_MODEL.precisions)
     copy = inference_model(model, precision)
     card = dataclasses.replace(card, precision=precision, max_pixels=max_pixels)
     target = os.path.join(path, str(version_number(path, version)))

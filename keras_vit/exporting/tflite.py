@@ -43,7 +43,7 @@ def write(
         path: The `.tflite` file to write.
         card: Model card of the model.
         images: Real images to verify with.
-        precision: A key of `quantization.PRECISIONS`.
+        precision: One of `formats.TFLITE.precisions`.
         batch_size: Number of images per call. The number is fixed in the file, because accelerators need static shapes.
         input: `"float32"` for preprocessed images, or `"uint8"` for pixels in the model's image size, which the file
             normalizes.

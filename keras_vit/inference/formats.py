@@ -19,6 +19,7 @@ class Format:
         predictor: Name of the `Predictor` in `keras_vit.inference.NAME`, whose arguments are `(path, num_threads)`.
         writer: Module in `keras_vit.exporting` with `write(model, path, *, card, images, **options)`, which returns the
             path of the artifact and its comparison with the model.
+        precisions: Values of the option `precision`.
         packages: Additional packages for writing. The extra with the format's name installs them.
         parts: Extensions of the artifact's other files, which have the same name.
     """
@@ -27,6 +28,7 @@ class Format:
     extension: str
     predictor: str
     writer: str
+    precisions: tuple[str, ...] = ("float32",)
     packages: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
 
@@ -43,14 +45,35 @@ class Format:
 
 
 # Modules are imported on use: readers also need this table, and writers come later in the import order.
-SAVED_MODEL = Format("saved_model", "", "SavedModelPredictor", "saved_model")
+SAVED_MODEL = Format(
+    "saved_model",
+    "",
+    "SavedModelPredictor",
+    "saved_model",
+    precisions=("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16"),
+)
+TFLITE = Format(
+    "tflite",
+    ".tflite",
+    "TFLitePredictor",
+    "tflite",
+    precisions=("float32", "float16", "dynamic_int8", "int8", "int16x8"),
+)
 FORMATS = {
     format.name: format
     for format in (
         SAVED_MODEL,
-        Format("tflite", ".tflite", "TFLitePredictor", "tflite"),
+        TFLITE,
         Format("onnx", ".onnx", "OnnxPredictor", "onnx_openvino", packages=("tf2onnx", "onnx")),
-        Format("openvino", ".xml", "OpenVinoPredictor", "onnx_openvino", packages=("openvino",), parts=(".bin",)),
+        Format(
+            "openvino",
+            ".xml",
+            "OpenVinoPredictor",
+            "onnx_openvino",
+            precisions=("float32", "mixed_bfloat16"),
+            packages=("openvino",),
+            parts=(".bin",),
+        ),
     )
 }
 EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.extension}

@@ -19,7 +19,7 @@ from keras_vit.checkpoints.formats import open_source
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.inference import frozen
+from keras_vit.inference import constant_weights
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.models.base import ConfiguredModel, class_names_of, values_of
@@ -70,12 +70,12 @@ class KerasPredictor(FunctionPredictor):
         spec = tf.TensorSpec((None, *self.model.input_shape[1:]), tf.float32)
         if self._prepared:
             with Progress("Preparing the model"):
-                return frozen.function(model, spec)
+                return constant_weights.function(model, spec)
         return tf.function(lambda images: model(images, training=False), input_signature=[spec], autograph=False)
 
     def prepare_for_many(self) -> None:
         """Make the weights constants if that is faster. Later changes of the weights then have no effect."""
-        if not self._prepared and frozen.pays(self.model):
+        if not self._prepared and constant_weights.pays(self.model):
             self._prepared = True
             self.__dict__.pop("_features_and_scores", None)
 

@@ -47,7 +47,7 @@ class Predictor:
 
     Attributes:
         path, card: The arguments.
-        kind: `"keras"`, `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`.
+        kind: `"keras"`, or the name of the artifact's format in `keras_vit.inference.formats.FORMATS`.
         scores_are: Meaning of `scores`: `"logits"`, `"standardized"` values, or the name of the predictions, such as
             `"probabilities"`.
         image_shape: Shape of a preprocessed image, `(H, W, C)`, with None for any size; None if it is not checked.

@@ -115,7 +115,7 @@ class SelfAttention(CompositeLayer):
                     "Leave `chunk_size` at None."
                 )
 
-    def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
+    def build(self, x_shape: Shape) -> None:
         hidden_size = x_shape[-1]
         if self.head_dim is None or self.output_projection == "none":
             checks.divisible("hidden_size", hidden_size, "num_heads", self.num_heads)

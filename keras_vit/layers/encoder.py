@@ -54,7 +54,8 @@ class EncoderBlock(CompositeLayer):
     """Pre-norm transformer block: attention and MLP, each with a residual connection.
 
     Args:
-        attention: Layer of the first branch, with the call arguments of `SelfAttention`.
+        attention: Layer of the first branch, such as `SelfAttention`, with input and output `[B, N, D]`. It receives
+            `training`, and the call arguments below only if they are passed.
         mlp: Layer of the second branch, such as `MlpBlock`, with input and output `[B, N, D]`.
         dropout_rate: Rate of the dropout after the attention.
         drop_path_rate: Stochastic depth rate of both residual branches.
@@ -105,7 +106,7 @@ class EncoderBlock(CompositeLayer):
         self.norm_1 = NORMS[norm_type](layer_norm_epsilon, dtype=self.dtype_policy, name="LayerNorm_1")
         self.mlp = checks.instance("mlp", mlp, keras.layers.Layer, "pass a layer such as MlpBlock(3072)")
 
-    def build(self, x_shape: Shape, context_shape: Shape | None = None) -> None:
+    def build(self, x_shape: Shape) -> None:
         # Create the dropout layers here instead of in the constructor, so that the path of their state includes the
         # block.
         shared: dict[str, Any] = {"dtype": self.dtype_policy}
@@ -135,13 +136,11 @@ class EncoderBlock(CompositeLayer):
         return_attention_scores: bool = False,
         **attention_arguments: Any,
     ) -> Any:
-        y = self.attention(
-            self.norm_0(x),
-            context=None if context is None else self.norm_0(context),
-            training=training,
-            return_attention_scores=return_attention_scores,
-            **attention_arguments,
-        )  # [B, N, D]
+        if context is not None:
+            attention_arguments["context"] = self.norm_0(context)
+        if return_attention_scores:
+            attention_arguments["return_attention_scores"] = True
+        y = self.attention(self.norm_0(x), training=training, **attention_arguments)  # [B, N, D]
         y, scores = y if return_attention_scores else (y, None)
         y = self.dropout(y, training=training)
         x = x + self.drop_path_0(self.scale_0(y), training=training)
@@ -155,5 +154,9 @@ class EncoderBlock(CompositeLayer):
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
         return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
 
-    def compute_output_spec(self, x: Any, context: Any = None, **arguments: Any) -> Any:
-        return self.attention.compute_output_spec(x, context, **arguments)
+    def compute_output_spec(
+        self, x: Any, context: Any = None, return_attention_scores: bool = False, **arguments: Any
+    ) -> Any:
+        if return_attention_scores:
+            return self.attention.compute_output_spec(x, context, return_attention_scores=True, **arguments)
+        return keras.KerasTensor(x.shape, self.compute_dtype)

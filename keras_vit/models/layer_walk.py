@@ -27,7 +27,8 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
     def call(layer, *args, **kwargs):
         output = layer(*args, **kwargs)
         seen.append(layer.name)
-        if layer.name in names if names is not None else isinstance(layer, (EncoderBlock, ResNetStage, BiTStage)):
+        is_block = getattr(layer, "is_block", False) or isinstance(layer, (ResNetStage, BiTStage))
+        if layer.name in names if names is not None else is_block:
             found[layer.name] = output
         return output
 

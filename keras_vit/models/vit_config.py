@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_vit.layers import position
 from keras_vit.models import geometry
-from keras_vit.models.vit_options import ViTArguments
+from keras_vit.models.vit_options import STANDARD, ViTArguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +49,14 @@ class ViTConfig(ViTArguments):
     @property
     def num_output_tokens(self) -> int | None:
         """Number of tokens that the last block must output, from the start of the sequence, or None for all tokens."""
-        if self.pooling != "token" or self.position_embedding == "relative":
+        if self.pooling != "token" or self.position_embedding == "relative" or self.has_own_blocks:
             return None
         return 2 if self.distillation_token is True else 1
+
+    @property
+    def has_own_blocks(self) -> bool:
+        """Whether `block` or `attention` is a layer of the user, whose properties are unknown."""
+        return any(getattr(self, name) != usual for name, usual in STANDARD.items())
 
     @property
     def has_position_table(self) -> bool:

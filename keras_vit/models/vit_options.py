@@ -1,7 +1,8 @@
 """Options of Vision Transformers: names, types, defaults, documentation and checks."""
 
 import dataclasses
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import keras
@@ -12,6 +13,8 @@ from keras_vit.layers.rope import ratio
 from keras_vit.models.config import Config, Options, Published, Size, plain
 from keras_vit.util import checks
 from keras_vit.zoo.variants import ViTVariant
+
+STANDARD = {"block": "keras_vit>EncoderBlock", "attention": "keras_vit>SelfAttention"}  # registered names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,14 @@ class ViTOptions(Options):
         rope_jitter: Maximum random factor of each coordinate of `"rope2d"` during training, or None.
         rope_rescale: Maximum random factor that both coordinates of `"rope2d"` share during training, or None. DINOv3
             uses 2.
+        block: Class or function that creates each block, or its registered name. It must be registered with
+            `keras.saving.register_keras_serializable`. The model calls `block(attention, mlp, dtype=..., name=...)`,
+            with further arguments of `keras_vit.layers.EncoderBlock` only where they differ from its defaults, and
+            calls the layer on the tokens `[B, N, D]`.
+        attention: Class or function that creates the attention of each block, or its registered name, as for `block`.
+            The model calls `attention(num_heads, dtype=..., name=...)`, with further arguments of
+            `keras_vit.layers.SelfAttention` only where they differ from its defaults. `EncoderBlock` calls the layer on
+            the tokens with `training`.
         head: Keras layer that replaces pooling and classification, or None. The model calls
             `head(tokens, grid=patches)` with the tokens after the final norm `[B, prefix tokens + registers + h*w, D]`
             and the patches on their grid `[B, h, w, D]`. If the layer has an attribute `blocks`, such as `(5, 11)`, the
@@ -114,6 +125,8 @@ class ViTOptions(Options):
     rope_shift: float | None = None
     rope_jitter: float | None = None
     rope_rescale: float | None = None
+    block: str | Callable[..., keras.layers.Layer] = STANDARD["block"]
+    attention: str | Callable[..., keras.layers.Layer] = STANDARD["attention"]
     head: keras.layers.Layer | dict[str, Any] | None = None
 
 
@@ -147,6 +160,8 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
         self._refuse(self.pooling in use, f"`pooling` must be {use.get(str(self.pooling))}.", "pooling")
         if self.head is not None:
             self._resolve_head()
+        for name in STANDARD:
+            self._set(name, registered_name(name, getattr(self, name)))
         super().__post_init__()
         self._set("patch_size", plain(checks.size_pair("patch_size", self.patch_size)))
         for name in ("hidden_size", "num_heads", "mlp_dim"):
@@ -270,3 +285,17 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             f"position_embedding='rope2d' needs heads whose width is a multiple of 4, not of {head_dim}.",
             *("hidden_size", "num_heads", "head_dim"),
         )
+
+
+def registered_name(name: str, value: Any) -> str:
+    """Return the name under which Keras registers the class or function `value`, which may also be this name."""
+    key = value if isinstance(value, str) else None
+    if isinstance(value, (type, types.FunctionType)):
+        key = keras.saving.get_registered_name(value)
+    found = keras.saving.get_registered_object(key)
+    if found is None or found is not value and key is not value:
+        raise ValueError(
+            f"`{name}` must be a class or function with @keras.saving.register_keras_serializable(), or its registered "
+            f"name, such as 'package>Name'. Received: {name}={value!r}."
+        )
+    return str(key)

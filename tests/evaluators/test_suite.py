@@ -63,26 +63,26 @@ def test_real_counts_any_right_label_and_leaves_out_images_without_one(tmp_path)
     scores = np.array([[9.0, 0, 0], [0, 9, 0], [0, 0, 9], [9, 0, 0], [np.nan, 0, 0]])
     sets = [[0, 2], [0], [2], [], [0]]
     batches = list(batches_of(scores, np.zeros(5, int), size=4))
-    result = evaluators.real.evaluate(lambda images: images, batches, sets)
+    result = evaluators.imagenet_real.evaluate(lambda images: images, batches, sets)
     assert result == {"accuracy": 0.5, "examples": 4, "non_finite": 1}  # right, wrong, right, left out, NaN is wrong
 
     multi_hot = np.zeros((5, 3))
     for row, right in enumerate(sets):
         multi_hot[row, right] = 1
-    assert evaluators.real.evaluate(lambda images: images, batches_of(scores, multi_hot, size=4)) == result
+    assert evaluators.imagenet_real.evaluate(lambda images: images, batches_of(scores, multi_hot, size=4)) == result
 
     path = tmp_path / "real.json"
     path.write_text(json.dumps(sets))
     names = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1, 5)]
-    labels = evaluators.real.read_labels(str(path))
+    labels = evaluators.imagenet_real.read_labels(str(path))
     assert labels == sets
-    assert evaluators.real.select(labels, names, "real.json") == [[2], [0, 2], sets[-1]]
+    assert evaluators.imagenet_real.select(labels, names, "real.json") == [[2], [0, 2], sets[-1]]
     with pytest.raises(ValueError, match="must be named ILSVRC2012_val_00000001.JPEG"):
-        evaluators.real.select(labels, ["cat.jpg"], "real.json")
+        evaluators.imagenet_real.select(labels, ["cat.jpg"], "real.json")
     with pytest.raises(ValueError, match="labels of 5 images. Received: an image of number 6"):
-        evaluators.real.select(labels, ["ILSVRC2012_val_00000006.JPEG"], "real.json")
+        evaluators.imagenet_real.select(labels, ["ILSVRC2012_val_00000006.JPEG"], "real.json")
     with pytest.raises(ValueError, match="for each of the 5 images. Received: 1"):
-        evaluators.real.evaluate(lambda images: images, batches, sets[:1])
+        evaluators.imagenet_real.evaluate(lambda images: images, batches, sets[:1])
 
 
 def test_real_by_name_reads_the_file_and_the_names(tmp_path):

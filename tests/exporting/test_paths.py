@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.exporting.export import format_of
+from keras_vit.exporting.verified_export import format_of
 from keras_vit.inference import formats
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_vit import exporting, inference
-from keras_vit.exporting import artifact_check, quantization, saved_model, tflite, verify
+from keras_vit.exporting import artifact_check, saved_model, tflite, verify
 from keras_vit.exporting.inference_model import inference_model
-from keras_vit.inference import model_card
+from keras_vit.inference import formats, model_card
 from keras_vit.inference.tflite import make_interpreter
 from keras_vit.util.values import Values
 from tests import selection, tiny
@@ -74,7 +74,7 @@ def test_artifacts_return_the_unit_of_the_data(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "precision", selection.cases(quantization.PRECISIONS, ["float16", "int8"], selection.EXHAUSTIVE)
+    "precision", selection.cases(formats.TFLITE.precisions, ["float16", "int8"], selection.EXHAUSTIVE)
 )
 def test_no_precision_loses_anything_on_large_means(precision, tmp_path):
     """The numbers are those of the same file before the mean is added, but for the rounding of float32."""

@@ -12,8 +12,7 @@ from absl import flags
 
 from keras_vit import outputs, recipe
 from keras_vit.cli import command_line, commands, common_flags
-from keras_vit.exporting import quantization, safe_decode, signatures
-from keras_vit.inference import formats
+from keras_vit.exporting import safe_decode, signatures
 from keras_vit.training import chosen_recipe, distribute
 from keras_vit.training.planning import plan
 from keras_vit.version import __version__
@@ -175,8 +174,6 @@ def test_flags_have_the_values_and_defaults_of_the_library():
     """They are written out where they are defined: the library is imported after the flags are parsed."""
     known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
     assert list(common_flags.STRATEGIES) == list(known)
-    assert {*quantization.PRECISIONS, "mixed_bfloat16"} == set(values("export.main", "precision"))
-    assert values("export.main", "format") == list(formats.FORMATS)
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
     assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
     assert flags.FLAGS["top_k"].default == outputs.TOP_K

@@ -146,9 +146,9 @@ def test_rates_of_fine_tuning_are_those_of_the_reference():
 def stored_names(model):
     """The reference's name of each parameter, with the paths of our weights that it is made of."""
     from keras_vit.checkpoints.checkpoint import Layout
-    from keras_vit.checkpoints.families import timm
+    from keras_vit.checkpoints.families import timm_reading
     from keras_vit.checkpoints.rules import bind_variables
 
-    bindings, left_over = bind_variables(timm.rules(Layout("timm")), [weight.path for weight in model.weights])
+    bindings, left_over = bind_variables(timm_reading.rules(Layout("timm")), [weight.path for weight in model.weights])
     assert not left_over
     return {name: binding.variables for binding in bindings for name in binding.stored}

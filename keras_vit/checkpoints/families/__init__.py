@@ -64,11 +64,11 @@ from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
     bit,
     google,
-    huggingface_writing,
+    huggingface,
     keras,
     mae,
     meta,
-    timm_writing,
+    timm,
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
@@ -79,9 +79,9 @@ FAMILIES: tuple[Family, ...] = (
     *google.FAMILIES,
     *bit.FAMILIES,
     *mae.FAMILIES,
-    *huggingface_writing.FAMILIES,
+    *huggingface.FAMILIES,
     meta.FAMILY,
-    *timm_writing.FAMILIES,
+    *timm.FAMILIES,
     vit_pytorch.FAMILY,
 )
 

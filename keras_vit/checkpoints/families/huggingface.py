@@ -1,207 +1,170 @@
-"""Read Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP from a directory with `model.safetensors` and `config.json`.
+"""Write models as Hugging Face's ViT, DeiT, DINOv2, DINOv3 and SigLIP."""
 
-DINO and MSN have the architecture of ViT. The model may also be the tower of a larger model. SigLIP 2 models are
-supported if their image size is fixed.
-"""
-
+import dataclasses
 import functools
-import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _image_processor, _torch
+from keras_vit.checkpoints.checkpoint import Layout
+from keras_vit.checkpoints.families import _torch, huggingface_reading
 from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, VIT, ModelType, rules
-from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.checkpoints.position_grid import stated_size
-from keras_vit.checkpoints.rules import Rule, bind_stored
-from keras_vit.models.config import plain
+from keras_vit.checkpoints.families.family import ANY, GIVEN, Config, Family, Files, Names, Writing
+from keras_vit.models.normalization import Normalization
+from keras_vit.util import checks
 
-# Fields of a configuration that can be inferred from tensors, and the corresponding arguments of this package.
-SHOWN = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_channels": "channels",
-    "intermediate_size": "mlp_dim",
-    "qkv_bias": "qkv_bias",
-    "patch_size": "patch_size",
+# Arguments that cannot be inferred from tensors, by their fields in a configuration.
+_WRITTEN = {
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "hidden_dropout_prob": "dropout_rate",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "num_attention_heads": "num_heads",
 }
-_FIRST_OF_MLP = ("MlpBlock_0/Dense_0", "SwiGLU_0/up")
-_HEAD = re.compile(r"(.*?)(cls_|distillation_)?classifier\.(weight|bias)")
-_NESTED = ("vision_config", "backbone_config")  # fields with the configuration of a tower
-# Fields of a configuration that may change the outputs if they are enabled, and the supported fields among them.
-_CHANGES = re.compile(r"norm|rope|rotary|bias|mlp|pos_|gate|swiglu|act|pool|window|key_value|qk|attn|causal|head")
-_KNOWN_FIELDS = re.compile(
-    r"layer_norm_eps|rope_theta|rope_parameters|(qkv|query|key|value|proj|mlp)_bias|mlp_ratio|use_gated_mlp|hidden_act|"
-    r"use_swiglu_ffn|pos_embed_(shift|jitter|rescale)|apply_layernorm|num_attention_heads|vision_use_head|"
-    r"initializer_factor|reshape_hidden_states|problem_type|architectures|_?attn_implementation.*|"
-    r"chunk_size_feed_forward|tie_word_embeddings|.*drop.*"
-)
 
 
-def recognize(source: TensorSource, hints: Hints, model_type: ModelType) -> Checkpoint | None:
-    """Return the checkpoint in a file, or None if the file is not of this type."""
-    anchor = f"{model_type.styles['published'].embedding}.weight"
-    body, names = _torch.find_body(source, anchor, hints), source.tensors.keys()
-    if body is None or not any(model_type.mark in name for name in names):
-        return None
-    config = _merged(source.config)
-    is_naflex = str(config.get("model_type")).startswith("siglip2")
-    if model_type is SIGLIP and (is_naflex or len(source.tensors[f"{body}{anchor}"].shape) == 2):
-        raise CheckpointError(
-            f"{source.path} is a NaFlex model (model_type='siglip2'), whose positions depend on each image. NaFlex "
-            "is not supported. Use a SigLIP 2 model of fixed size, such as google/siglip2-base-patch16-224."
-        )
-    # No classifier reads the pooler, and only pre-training reads the mask token.
-    ignored = {f"{body}embeddings.mask_token"} if model_type is VIT else set()
-    # A wrapper adds the same prefix to the names of the body and of the head.
-    heads = [m for name in names if (m := _HEAD.fullmatch(name)) and body.startswith(m[1]) and m[1][-1:] in ("", ".")]
-    outer = max((head[1] for head in heads), key=len, default="")
-    if heads:
-        unread = f"{body}pooler." if model_type is VIT else f"{body}head."
-        ignored |= {name for name in names if name.startswith(unread)}
-    position = "teacher" if any(head[2] == "cls_" for head in heads) else ""
-    layouts = [Layout("huggingface", style, position, prefix=body, outer=outer) for style in model_type.styles]
-    layout = nearest(source, layouts, functools.partial(rules, model_type=model_type))
-    checkpoint = bind(source, layout, rules(layout, model_type), hints, model_type, config, ignored)
-    _infer(checkpoint, config, model_type)
-    if not checkpoint.arguments["include_top"] and (model_type is not VIT or config.get("model_type") == "vit_mae"):
-        checkpoint.allow_any_head()
-    return checkpoint
-
-
-def nearest(source: TensorSource, layouts: list[Layout], rules: Callable[[Layout], list[Rule]]) -> Layout:
-    """Return the layout whose rules match the most tensors."""
-    return min(layouts, key=lambda layout: len(bind_stored(rules(layout), source.tensors)[1]))
-
-
-def _merged(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the configuration of the tower, with the class names of the whole model."""
-    whole = dict(config or {})
-    inner = next((whole[name] for name in _NESTED if isinstance(whole.get(name), dict)), None)
-    if inner is None:
-        return whole
-    shared = {name: whole.get(name) for name in ("architectures", "id2label")}
-    return {**inner, **shared, "model_type": inner.get("model_type", whole.get("model_type"))}
-
-
-def bind(
-    source: TensorSource,
-    layout: Layout,
-    rules: list[Rule],
-    hints: Hints,
-    model_type: ModelType,
-    config: dict[str, Any],
-    ignored: Set[str] = frozenset(),
-    kind: str = "vit",
-) -> Checkpoint:
-    """Bind the tensors of a file. Return the checkpoint with arguments inferred from tensors and configuration."""
-    path, key, defaults = source.path, "num_attention_heads", model_type.defaults
-    if not config:
-        _torch.note_missing_config(path)
-    heads = config.get(key, defaults[key] if config else None)
-    stated = None if heads is None else (key, heads)
-    projection = f"{layout.prefix}{model_type.styles[layout.style].embedding}.weight"
-    checkpoint = _torch.bind(source, layout, rules, hints, projection, stated, ignored, kind)
-    found = checkpoint.arguments
-    found["activation"] = _torch.activation(config.get("hidden_act", defaults["hidden_act"]), path)
-    epsilon = config.get("layer_norm_eps", defaults["layer_norm_eps"])
-    found["layer_norm_epsilon"] = _torch.number(epsilon, 0.0, 1.0, f"{path}: the configuration's layer_norm_eps")
-    for argument, key in (("activation", "hidden_act"), ("layer_norm_epsilon", "layer_norm_eps")):
-        if key not in config:
-            checkpoint.assumed[argument] = f"the default of {key}"
-    _check_config(config, checkpoint, model_type)
-    if "image_size" in config:
-        found["image_size"] = config["image_size"]
-    if source.preprocessor is not None:
-        checkpoint.input_normalization = _torch.stated_normalization(source.preprocessor, path)
-        checkpoint.resizing = _image_processor.of_transformers(source.preprocessor)
-    labels = config.get("id2label")
-    if isinstance(labels, dict) and found["include_top"]:
-        names = [labels.get(str(index)) for index in range(found["classes"])]
-        if len(labels) != len(names) or not all(isinstance(name, (str, int)) for name in names):
-            raise CheckpointError(
-                f"{path}: id2label in config.json must name the {len(names)} classes of the head. Received: "
-                f"{len(labels)} classes, {str(labels)[:60]}. Correct or remove it."
-            )
-        checkpoint.class_names = tuple(map(str, names))
-    return checkpoint
-
-
-def _check_config(config: dict[str, Any], checkpoint: Checkpoint, model_type: ModelType) -> None:
-    """Refuse tensors that disagree with the type or the configuration."""
-    source, found, body = checkpoint.source, checkpoint.arguments, checkpoint.layout.prefix
-    own, types = config.get("model_type"), (None, *model_type.model_types)
-    outer = (source.config or {}).get("model_type")  # type of the whole model: with a head, or around a tower
-    for name in (own, outer if found["include_top"] else own):
-        if name not in types:
-            raise CheckpointError(
-                f"{source.path}: model_type={str(name)[:40]!r} in config.json must be in {types[1:]}."
-            )
-    biases = dict(zip(("query_bias", "key_bias", "value_bias"), _torch.biases(found["qkv_bias"]), strict=True))
-    biases["proj_bias"] = found["output_projection"] == "bias"
-    biases["mlp_bias"] = any(f"encoderblock_0/{name}/bias" in checkpoint.shapes for name in _FIRST_OF_MLP)
-    gated, ratio = config.get("use_gated_mlp", config.get("use_swiglu_ffn")), config.get("mlp_ratio")
-    stated = {
-        **{argument: config.get(field) for field, argument in SHOWN.items()},
-        **{name: config.get(name) for name in ("pooler_act", *biases)},
-        "num_registers": config.get("num_register_tokens"),
-        "mlp": None if gated is None else "swiglu" if gated else "mlp",
+def documents(
+    config: Config, layout: Layout, class_names: Names, normalization: Normalization, model_type: ModelType
+) -> Files:
+    """Return `config.json` and `preprocessor_config.json`."""
+    size = config["image_size"] or 224
+    height, width = checks.size_pair("image_size", size)
+    document: dict[str, Any] = {
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config["activation"], config["activation"]),
+        "image_size": size,
+        "initializer_range": 0.02,
+        **{field: config[argument] for field, argument in {**huggingface_reading.SHOWN, **_WRITTEN}.items()},
     }
-    if model_type is DINOV2 and isinstance(ratio, (int, float)) and 0 < ratio < 2**20:
-        width = int(found["hidden_size"] * ratio)
-        stated["mlp_dim"] = (int(width * 2 / 3) + 7) // 8 * 8 if found["mlp"] == "swiglu" else width
-    if own == "dinov2_with_registers" and not found["num_registers"]:
-        stated["num_registers"] = 4  # transformers' default
-    if model_type is VIT and own is not None:
-        stated["distillation_token"] = own == "deit"
-    if model_type is SIGLIP and not found["include_top"]:
-        stated["pooling"] = config.get("vision_use_head", True if outer in types else None)
-    pooler = "tanh" if found["representation_size"] else None
-    architecture.check_type(source, {**found, **biases, "pooler_act": pooler}, model_type.always, stated)
-    architectures, labels = config.get("architectures"), config.get("id2label")
-    described = str(architectures[:1]) if isinstance(architectures, list) else ""
-    if "ForImageClassification" not in described:
-        alone = outer == own and body.endswith(f"{own}.") and all(name.startswith(body) for name in source.tensors)
-        described = f"{len(labels)} classes" if alone and isinstance(labels, dict) and len(labels) != 2 else ""
-    if described and body and not found["include_top"]:  # a body without a prefix was saved on purpose
-        raise CheckpointError(
-            f"{source.path} has no `classifier` next to {body!r}, but config.json has {described}. Save the whole "
-            "model, or remove `architectures` and `id2label` to load the encoder."
-        )
+    if config["representation_size"] is not None:
+        document |= {"pooler_output_size": config["representation_size"], "pooler_act": "tanh"}
+    if config["include_top"]:
+        names = class_names or tuple(f"LABEL_{index}" for index in range(config["classes"]))
+        document["id2label"] = {str(index): name for index, name in enumerate(names)}
+        # If two classes have the same name, the last index is written, as in transformers.
+        document["label2id"] = {name: index for index, name in enumerate(names)}
+    preprocessor = {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": list(normalization[0]),
+        "image_processor_type": "ViTImageProcessor",
+        "image_std": list(normalization[1]),
+        "resample": 2,
+        "rescale_factor": 1 / 255,
+        "size": {"height": height, "width": width},
+    }
+    return {"config.json": _of_type(document, config, model_type), "preprocessor_config.json": preprocessor}
 
 
-def _infer(checkpoint: Checkpoint, config: dict[str, Any], model_type: ModelType) -> None:
-    """Add the arguments that the type and the configuration determine."""
-    found, path = checkpoint.arguments, checkpoint.path
-    if model_type is VIT:
-        return
-    found["pooling"] = model_type.poolings[bool(found["include_top"])]
-    if found["pooling"] == "map" and "MAPHead_0/probe" not in checkpoint.shapes:
-        found["pooling"] = "gap"
-    if found["mlp"] == "swiglu":
-        found["activation"] = "silu"  # in DINOv2, `hidden_act` only applies to plain MLPs
-        if model_type is DINOV3 and config.get("hidden_act", "silu") not in ("silu", "swish"):
-            raise CheckpointError(f"{path}: gated MLPs need SiLU, not hidden_act={str(config['hidden_act'])[:40]}.")
-    if model_type is DINOV2 and found["num_registers"]:
-        checkpoint.resize_method = "antialiased"
+def _of_type(document: dict[str, Any], config: Config, model_type: ModelType) -> dict[str, Any]:
+    """Add the fields of the model's type to a configuration."""
+    name, own = model_type.model_types[0], model_type.classes[bool(config["include_top"])]
+    gated, registers = config["mlp"] == "swiglu", config["num_registers"]
+    if model_type is VIT and config["distillation_token"]:
+        with_teacher = config["distillation_token"] is True and config["include_top"]
+        name, own = "deit", own.replace("ViT", "DeiT") + ("WithTeacher" if with_teacher else "")
+    if model_type is DINOV2:
+        document |= {"layerscale_value": config["layer_scale"], "use_swiglu_ffn": gated, "use_mask_token": True}
+        width = 1.5 * config["mlp_dim"] if gated else config["mlp_dim"]
+        document["mlp_ratio"] = _torch.ratio(int(width), config["hidden_size"])
+        del document["intermediate_size"]
+        if gated:
+            document["hidden_act"] = "gelu"
+        if registers:
+            name, document["num_register_tokens"] = "dinov2_with_registers", registers
+            own = own.replace("Dinov2", "Dinov2WithRegisters")
     if model_type is DINOV3:
-        found |= {"position_embedding": "rope2d", "rope_base": _rope_base(config, path)}
-        for name, default in (("shift", None), ("jitter", None), ("rescale", 2.0)):
-            found[f"rope_{name}"] = config.get(f"pos_embed_{name}", default if config else None)
-    for name, value in config.items():
-        if _CHANGES.search(name) and not _KNOWN_FIELDS.fullmatch(name) and value not in (None, False, {}, []):
-            raise CheckpointError(f"{path}: {name}={str(value)[:40]!r} in its configuration is not supported.")
-    size, patch = stated_size(found.get("image_size")), stated_size(found["patch_size"])
-    if size and patch and patch[0] <= size[0] and patch[1] <= size[1]:  # the model ignores the remaining pixels
-        found["image_size"] = plain((size[0] // patch[0] * patch[0], size[1] // patch[1] * patch[1]))
+        query, key, value = _torch.biases(config["qkv_bias"])
+        document |= {"query_bias": query, "key_bias": key, "value_bias": value, "proj_bias": True, "mlp_bias": True}
+        document |= {"use_gated_mlp": gated, "num_register_tokens": registers, "rope_theta": config["rope_base"]}
+        document["layerscale_value"] = config["layer_scale"]
+        document |= {f"pos_embed_{name}": config[f"rope_{name}"] for name in ("shift", "jitter", "rescale")}
+        del document["qkv_bias"]
+    if model_type is SIGLIP:
+        document["vision_use_head"] = config["pooling"] == "map"
+        del document["qkv_bias"]
+        if config["include_top"]:
+            name, labels = "siglip", {field: document.pop(field) for field in ("id2label", "label2id")}
+            document = {"vision_config": {**document, "model_type": "siglip_vision_model"}, **labels}
+    return {**document, "model_type": name, "architectures": [own]}
 
 
-def _rope_base(config: Mapping[str, Any], path: str) -> float:
-    parameters = config.get("rope_parameters") or {}
-    if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise CheckpointError(f"{path}: rope_parameters={str(parameters)[:80]} in its configuration is not supported.")
-    base = next((c["rope_theta"] for c in (config, parameters) if c.get("rope_theta") is not None), 100.0)
-    return _torch.number(base, 1, 1e9, f"{path}: the configuration's rope_theta")
+def _fit(layout: Layout, config: Config, model_type: ModelType) -> Layout:
+    own, teacher = model_type.prefix, config["distillation_token"] is True and config["include_top"]
+    if model_type is VIT and config["distillation_token"]:
+        own = "deit."
+    if model_type is DINOV2 and config["num_registers"]:
+        own = "dinov2_with_registers."
+    kept = layout.prefix if layout.prefix == own else ""  # optional in headless files
+    return dataclasses.replace(
+        layout,
+        style=layout.style if layout.style in model_type.styles else "published",
+        position="teacher" if teacher else "",
+        prefix=own if config["include_top"] else kept,
+        outer="",
+    )
+
+
+def square_patches(config: Config) -> list[str]:
+    """Return a list with a reason if the patches are not square, which transformers does not support."""
+    return [] if isinstance(config["patch_size"], int) else ["its configuration supports only square patches"]
+
+
+def _limits(config: Config, model_type: ModelType) -> Iterator[str]:
+    without, top = model_type.poolings
+    if config["include_top"] and config["pooling"] != top:
+        yield f"its classifiers have pooling={top!r}"
+    # An encoder returns its tokens, from which a user can also compute the mean.
+    if not config["include_top"] and config["pooling"] not in (without, "gap", None):
+        yield f"its encoders have pooling={without!r} or the mean of the tokens"
+    if config["include_top"] and config["representation_size"] is not None:
+        yield "its classifiers read the class token, not pre_logits (representation_size)"
+    if config["distillation_token"] is True and not config["include_top"]:
+        yield _torch.HEADLESS_DEIT
+    if model_type is DINOV2 and config["mlp"] == "swiglu" and config["mlp_dim"] % 8:
+        yield "the width of its gated MLPs is a multiple of 8"
+    yield from square_patches(config)
+
+
+def _family(model_type: ModelType, **values: Any) -> Family:
+    styles = {name.partition(":")[0]: name for name in reversed(list(model_type.styles))}
+    given: Mapping[str, Any] = {
+        "activation": _torch.WRITTEN_ACTIVATIONS,
+        "layer_norm_epsilon": ANY,
+        "pooling": ANY,
+        "class_token": (model_type is not SIGLIP,),
+    }
+    return Family(
+        "huggingface",
+        functools.partial(huggingface_reading.recognize, model_type=model_type),
+        functools.partial(rules, model_type=model_type),
+        resize_method="bicubic",
+        input_normalization=model_type.input_normalization,
+        writing=Writing(
+            values={**given, **values},
+            limits=functools.partial(_limits, model_type=model_type),
+            layout=lambda config: _fit(Layout("huggingface"), config, model_type),
+            fit=functools.partial(_fit, model_type=model_type),
+            styles={name: functools.partial(dataclasses.replace, style=style) for name, style in styles.items()},
+            tensors="safetensors",
+            documents=functools.partial(documents, model_type=model_type),
+        ),
+        layouts=tuple(
+            Layout("huggingface", style, position)
+            for style in model_type.styles
+            for position in (("", "teacher") if model_type is VIT else ("",))
+        ),
+    )
+
+
+_BIASES = (True, False)
+FAMILIES = (
+    _family(DINOV2, layer_scale=GIVEN, image_size=GIVEN, num_registers=ANY, mlp=ANY, qkv_bias=_BIASES),
+    _family(
+        DINOV3,
+        position_embedding=("rope2d",),
+        include_top=(False,),
+        layer_scale=GIVEN,
+        **dict.fromkeys(("num_registers", "mlp", "qkv_bias", "rope_base"), ANY),
+    ),
+    _family(SIGLIP, image_size=GIVEN),
+    _family(VIT, image_size=GIVEN, distillation_token=ANY, qkv_bias=ANY, representation_size=ANY),
+)

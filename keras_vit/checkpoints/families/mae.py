@@ -13,7 +13,7 @@ from typing import Any
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
 from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _huggingface, _timm, _torch, huggingface, huggingface_writing
+from keras_vit.checkpoints.families import _huggingface, _timm, _torch, huggingface, huggingface_reading
 from keras_vit.checkpoints.families._huggingface import VIT
 from keras_vit.checkpoints.families.family import Config, Family, Files, Names, Writing
 from keras_vit.checkpoints.formats.tensors import TensorSource
@@ -111,9 +111,9 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
         Layout("huggingface", style, block, prefix=body + _ENCODER, decoder_heads=heads or 1)
         for style, block in itertools.product(VIT.styles, _BLOCKS)
     ]
-    layout = huggingface.nearest(source, layouts, _huggingface_rules)
+    layout = huggingface_reading.nearest(source, layouts, _huggingface_rules)
     own = dataclasses.replace(VIT, model_types=("vit_mae",))
-    checkpoint = huggingface.bind(source, layout, _huggingface_rules(layout), hints, own, config, kind="mae")
+    checkpoint = huggingface_reading.bind(source, layout, _huggingface_rules(layout), hints, own, config, kind="mae")
     found = _finish(checkpoint, heads).arguments
     stated = {argument: config.get(field) for field, argument in _SHOWN.items()}
     architecture.check_stated(stated, found, f"{source.path}: config.json")
@@ -125,7 +125,7 @@ def _recognize_huggingface(source: TensorSource, hints: Hints) -> Checkpoint | N
 
 def _documents(config: Config, layout: Layout, class_names: Names, normalization: Normalization) -> Files:
     """Return Hugging Face's `config.json` and `preprocessor_config.json`."""
-    documents = huggingface_writing.documents(config, layout, class_names, normalization, VIT)
+    documents = huggingface.documents(config, layout, class_names, normalization, VIT)
     own = {
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",
@@ -148,7 +148,7 @@ FAMILIES = (
                 "activation": _torch.WRITTEN_ACTIVATIONS,
                 **dict.fromkeys(("pooling", "layer_norm_epsilon", "qkv_bias"), ANY),
             },
-            limits=huggingface_writing.square_patches,
+            limits=huggingface.square_patches,
             layout=lambda config: Layout(
                 "huggingface", "published", _BLOCKS[0], prefix=_ENCODER, decoder_heads=config["decoder_num_heads"]
             ),

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from keras_vit import models
 from keras_vit.layers import kernels
 from keras_vit.models.config import pair
@@ -110,6 +112,8 @@ def _blocks(config: models.ViTConfig, tokens: int) -> Cost:
     block, layers = _block(config, tokens), config.num_layers
     if not layers:
         return Cost()
+    if config.has_own_blocks:
+        block = dataclasses.replace(block, parameters=_parameters_of_own_block(config))
     dropout, relative = config.attention_dropout_rate, config.position_embedding == "relative"
     chunk = None if dropout or relative else kernels.queries_per_chunk(tokens, config.attention_chunk_size)
     weights = config.num_heads * (chunk or tokens) * tokens
@@ -139,6 +143,17 @@ def _block(config: models.ViTConfig, tokens: int) -> Cost:
     if config.dropout_rate:  # masks of one byte per value
         cost += Cost(activations=tokens * (2 * width + config.mlp_dim) // 2)
     return cost
+
+
+def _parameters_of_own_block(config: models.ViTConfig) -> int:
+    """Count the weights of a user's block in a model of one block. The other costs of the block are unknown."""
+    logging.warning(
+        "The operations and the memory of block=%r with attention=%r are unknown: those of the standard block count.",
+        *(config.block, config.attention),
+    )
+    arguments = models.ViTConfig.of_encoder({name: getattr(config, name) for name in models.ViTConfig.names()})
+    model = models.VisionTransformer(**{**arguments, "num_layers": 1, "pooling": None, "include_top": False})
+    return model.get_layer("encoderblock_0").count_params()
 
 
 def _mlp(config: models.ViTConfig, rows: int) -> Cost:

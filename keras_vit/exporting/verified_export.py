@@ -48,16 +48,15 @@ def export(
             `keras.Model(base.input, keras.layers.Dense(3)(base.get_layer("pool").output))`. The path of a run
             directory, a `.keras` file or a checkpoint is also accepted.
         path: File to write; for a SavedModel, the directory of its versions.
-        format: `"saved_model"`, `"tflite"`, `"onnx"` or `"openvino"`. None uses the format of the extension of `path`,
-            or a SavedModel if `path` has no extension.
+        format: Name in `keras_vit.inference.formats.FORMATS`, such as `"tflite"`. None uses the format of the extension
+            of `path`, or a SavedModel if `path` has no extension.
         images: Real images to verify with: file names, patterns, contents of image files, or arrays of pixels from 0 to
             255, `[N, H, W, C]`.
         preprocess: Preprocessing string, such as `"value_range(-1, 1)"`. Missing decoding and resizing are added. None
             uses the preprocessing of the run, or the model's `input_normalization`.
         class_names: Names of the classes. None uses the names of the run or checkpoint, or numbers if it has none.
-        **options: Options of the format: `precision` (SavedModel: `"float32"`, `"bfloat16"`, `"float16"`; TFLite:
-            `"float32"`, `"float16"`, `"dynamic_int8"`, `"int8"`, `"int16x8"`; ONNX: `"float32"`; OpenVINO: `"float32"`,
-            `"mixed_bfloat16"`) and `tolerance`. For files: `batch_size`. For a SavedModel: `version`, `top_k`,
+        **options: Options of the format: `precision` (one of the format's `precisions`, such as `"float16"`) and
+            `tolerance`. For files: `batch_size`. For a SavedModel: `version`, `top_k`,
             `max_pixels`, `extra_signatures` and `warm_up`. For a TFLite file: `input`, `calibration` and `features`.
 
     Returns:
@@ -107,6 +106,7 @@ def writer_of(path: str, format: str | None, options: dict[str, Any]) -> Callabl
     chosen.require_packages()
     writer = importlib.import_module(f"keras_vit.exporting.{chosen.writer}").write
     parameters = inspect.signature(writer).parameters.values()
+    checks.choice("precision", options.get("precision", "float32"), chosen.precisions)
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("card", "images")]
     for name in options:
         if name not in known:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.inference import KerasPredictor, frozen
+from keras_vit.inference import KerasPredictor, constant_weights
 from tests import tiny
 
 SPEC = tf.TensorSpec((None, tiny.SIZE, tiny.SIZE, 3), tf.float32)
@@ -21,7 +21,7 @@ def images():
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
     model = models.representation(tiny.model(dtype=dtype))
-    function = frozen.function(model, SPEC)
+    function = constant_weights.function(model, SPEC)
     graph = function.graph.as_graph_def()
     assert not function.captured_inputs and "ReadVariableOp" not in {node.op for node in graph.node}
     tolerance = 1e-5 if dtype == "float32" else 0.02  # 8 significant bits, in another order of sums
@@ -41,17 +41,17 @@ def test_the_graph_has_constants_and_the_outputs_are_the_models(dtype, images):
     ],
 )
 def test_where_it_pays(dtype, instructions, expected, monkeypatch):
-    monkeypatch.setattr(frozen, "_instructions", lambda: instructions)
+    monkeypatch.setattr(constant_weights, "_instructions", lambda: instructions)
     model = tiny.model(dtype=dtype)
     size = 2 * model.count_params()
-    monkeypatch.setattr(frozen, "_MAX_BYTES", {"amx_bf16": size, "avx512_bf16": size - 1})
-    assert frozen.pays(model) == expected
+    monkeypatch.setattr(constant_weights, "_MAX_BYTES", {"amx_bf16": size, "avx512_bf16": size - 1})
+    assert constant_weights.pays(model) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_classifiers_of_many_images(dtype, images, monkeypatch):
-    monkeypatch.setattr(frozen, "_instructions", lambda: {"amx_bf16"})
+    monkeypatch.setattr(constant_weights, "_instructions", lambda: {"amx_bf16"})
     predictor = KerasPredictor(tiny.model(dtype=dtype), tiny.card())
     before = predictor.predict(images)
     predictor.prepare_for_many()
