@@ -25,7 +25,8 @@ common_flags.define_output_flag("Folder for masks and overlays, for models that 
 common_flags.define_json_flag()
 
 with cli.imports(__name__):
-    from keras_vit.inference import masks, outputs
+    from keras_vit import outputs
+    from keras_vit.inference import masks
     from keras_vit.tf_serving import Client, RequestError
     from keras_vit.util import file_io, image_files
 
@@ -68,11 +69,12 @@ def main(argv: Sequence[str]) -> int:
             file_io.make_directory(options.output)
             masks.write_files(names[path], prediction.mask, masks.read_pixels(contents[index], "decode"))
         parts = list(zip(prediction.labels, prediction.scores, strict=True))
+        kind = outputs.of(prediction.kind)
         if options.json:
-            answer = {"path": path, **outputs.as_json(parts, prediction.kind)}
+            answer = {"path": path, **kind.as_json(parts)}
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
         else:
-            sys.stdout.write(f"{path}\n{outputs.as_text(parts, prediction.kind)}")
+            sys.stdout.write(f"{path}\n{kind.as_text(parts)}")
     return 1 if failed else 0
 
 

@@ -88,7 +88,7 @@ def report(
     rows = [
         ("images", f"{comparison.examples:,}", ""),
         ("largest difference", f"{comparison.max_difference:.2e}", f"at most {tolerance.max_difference:.2e}"),
-        ("mean difference", f"{comparison.mean_difference:.2e}", comparison.unit.strip()),
+        ("mean difference", f"{comparison.mean_difference:.2e}", comparison.kind.unit.strip()),
     ]
     if comparison.top1_agreement is not None:
         agreement = percent(comparison.top1_agreement, 2)

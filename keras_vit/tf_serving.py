@@ -14,16 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from keras_vit.inference import masks, outputs
+from keras_vit.inference import masks
+from keras_vit.outputs import KINDS, Output
 from keras_vit.util.progress import track
 
 _MAX_BYTES = 64 << 20  # of a response
-# Outputs of `serving_default` for each kind of prediction.
-_OUTPUTS = {
-    "probabilities": ("top_k_classes", "top_k_scores", "valid"),
-    "values": ("value_names", "values", "valid"),
-    "mask": ("class_names", "mask_bytes", "valid"),
-}
 
 
 class RequestError(ValueError):
@@ -114,25 +109,26 @@ class Client:
         for start in track(range(0, len(contents), batch_size), "Predicting", unit="requests"):
             batch = contents[start : start + batch_size]
             found = self.run("serving_default", {"image_bytes": batch})
-            kind = next((kind for kind, names in _OUTPUTS.items() if names[1] in found), "probabilities")
-            columns = [found[name].tolist() if name in found else None for name in _OUTPUTS[kind]]
+            kind = next((kind for kind in KINDS if kind.served_entries in found), KINDS[0])
+            names = (kind.served_names, kind.served_entries, "valid")
+            columns = [found[name].tolist() if name in found else None for name in names]
             columns.append(np.asarray(found.get("errors", [""] * len(batch))).tolist())
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):
-                raise self._unexpected(f"expected {', '.join(_OUTPUTS[kind])} for {len(batch)} images")
+                raise self._unexpected(f"expected {', '.join(names)} for {len(batch)} images")
             for labels, scores, valid, error in zip(*columns, strict=True):
-                blank = Prediction([], [], False, kind, error=str(error))
+                blank = Prediction([], [], False, kind.output_name, error=str(error))
                 predictions.append(self._prediction(labels, scores, kind) if valid else blank)
         return predictions
 
-    def _prediction(self, labels: list[str], scores: Any, kind: str) -> Prediction:
-        if kind != "mask":
-            return Prediction(labels, scores, True, kind)
+    def _prediction(self, labels: list[str], scores: Any, kind: Output) -> Prediction:
+        if not kind.has_masks:
+            return Prediction(labels, scores, True, kind.output_name)
         try:
             mask = masks.from_png(scores)
-            parts = outputs.parts(mask, labels, kind)
+            parts = kind.parts(mask, labels)
         except (ValueError, TypeError, IndexError) as error:
             raise self._unexpected(f"its mask cannot be read: {error}") from error
-        return Prediction([label for label, _ in parts], [share for _, share in parts], True, kind, mask)
+        return Prediction([label for label, _ in parts], [share for _, share in parts], True, kind.output_name, mask)
 
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run any signature.

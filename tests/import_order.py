@@ -11,6 +11,7 @@ ORDER = (
     "zoo",
     "layers",
     "models",
+    "outputs",
     "checkpoints",
     "adaptation",
     "applications",

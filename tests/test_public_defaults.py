@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from export.serving import server
-from keras_vit import inspection, layers, optim, recipe
+from keras_vit import inspection, layers, optim, outputs, recipe
 from keras_vit.data import parse
 from keras_vit.evaluators import fewshot, knn, linear_probe
 from keras_vit.exporting import verify
@@ -186,9 +186,7 @@ def test_layers_have_the_defaults_of_the_options_of_models(name):
 
 def test_gates_of_exports():
     """Float32 kernels add in another order; quantized files may lose one point of accuracy."""
-    gates = {
-        name: (gate.max_difference, gate.top1_agreement, gate.accuracy_drop) for name, gate in verify.TOLERANCES.items()
-    }
+    gates = {name: dataclasses.astuple(verify.tolerance_of(name)) for name in outputs.PRECISIONS}
     assert gates == {
         "float32": (1e-4, 1.0, None),
         "bfloat16": (0.1, 0.98, None),  # 8 significant bits

@@ -47,8 +47,7 @@ def main(argv: Sequence[str]) -> int:
     suite = evaluators.Suite(options.evaluators)
     predictor = open_predictor(options.model, **common_flags.model_options())
     if not options.evaluators:
-        by_output = {"values": "regression", "mask": "segmentation"}
-        suite = evaluators.Suite([by_output.get(predictor.card.output, "classification")])
+        suite = evaluators.Suite([predictor.card.kind.evaluator])
     recipe = predictor.card.recipe_data
     given = common_flags.data_argument(argv[1:])
     source, split = given or sample_images.source_of(predictor.card), options.split or predictor.card.reported_split

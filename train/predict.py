@@ -57,6 +57,7 @@ common_flags.define_on_bad_image_flag("error")
 common_flags.define_json_flag()
 
 with cli.imports(__name__):
+    from keras_vit import outputs
     from keras_vit.inference import (
         ModelCard,
         Prediction,
@@ -65,7 +66,6 @@ with cli.imports(__name__):
         masks,
         open_predictor,
         opening,
-        outputs,
         tables,
     )
     from keras_vit.util import file_io, image_files, storage
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         card = predictor.card
         if not card.names:
             raise ValueError(f"--model must have classes or values. Received: --model={options.model} without names.")
-        check_output(card.output_name)
+        check_output(card.kind)
         done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
 
         # Outputs of each prediction
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         elif options.order == "uncertain":
             writers.append(lambda found: printed_last.append(dataclasses.replace(found, answer=None)))
         else:
-            writers.append(lambda found: show(found, card.output_name))
+            writers.append(lambda found: show(found, card.kind))
         if options.output and not table:
             writers.append(mask_writer(card, paths))
 
@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         left = [path for path in paths if path not in done]
         unreadable = predict(predictor, list(dict.fromkeys(left)) if table else left, writers)
     for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
-        show(found, card.output_name)
+        show(found, card.kind)
     if table:
         sys.stdout.write(f"{options.output}\n")
     return report(unreadable, len(paths))
@@ -169,19 +169,19 @@ def check_flags(paths: Sequence[str]) -> None:
     tables.check_names(paths)
 
 
-def check_output(kind: str | None) -> None:
+def check_output(kind: outputs.Output | None) -> None:
     """Raise a ValueError for flags that do not fit the output of the model, if the output is known."""
     options = flags.FLAGS
     given = [f"--{name}" for name in ("top_k", "order", "sort") if options[name].present]
-    if given and kind not in (None, "probabilities"):
+    if given and kind and not kind.has_probabilities:
         raise ValueError(
             f"Only a model with probabilities of classes takes {', '.join(given)}. "
-            f"Received: --model={options.model}, a model of {kind}."
+            f"Received: --model={options.model}, a model of {kind.output_name}."
         )
-    if options.output and not tables.is_table(options.output) and kind not in (None, "mask"):
+    if options.output and not tables.is_table(options.output) and kind and not kind.has_masks:
         raise ValueError(
             f"--output must end in {', '.join(tables.EXTENSIONS)}; only a model that predicts masks writes to a "
-            f"folder. Received: --output={options.output} and a model of {kind}."
+            f"folder. Received: --output={options.output} and a model of {kind.output_name}."
         )
 
 
@@ -216,13 +216,13 @@ def copier(card: ModelCard) -> Callable[[str, str, float], None]:
     return copy
 
 
-def show(found: Prediction, kind: str) -> None:
+def show(found: Prediction, kind: outputs.Output) -> None:
     """Print a prediction as a line of JSON or as a table."""
     if flags.FLAGS.json:
-        answer = {"error": found.error} if found.error else outputs.as_json(found.parts, kind)
+        answer = {"error": found.error} if found.error else kind.as_json(found.parts)
         sys.stdout.write(json.dumps({"path": found.name, **answer}, ensure_ascii=False) + "\n")
     elif not found.error:
-        sys.stdout.write(f"{found.name}\n{outputs.as_text(found.parts, kind)}")
+        sys.stdout.write(f"{found.name}\n{kind.as_text(found.parts)}")
     sys.stdout.flush()
 
 

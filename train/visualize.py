@@ -38,12 +38,12 @@ with cli.imports(__name__):
     from keras_vit.data import preprocess
     from keras_vit.evaluators import classification, regression, segmentation
     from keras_vit.inference import ModelCard, Predictor, open_predictor, sample_images
-    from keras_vit.inference.outputs import as_number, is_correct
     from keras_vit.inspection import _inputs, examples, plots
     from keras_vit.inspection.headings import run_title
     from keras_vit.runs import run_directory
     from keras_vit.util import image_files
-    from keras_vit.util.metrics import segmentation_scores
+    from keras_vit.util.formatting import as_number
+    from keras_vit.util.metrics import is_correct, segmentation_scores
     from keras_vit.util.progress import track
 
     from .report import reconstructions, report
@@ -64,9 +64,9 @@ def main(argv: Sequence[str]) -> int:
     prepare_one = tf.function(preprocess.single_image(pp), input_signature=[encoded], autograph=False)
     found, origin = find_images([*options.images, *argv[1:]], predictor.card, prepare_one)
     prepared = [prepare_one(content).numpy() for content in track(found.contents, "Preparing")]
-    is_mask = predictor.card.output == "mask"
+    is_mask = predictor.card.kind.has_masks
     predict = predictor.predict if predictor.class_names and not is_mask else None
-    measured = predict or predictor.card.output in ("values", "mask")
+    measured = bool(predictor.card.names)
     if is_mask:
         found = found._replace(labels=masks_as_seen(found, predictor.card))
     batches = _inputs.batches(track(prepared, "Predicting"), 16)  # images may differ in size
@@ -133,10 +133,10 @@ def evaluate(predictor: Predictor, outputs: np.ndarray | None, labels: np.ndarra
     """Return the results on labeled images, or None if there is nothing to measure."""
     if outputs is None or labels is None or not flags.FLAGS.evaluated_images:
         return None
-    if predictor.card.output == "values":
+    if predictor.card.kind.has_values:
         names = predictor.card.values["names"]
         return regression.Regression().describe(regression.to_result(labels, outputs, names))
-    if predictor.card.output == "mask":
+    if predictor.card.kind.has_masks:
         confusion = np.sum(confusions(outputs, labels, predictor), axis=0)
         ignore = segmentation.ignored(predictor.card)
         result = segmentation.to_result(confusion, len(labels), predictor.class_names, ignore=ignore)
@@ -178,7 +178,7 @@ def load_example(
     contents, label = found.contents[index], None if found.labels is None else found.labels[index]
     if outputs is None:
         example = examples.load(contents, found.names[index], pp, label)
-    elif predictor.card.output == "mask":
+    elif predictor.card.kind.has_masks:
         example = examples.load(contents, found.names[index], pp)
         ignore = segmentation.ignored(predictor.card)
         example = dataclasses.replace(example, mask=label, predicted=outputs[index], ignore=ignore)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import headers
-from keras_vit.inference import masks, outputs, preparation
+from keras_vit.inference import masks, preparation
 from keras_vit.inference.masks import palette
 from keras_vit.inspection import examples, html, plots
 from keras_vit.inspection.occlusion import covered_scores
@@ -26,8 +26,6 @@ _FOOTER = (
     "Use TensorFlow Serving for production."
 )
 _POLICY = "default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
-# Outputs of `serving_default` that contain the names and the numbers.
-_COLUMNS = {"probabilities": ("top_k_classes", "top_k_scores"), "values": ("value_names", "values")}
 
 
 class Page:
@@ -46,20 +44,21 @@ class Page:
 
     def predict(self, body: bytearray) -> dict[str, Any]:
         """Predict an encoded image. Return names and numbers, or only the shape of an output without names."""
-        kind, names = self._model.card.output_name, self._model.card.names
+        kind, names = self._model.card.kind, self._model.card.names
         found = self._model.predict_image(bytes(body))
         if not found["valid"]:
             raise RequestError(f"The image cannot be read: {found['error']}")
-        if kind == "mask":
-            mask = masks.from_png(base64.b64decode(found["mask_bytes"]["b64"]))
+        response: dict[str, Any] = {"kind": kind.output_name}
+        if not kind.served_names:
+            return {**response, "shape": np.shape(found[kind.output_name])}
+        if kind.has_masks:
+            mask = masks.from_png(base64.b64decode(found[kind.served_entries]["b64"]))
             colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
-            parts = [_part(name, share, color=colors[name]) for name, share in outputs.parts(mask, names, kind)]
+            parts = [_part(name, share, color=colors[name]) for name, share in kind.parts(mask, names)]
             # The colors repeat after 256 classes.
-            return {"kind": kind, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
-        if kind not in _COLUMNS:
-            return {"kind": kind, "shape": np.shape(found[kind])}
-        columns = (found[name] for name in _COLUMNS[kind])
-        return {"kind": kind, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
+            return {**response, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
+        pairs = zip(found[kind.served_names], found[kind.served_entries], strict=True)
+        return {**response, "parts": [_part(name, number) for name, number in pairs]}
 
     def explain(self, body: bytearray) -> dict[str, Any]:
         """Return the preprocessed image, and each output's decrease when a part is covered, `[rows, columns]`.
@@ -67,7 +66,7 @@ class Page:
         For probabilities, only the most probable classes are returned.
         """
         card, predict = self._model.card, self._model.scores_of
-        if card.output_name not in _COLUMNS:
+        if not card.kind.served_names or card.kind.has_masks:
             raise RequestError(f"Expected a model of probabilities or values. Received: a model of {card.output_name}.")
         if not self._explaining.acquire(blocking=False):
             raise RequestError("Another explanation is being computed. Try again later.", 503)
@@ -79,7 +78,7 @@ class Page:
             falls = scores - covered_scores(predict, image, _GRID, float(image.mean()), _BATCH)
         finally:
             self._explaining.release()
-        order = range(len(scores)) if card.output == "values" else np.argsort(-scores, kind="stable")[: outputs.TOP_K]
+        order = card.kind.order(scores)
         maps = [_part(card.names[k], float(scores[k]), falls=falls[..., k].tolist()) for k in order]
         return {"image": html.data_url(masks.to_png(plots.to_rgb(example.pixels)), "image/png"), "maps": maps}
 

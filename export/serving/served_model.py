@@ -16,8 +16,8 @@ from keras_vit.data import headers
 from keras_vit.data.images import MAX_PIXELS as MAX_IMAGE_PIXELS
 from keras_vit.exporting import safe_decode
 from keras_vit.inference import Predictor, masks, preparation
-from keras_vit.inference.outputs import NAMED, TOP_K
 from keras_vit.inference.saved_model import SavedModelPredictor
+from keras_vit.outputs import TOP_K
 from keras_vit.tf_serving import RequestError
 
 from . import rest
@@ -148,7 +148,7 @@ class ServedPredictor:
         self._top_k = min(top_k, len(self._names))
         self._lock = threading.Lock()  # an interpreter runs one batch at a time
         self._methods = {"serving_default": self._labeled}
-        if self._card.output == "mask":
+        if self._card.kind.has_masks:
             masks.check_preprocess(self._card.preprocess)
             self._methods = {"serving_default": self._png_files, "run_lengths": self._run_lengths}
         self.signatures = {name: self._signature(name) for name in self._methods}
@@ -172,15 +172,12 @@ class ServedPredictor:
 
     def _labeled(self, answers: Any, count: int) -> dict[str, np.ndarray]:
         """Return probabilities with the top classes, or values with their names."""
-        outputs = {self._card.output_name: answers}
-        if self._card.output in NAMED:
-            return {**outputs, NAMED[self._card.output]: np.tile(self._names, (count, 1))}
+        kind, outputs = self._card.kind, {self._card.output_name: answers}
+        if not kind.has_probabilities:
+            return {**outputs, kind.served_names: np.tile(self._names, (count, 1))}
         order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
-        return {
-            **outputs,
-            "top_k_classes": self._names[order],
-            "top_k_scores": np.take_along_axis(answers, order, axis=-1),
-        }
+        scores = np.take_along_axis(answers, order, axis=-1)
+        return {**outputs, kind.served_names: self._names[order], kind.served_entries: scores}
 
     def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
         """Return masks as PNG files, and the names of the classes."""

@@ -10,7 +10,6 @@ from keras_vit.exporting import verify
 from keras_vit.inference import formats, keras_model, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.util import storage
 from keras_vit.util.progress import Progress
@@ -47,15 +46,15 @@ def limits(precision: str, output: str) -> verify.Tolerance:
 def load_images(card: ModelCard, tolerance: verify.Tolerance, count: int, split: str | None = None) -> SampleImages:
     """Return up to `--num_images` images to verify with; by default `count`, or as many as the tolerance needs."""
     options = flags.FLAGS
-    limit = options.num_images or max(count, verify.images_for(tolerance) if card.output in CLASSIFICATION else 0)
+    limit = options.num_images or max(count, verify.images_for(tolerance) if card.kind.has_probabilities else 0)
     return sample_images.for_model(card, limit, patterns=options.images, split=split, on_bad_image=options.on_bad_image)
 
 
 def check_accuracy_drop(card: ModelCard, images: SampleImages) -> None:
     """Raise a ValueError if `--max_accuracy_drop` is set but the accuracy cannot be measured."""
     flag = flags.FLAGS["max_accuracy_drop"]
-    if flag.present and (card.output not in CLASSIFICATION or images.labels is None):
-        received = "images without labels" if card.output in CLASSIFICATION else f"a model with {card.output_name!r}"
+    if flag.present and (not card.kind.has_probabilities or images.labels is None):
+        received = "images without labels" if card.kind.has_probabilities else f"a model with {card.output_name!r}"
         raise ValueError(
             f"--max_accuracy_drop needs a model of classes and images with labels. Received: {received}. Without the "
             "flag, the outputs are compared with the model's outputs."

@@ -126,7 +126,7 @@ def values_of(source: Source) -> Values:
     >>> values_of(open_source("manifest:images/ages.csv", "all", values="age"))
     Values(names=('age',), mean=(39.0,), deviation=(8.0,))
     """
-    if source.label_kind != "values":
+    if not source.kind.has_values:
         raise ValueError(
             f"Labels must be values. Received: {source}, whose labels are of the kind {source.label_kind!r}."
         )

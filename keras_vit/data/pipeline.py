@@ -81,7 +81,7 @@ def train_batches(
             "as_tuples=True excludes `mixup`, `cutmix` and `draw`, which are part of the package's own training step. "
             f"Received: mixup={mixup}, cutmix={cutmix}, draw={draw}."
         )
-    if mixing and source.label_kind == "mask":
+    if mixing and source.kind.has_masks:
         raise ValueError(
             f"Masks exclude `mixup` and `cutmix`. Received: mixup={mixup}, cutmix={cutmix}. Set both to 0."
         )
@@ -198,15 +198,11 @@ def _rows(source: Source, batch_size: int, shard_index: int, num_shards: int) ->
 
 def _function(source: Source, pp: str) -> Callable[..., dict]:
     function = preprocess.host_function(pp)
-    return masks.processed(function, source.num_classes) if source.label_kind == "mask" else function
-
-
-def _target(source: Source) -> str:
-    return "mask" if source.label_kind == "mask" else "label"
+    return masks.processed(function, source.num_classes) if source.kind.has_masks else function
 
 
 def _checked(source: Source, example: dict) -> dict:
-    target = _target(source)
+    target = source.kind.label_key
     if "image" not in example or target not in example:
         raise ValueError(
             f"'image' and {target!r} must remain after preprocessing. Received: {sorted(example)} from {source.name!r}."

@@ -97,7 +97,7 @@ class RecordSource(Source):
 
     def labels(self) -> np.ndarray:
         """Return all labels. This reads all records but does not decode the images."""
-        if self.label_kind == "mask":
+        if self.kind.has_masks:
             return super().labels()
         items = tf.data.Dataset.range(len(self.slices)).flat_map(self.read)
         labels = items.map(lambda item: self.load(item)["label"], tf.data.AUTOTUNE).batch(4096)

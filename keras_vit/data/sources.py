@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import outputs
 from keras_vit.data import errors, masks, seeds
 from keras_vit.util import checks
-
-LABEL_KINDS = ("class", "classes", "values", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +73,16 @@ class Source:
         self.name = name
         self.split = split
         self.num_examples = int(num_examples)
-        self.label_kind = checks.choice("label_kind", label_kind, LABEL_KINDS)
+        self.label_kind = checks.choice("label_kind", label_kind, outputs.LABEL_KINDS)
         names = tuple(map(checks.composed, checks.sequence("names", names, "names")))
-        self.class_names: tuple[str, ...] = () if label_kind == "values" else names
-        self.value_names: tuple[str, ...] = names if label_kind == "values" else ()
+        self.class_names: tuple[str, ...] = () if self.kind.has_values else names
+        self.value_names: tuple[str, ...] = names if self.kind.has_values else ()
         self.encoded = True
+
+    @property
+    def kind(self) -> outputs.Output:
+        """Kind of output of a model that learns the labels."""
+        return outputs.of(self.label_kind)
 
     @property
     def num_classes(self) -> int:
@@ -197,8 +201,7 @@ class StoredSource(IndexedSource):
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         items, labels = self._tables
-        key = "mask" if self.label_kind == "mask" else "label"
-        return {"image": tf.gather(items, index), key: tf.gather(labels, index)}
+        return {"image": tf.gather(items, index), self.kind.label_key: tf.gather(labels, index)}
 
     def labels(self) -> np.ndarray:
         return self._labels

@@ -9,6 +9,7 @@ from scipy import special
 
 from keras_vit.evaluators import confidence
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
+from keras_vit.outputs import CLASSIFICATION, of
 from keras_vit.util import checks
 from keras_vit.util.metrics import Metric, mean_average_precision
 
@@ -27,7 +28,7 @@ class Classification(SplitEvaluator):
     """
 
     name: ClassVar = "classification"
-    outputs: ClassVar = ("softmax", "sigmoid")
+    outputs: ClassVar = CLASSIFICATION
     label_kinds: ClassVar = ("class", "classes")
     metrics: ClassVar = {
         **COUNTS,
@@ -37,7 +38,7 @@ class Classification(SplitEvaluator):
 
     def check(self, context: Context) -> None:
         opened = context.in_model_classes(self.open(context))
-        if opened.label_kind == "classes" and context.output != "sigmoid":
+        if of(opened.label_kind).is_independent and not of(context.output).is_independent:
             raise ValueError("Several labels per image need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
@@ -68,7 +69,8 @@ class ClassificationMetrics:
 
     def __init__(self, num_classes: int, output: str = "softmax", scores_are: str = "logits"):
         self.num_classes = num_classes
-        self.output = checks.choice("output", output, ("softmax", "sigmoid"))
+        self.output = checks.choice("output", output, CLASSIFICATION)
+        self._is_exclusive = of(output).is_exclusive
         self.scores_are = checks.choice("scores_are", scores_are, ("logits", "probabilities"))
         self._multi_label: bool | None = None
         self._batches: list[dict[str, np.ndarray]] = []  # the values of each example that `result` needs
@@ -173,7 +175,7 @@ class ClassificationMetrics:
             raise ValueError("labels must be class numbers in every batch or multi-hot rows in every batch.")
         self._multi_label = multi_label
         if multi_label:
-            if self.output != "sigmoid" or labels.shape[1] != self.num_classes:
+            if self._is_exclusive or labels.shape[1] != self.num_classes:
                 raise ValueError(
                     f"Multi-hot labels need output='sigmoid' and {self.num_classes} columns. Received: "
                     f"output={self.output!r} and {labels.shape[1]} columns."
@@ -188,9 +190,9 @@ class ClassificationMetrics:
         log_no: float | np.ndarray = 0.0  # only the true class contributes to the softmax loss
         if self.scores_are == "probabilities":
             probabilities, log_yes = scores, np.log(np.maximum(scores, _TINY))
-            if self.output == "sigmoid":
+            if not self._is_exclusive:
                 log_no = np.log(np.maximum(1.0 - scores, _EPSILON))
-        elif self.output == "softmax":
+        elif self._is_exclusive:
             probabilities, log_yes = special.softmax(scores, axis=-1), special.log_softmax(scores, axis=-1)
         else:
             probabilities, log_yes, log_no = (

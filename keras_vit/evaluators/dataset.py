@@ -85,7 +85,7 @@ def opener(
         def originals(own: str | None) -> Iterable[dict]:
             return track(data.pipeline.originals(opened, pp, on_bad_image, own), what, opened.num_examples)
 
-        given = originals if kind == "mask" else None
+        given = originals if opened.kind.has_masks else None
         return Split(batches, opened.num_classes, kind, names, classes, image_shape, values, given)
 
     return open_split

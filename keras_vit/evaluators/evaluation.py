@@ -10,6 +10,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.evaluators.dataset import Labeled, Split, collect, renumber
+from keras_vit.outputs import of
 from keras_vit.util import checks
 from keras_vit.util.metrics import Metric
 from keras_vit.zoo.labels import imagenet_classes
@@ -122,7 +123,7 @@ class Context:
         whole = list(range(len(known or names)))
         if numbers.tolist() == whole:
             return opened
-        if opened.label_kind == "classes" and sorted(numbers) != whole:
+        if of(opened.label_kind).is_independent and sorted(numbers) != whole:
             shown = f"{_some(known)}. Received: {_some(names)}"
             raise ValueError(f"Data with several labels must have all of the model's {len(known)} classes: {shown}.")
         batches, originals = map(functools.partial(renumber, numbers), opened.batches), opened.originals

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.evaluators.dataset import Split, collect
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
+from keras_vit.outputs import of
 from keras_vit.util import checks, file_io
 
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -49,7 +50,7 @@ class Real(SplitEvaluator):
                     f"{self.labels} contains the class {largest}, which a model of {classes} classes does not have."
                 )
             return
-        if context.in_model_classes(opened).label_kind != "classes":
+        if not of(context.in_model_classes(opened).label_kind).is_independent:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:

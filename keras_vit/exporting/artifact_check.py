@@ -1,7 +1,7 @@
 """Verification of every signature of an artifact on real images."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from keras_vit.data.images import decode
 from keras_vit.exporting import verify
 from keras_vit.inference import masks, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
-from keras_vit.inference.outputs import NAMED
+from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Predictor
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
@@ -35,36 +35,36 @@ def check(
     The artifact and the model each do their own preprocessing. Returns the comparison for the first signature, and the
     problems of all signatures.
     """
-    images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
+    images, kind = sample_images.within(images, artifact.card.max_pixels), reference.card.kind
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     shown = track(batches, "Predicting with the model", unit="batches")
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in shown])
     answers = reference.answers(scores)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
-    are_logits = reference.card.output == "softmax" and reference.scores_are == "logits" and scores.shape[-1] > 1
+    are_logits = kind.is_exclusive and reference.scores_are == "logits" and scores.shape[-1] > 1
     if are_logits and (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1.0, atol=1e-5):
         problems.append("the outputs of the model are already probabilities; end the model in keras.layers.Softmax")
     for signature, run in _signatures(artifact).items():
         expected: Any
         given: Any
-        results = [run(batch) for batch in track(batches, f"Verifying {signature or name}", unit="batches")]
+        results = [run(batch) for batch in track(batches, f"Verifying {signature or kind.output_name}", unit="batches")]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
-        if name in found:
-            expected, given = answers, found[name]
+        if kind.output_name in found:
+            expected, given = answers, found[kind.output_name]
         else:  # masks in the sizes of their images; a rejected image has an empty mask
             expected = reference.card.at_image_sizes(answers, images.contents)
-            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found["mask_bytes"]]
+            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found[kind.served_entries]]
         comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it rejects the image {image}, which the model accepts" for image in refused]
         wrong += verify.failures(comparisons[-1], tolerance)
-        wrong += [] if refused else _wrong_names(found, reference.card.names)
+        wrong += [] if refused else _wrong_names(found, reference.card)
         problems += [f"{signature}: {problem}" if signature else problem for problem in wrong]
     if isinstance(artifact, SavedModelPredictor):
         problems += _check_serve_images(artifact, reference, images.contents[0], tolerance)
         problems += _check_extra_signatures(artifact, reference, images.contents[:1])
-    elif artifact.features_unavailable is None and artifact.card.output != "features":
+    elif artifact.features_unavailable is None and not artifact.card.kind.has_features:
         batch = images.contents[:BATCH_SIZE]
         features = reference.features(reference.preprocess(batch))
         problems += _different_features("features", artifact, features, artifact.features(artifact.preprocess(batch)))
@@ -105,7 +105,7 @@ def _check_serve_images(
     expected = reference.card.at_image_sizes(reference.predict(reference.preprocess([file])), [file])
     found = artifact.run("serve_images", {"images": image.numpy()[None]})
     comparison = verify.compare_answers(reference.card, expected, found[reference.card.output_name])
-    problems = [*verify.failures(comparison, tolerance), *_wrong_names(found, reference.card.names)]
+    problems = [*verify.failures(comparison, tolerance), *_wrong_names(found, reference.card)]
     return [f"serve_images: {problem}" for problem in problems]
 
 
@@ -143,15 +143,12 @@ def _different_features(name: str, artifact: Predictor, expected: np.ndarray, fo
     return [] if error <= limit else [f"{name}: the difference is {error:.1e} of the length, expected at most {limit}"]
 
 
-def _wrong_names(outputs: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
+def _wrong_names(outputs: dict[str, np.ndarray], card: ModelCard) -> list[str]:
     """Check the names of the outputs, or the labels of the largest probabilities, if the outputs contain any."""
-    for given in NAMED.values():
-        if given in outputs and (outputs[given] != np.array([name.encode() for name in names], object)).any():
-            return [f"{given} does not name the outputs"]
-    if "top_k_classes" not in outputs:
+    name = card.kind.served_names
+    if name not in outputs:
         return []
-    order = np.argsort(-outputs["probabilities"], axis=-1, kind="stable")[:, : outputs["top_k_classes"].shape[1]]
-    named = np.array([[names[index].encode() for index in row] for row in order], object)
-    if (named == outputs["top_k_classes"]).all():
-        return []
-    return ["top_k_classes does not name the classes of the largest probabilities"]
+    named = np.array([text.encode() for text in card.names], object)
+    if card.kind.has_probabilities:
+        named = named[[card.kind.order(row, outputs[name].shape[1]) for row in outputs[card.output_name]]]
+    return [] if (named == outputs[name]).all() else [f"{name} does not name the outputs"]

@@ -13,7 +13,7 @@ from keras_vit import models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
 from keras_vit.inference import formats, keras_model, sample_images
-from keras_vit.inference.keras_model import KerasPredictor, output_activation
+from keras_vit.inference.keras_model import KerasPredictor, has_given_head, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.models.base import ConfiguredModel, class_names_of
@@ -151,7 +151,7 @@ def _open(
         check_model(model)
     *outer, last = endings(model)
     has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in outer)
-    is_known = card.values or card.recipe or class_names or class_names_of(model) or card.output in ("mask", "scores")
+    is_known = card.values or card.recipe or class_names or class_names_of(model) or has_given_head(model)
     if is_known or has_our_head or output_activation(model):
         return model, card
     output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"

@@ -7,11 +7,11 @@ import keras
 from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.layers.base import BaseLayer
 from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
+from keras_vit.outputs import CLASSIFICATION
 
 _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")
 

@@ -10,9 +10,9 @@ from keras_vit.exporting import artifact_check, safe_decode, signatures, verify,
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import TOP_K
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import SavedModelPredictor
+from keras_vit.outputs import TOP_K
 from keras_vit.util import checks, file_io
 from keras_vit.util.progress import Progress
 

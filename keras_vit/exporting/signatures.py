@@ -10,11 +10,11 @@ from keras_vit.data import headers, preprocess
 from keras_vit.exporting import mask_signatures, safe_decode
 from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import NAMED, TOP_K
 from keras_vit.inference.saved_model import FEATURES_TENSOR
 from keras_vit.inspection import attention, token_layout
 from keras_vit.layers import kernels
 from keras_vit.models.representation import head_input
+from keras_vit.outputs import TOP_K
 
 EXTRA_SIGNATURES = ("features", "attention")
 
@@ -66,7 +66,7 @@ class ServingModule(tf.Module):
         """Run on decoded images of the same size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
         prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
         outputs = self.classify_tensor(prepared)
-        if self._card.output == "mask":
+        if self._card.kind.has_masks:
             outputs["mask"] = mask_signatures.resized(outputs["mask"], tf.shape(images)[1:3])
         return _blank_invalid(outputs, valid)
 
@@ -89,17 +89,17 @@ class ServingModule(tf.Module):
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run on preprocessed images, float32 `[B, H, W, C]`."""
         answers, names = self._card.answers(self._model()(images, training=False)), list(self._card.names)
-        outputs = {self._card.output_name: answers}  # [B, k], or masks [B, H, W]
-        if self._card.output in NAMED:
-            with tf.device("/cpu:0"):  # strings
-                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
-            return {**outputs, NAMED[self._card.output]: rows}
+        kind, outputs = self._card.kind, {self._card.output_name: answers}  # [B, k], or masks [B, H, W]
         if not names:
             return outputs
+        if not kind.has_probabilities:
+            with tf.device("/cpu:0"):  # strings
+                rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
+            return {**outputs, kind.served_names: rows}
         scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
         with tf.device("/cpu:0"):
             labels = tf.gather(tf.constant(names, tf.string), indices)
-        return {**outputs, "top_k_classes": labels, "top_k_scores": scores}
+        return {**outputs, kind.served_names: labels, kind.served_entries: scores}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures and return them by name."""
@@ -111,7 +111,7 @@ class ServingModule(tf.Module):
             "serve_images": (self.classify_images, tf.TensorSpec([None, None, None, channels], tf.uint8, "images")),
             "serve_tensor": (self.classify_tensor, prepared),
         }
-        if self._card.output == "mask":
+        if self._card.kind.has_masks:
             masks.check_preprocess(self._card.preprocess)
             methods |= {"serving_default": (self.masks_of_bytes, encoded), "run_lengths": (self.run_lengths, encoded)}
         functions = {"features": features_function, "attention": attention_function}

@@ -13,7 +13,7 @@ from keras_vit.exporting import artifact_check, quantization, signatures, single
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.tflite import FEATURES, TFLitePredictor, signature_of, without_deprecation
+from keras_vit.inference.tflite import FEATURES, TFLitePredictor, without_deprecation
 from keras_vit.util.progress import Progress
 from keras_vit.util.values import Values
 
@@ -102,8 +102,8 @@ def convert(
         (card.batch_size or 1, *card.image_shape), tf.float32 if normalize is None else tf.uint8, "images"
     )
     normalize = normalize or (lambda images: images)
-    signature = signature_of(card.output)
-    in_graph = dataclasses.replace(card, output="scores") if card.output == "values" else card
+    signature = card.kind.signature
+    in_graph = dataclasses.replace(card, output="scores") if card.kind.has_values else card
 
     def answers(images):
         return {card.output_name: in_graph.answers(model(normalize(images), training=False))}
@@ -124,6 +124,6 @@ def convert(
             raise single_file.ConversionError(
                 f"The model cannot be converted to TFLite ({card.precision}): {error}"
             ) from error
-    if card.output == "values":
+    if card.kind.has_values:
         content = tflite_values.append(content, signature, Values.from_dict(card.values))
     return content

@@ -1,16 +1,15 @@
 """Comparison of an artifact with the model that it was exported from, on real images."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.evaluators.confidence import examples_for, wilson_interval
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import CLASSIFICATION, is_correct
+from keras_vit.outputs import PRECISIONS, Output, Tolerance, of
 from keras_vit.util.formatting import percent
-from keras_vit.util.values import Values
+from keras_vit.util.metrics import is_correct
 
 NOTICEABLE = 0.05  # a probability that changes by more may be on the other side of a threshold
 
@@ -59,20 +58,20 @@ class Comparison:
     precision: str = ""
 
     @property
-    def unit(self) -> str:
-        """Unit of the differences with a leading space; empty if they have no unit."""
-        return {"values": " standard deviations", "mask": " of the pixels"}.get(self.output, "")
+    def kind(self) -> Output:
+        """Kind of the output."""
+        return of(self.output)
 
     @property
     def agreement_low(self) -> float | None:
         """Lower end of the 95% confidence interval of the top-1 agreement; None for other outputs than classes."""
-        if self.top1_agreement is None or self.output != "probabilities":
+        if self.top1_agreement is None or not self.kind.has_probabilities:
             return None
         return wilson_interval(round(self.top1_agreement * self.examples), self.examples)[0]
 
     def summary(self) -> str:
         """Describe the comparison in one line."""
-        text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.unit}"
+        text = f"{self.examples} images, largest difference {self.max_difference:.1e}{self.kind.unit}"
         if self.top1_agreement is not None:
             text += f", top-1 agreement {percent(self.top1_agreement, 2)}"
         if self.agreement_low is not None:
@@ -80,47 +79,6 @@ class Comparison:
         if self.accuracy is not None and self.reference_accuracy is not None:
             text += f", accuracy {percent(self.accuracy, 2)} (model: {percent(self.reference_accuracy, 2)})"
         return f"{text}, computed in {self.precision}" if self.precision else text
-
-
-@dataclasses.dataclass(frozen=True)
-class Tolerance:
-    """Limits for the differences between a model and its artifact.
-
-    Attributes:
-        max_difference: Largest allowed difference, as in `Comparison`.
-        top1_agreement: Minimum top-1 agreement.
-        accuracy_drop: Largest allowed loss of accuracy; None to ignore accuracy.
-
-    Example:
-    >>> images = ["images/*.png"]
-    >>> keras_vit.exporting.export("runs/digits", "a.tflite", images=images, tolerance=Tolerance(1e-3)).examples
-    1
-    """
-
-    max_difference: float = 1e-4
-    top1_agreement: float = 1.0
-    accuracy_drop: float | None = None
-
-
-# Limits for probabilities. Float32 kernels differ in the order of sums; float16 weights have 11 significant bits and
-# int8 weights about 7, and errors add up through the blocks. For quantized artifacts, the agreement of the classes
-# matters more than the size of the difference, so the limit for the difference is loose.
-TOLERANCES = {
-    "float32": Tolerance(1e-4, 1.0),
-    "bfloat16": Tolerance(0.1, 0.98),
-    "float16": Tolerance(0.02, 0.999),
-    "dynamic_int8": Tolerance(0.5, 0.99),
-    "int8": Tolerance(1.0, 0.9, accuracy_drop=0.01),
-    "int16x8": Tolerance(1.0, 0.95, accuracy_drop=0.01),
-}
-
-# Limits for values in standard deviations, and for scores and features relative to the largest number. Errors add up
-# through the blocks, and no softmax dampens these errors.
-RELATIVE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02, "dynamic_int8": 0.1, "int8": 0.25, "int16x8": 0.25}
-
-# Minimum fraction of pixels of masks with equal classes. On the border between two classes, their logits are equal and
-# rounding decides. The larger the rounding errors, the wider the strip of such pixels, for every model.
-MASKS = {"float32": 0.999, "bfloat16": 0.98, "float16": 0.995, "dynamic_int8": 0.97, "int8": 0.9, "int16x8": 0.95}
 
 
 def compare(
@@ -153,41 +111,23 @@ def compare(
     return Comparison(len(rows), float(difference.max()), float(difference.mean()), float(agrees.mean()), **accuracies)
 
 
-def compare_masks(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Comparison:
-    """Compare the masks of a model and of an artifact, `[h, w]` each. In a mask of another size, all pixels differ."""
-    pairs = list(zip(reference, candidate, strict=True))
-    differ = [float(np.mean(one != other)) if one.shape == np.shape(other) else 1.0 for one, other in pairs]
-    sizes = [one.size for one in reference]
-    agreement = 1.0 - float(np.average(differ, weights=sizes))
-    return Comparison(len(pairs), max(differ), float(np.mean(differ)), agreement, output="mask")
-
-
 def compare_answers(card: ModelCard, reference: Any, candidate: Any, labels: np.ndarray | None = None) -> Comparison:
     """Compare predictions `[N, ...]` of a model and an artifact with the same card; `labels` are for probabilities."""
-    if card.output in CLASSIFICATION:
+    if card.kind.has_probabilities:
         return compare(reference, candidate, labels)
-    if card.output == "mask":
-        return compare_masks(reference, candidate)
-    reference, candidate = (np.reshape(answers, (len(answers), -1)) for answers in (reference, candidate))
-    scale: Any = max(float(np.abs(reference).max()), 1e-6)
-    if card.output == "values":
-        scale = Values.from_dict(card.values).deviation
-        difference = np.float64(candidate) - reference
-        # Adjacent float32 numbers count as equal: near a large mean, they are further apart than the tolerance.
-        rounding = np.minimum(np.abs(difference), np.spacing(np.abs(np.float32(reference))))
-        candidate = reference + difference - np.sign(difference) * rounding
-    comparison = compare(np.float64(reference) / scale, np.float64(candidate) / scale)
-    return dataclasses.replace(comparison, top1_agreement=None, output=card.output_name)
+    found = card.kind.differences(reference, candidate, card.values)
+    found = np.where(np.isfinite(found), found, np.inf)
+    sizes = [mask.size for mask in reference]
+    agreement = 1.0 - float(np.average(found, weights=sizes)) if card.kind.has_masks else None
+    return Comparison(len(reference), float(found.max()), float(found.mean()), agreement, output=card.output_name)
 
 
 def tolerance_of(precision: str, output: str = "softmax") -> Tolerance:
-    """Return the tolerance of a precision, which is a key of `TOLERANCES` or the name of a Keras policy."""
+    """Return the tolerance of a precision, which is one of `PRECISIONS` or the name of a Keras policy."""
     name = precision.removeprefix("mixed_")
-    if name not in TOLERANCES:
-        raise ValueError(f"precision must be one of {sorted(TOLERANCES)}. Received: precision={precision!r}.")
-    if output == "mask":  # all pixels of a single image may be near a border
-        return Tolerance(1.0, MASKS[name])
-    return TOLERANCES[name] if output in CLASSIFICATION else Tolerance(RELATIVE[name])
+    if name not in PRECISIONS:
+        raise ValueError(f"precision must be one of {sorted(PRECISIONS)}. Received: precision={precision!r}.")
+    return of(output).limits[PRECISIONS.index(name)]
 
 
 def images_for(tolerance: Tolerance) -> int:
@@ -199,7 +139,7 @@ def images_for(tolerance: Tolerance) -> int:
 def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return what a comparison within its limits does not show, if it compares probabilities."""
     found, low, needed = [], comparison.agreement_low, images_for(tolerance)
-    if comparison.output == "probabilities" and comparison.max_difference > NOTICEABLE:
+    if comparison.kind.has_probabilities and comparison.max_difference > NOTICEABLE:
         found.append(
             f"A probability differs by {comparison.max_difference:.2f}. Check thresholds on the artifact's own "
             "probabilities, set a limit (--max_difference), or export in float16 or float32."
@@ -215,12 +155,10 @@ def warnings(comparison: Comparison, tolerance: Tolerance) -> list[str]:
 def failures(comparison: Comparison, tolerance: Tolerance) -> list[str]:
     """Return a description of each limit that a comparison exceeds."""
     problems = []
-    kinds = {"probabilities": "a probability", "values": "a value"}
-    kind = kinds.get(comparison.output, "an output, relative to the largest output,")
     if not comparison.max_difference <= tolerance.max_difference:
         problems.append(
-            f"the largest difference of {kind} is {comparison.max_difference:.2e}{comparison.unit}, "
-            f"expected at most {tolerance.max_difference:.2e}"
+            f"the largest difference of {comparison.kind.number} is "
+            f"{comparison.max_difference:.2e}{comparison.kind.unit}, expected at most {tolerance.max_difference:.2e}"
         )
     if comparison.top1_agreement is not None and comparison.top1_agreement < tolerance.top1_agreement:
         problems.append(

@@ -21,11 +21,11 @@ from keras_vit.checkpoints.load import evaluated_size
 from keras_vit.data import preprocess as preprocessing
 from keras_vit.inference import frozen
 from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.outputs import CLASSIFICATION
 from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.models.base import ConfiguredModel, class_names_of, values_of
 from keras_vit.models.normalization import SYMMETRIC, of_images, operation
 from keras_vit.models.representation import activation_of, endings
+from keras_vit.outputs import CLASSIFICATION
 from keras_vit.runs import run_directory
 from keras_vit.util import file_io, onednn, storage
 from keras_vit.util.progress import Progress
@@ -57,7 +57,7 @@ class KerasPredictor(FunctionPredictor):
         super().__init__(card, lambda images: self._features_and_scores(np.asarray(images, np.float32)), path)
         self.model, self.whole_model, self.image_shape = model, whole_model, model.input_shape[1:]
         self._prepared = False
-        if output_activation(model) and card.output != "mask":
+        if output_activation(model) and not card.kind.has_masks:
             self.scores_are = card.output_name
 
     @functools.cached_property

@@ -15,11 +15,6 @@ from keras_vit.util import file_io, literal_calls
 _CUTTING = ("central_crop", "pad")
 
 
-def dtype(classes: int) -> str:
-    """Return the dtype of masks: uint8, whose 255 marks ignored pixels, or int32 for more than 255 classes."""
-    return "uint8" if classes <= 255 else "int32"
-
-
 def check_preprocess(pp: str) -> None:
     """Raise an error if the preprocessing crops or pads the image."""
     cutting = [call.text for call in literal_calls.parse(pp) if call.name in _CUTTING]
@@ -47,11 +42,6 @@ def resized(mask: np.ndarray, size: Sequence[int]) -> np.ndarray:
         (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new) for new, old in zip(size, mask.shape, strict=True)
     )
     return mask[rows][:, columns]
-
-
-def shares(mask: np.ndarray, classes: int) -> np.ndarray:
-    """Return each class's share of the pixels, `[classes]`."""
-    return np.bincount(mask.ravel(), minlength=classes) / mask.size
 
 
 def to_runs(mask: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import formats, masks, outputs, preparation
+from keras_vit import outputs
+from keras_vit.inference import formats, masks, preparation
 from keras_vit.util import file_io, formatting
 from keras_vit.util.values import Values
 
@@ -84,9 +85,14 @@ class ModelCard:
     run: str = ""
 
     @property
+    def kind(self) -> outputs.Output:
+        """Kind of the output."""
+        return outputs.of(self.output)
+
+    @property
     def output_name(self) -> str:
         """Name of the artifact's output: `probabilities`, `values`, `mask`, `scores` or `features`."""
-        return outputs.NAMES[self.output]
+        return self.kind.output_name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +102,7 @@ class ModelCard:
     @property
     def has_independent_classes(self) -> bool:
         """Whether classes are decided independently: there is only one class, or an image may have several."""
-        return len(self.class_names) == 1 or self.data.get("label_kind") == "classes"
+        return len(self.class_names) == 1 or outputs.of(self.data.get("label_kind")).is_independent
 
     @property
     def reported_split(self) -> str:
@@ -115,12 +121,12 @@ class ModelCard:
         return self.recipe.get("data", {})
 
     def answers(self, raw: Any) -> Any:
-        """Convert raw outputs to predictions, see `outputs.to_answers`."""
-        return outputs.to_answers(raw, self.output, self.values, self.image_shape[:2])
+        """Convert raw outputs to predictions, see `Output.answers`."""
+        return self.kind.answers(raw, self.values, self.image_shape[:2])
 
     def at_image_sizes(self, answers: Any, contents: Sequence[Any]) -> Any:
         """Resize masks to the sizes of their encoded images. Other predictions stay unchanged."""
-        if self.output != "mask":
+        if not self.kind.has_masks:
             return answers
         masks.check_preprocess(self.preprocess)
         sizes = [masks.read_pixels(content, self.preprocess).shape[:2] for content in contents]
@@ -221,8 +227,8 @@ def _problems(content: Mapping[str, Any]) -> list[str]:
     if not all(isinstance(name, str) for name in content["class_names"]):
         problems.append("class_names must be strings")
     if content["output"] not in outputs.NAMES:
-        problems.append(f"output must be one of {tuple(outputs.NAMES)}, not {content['output']!r}")
-    if content["output"] == "values":
+        problems.append(f"output must be one of {outputs.NAMES}, not {content['output']!r}")
+    elif outputs.of(content["output"]).has_values:
         try:
             Values.from_dict(content.get("values", {}))
         except ValueError as error:

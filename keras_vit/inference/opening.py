@@ -3,7 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from keras_vit.inference import formats, model_card, outputs
+from keras_vit import outputs
+from keras_vit.inference import formats, model_card
 from keras_vit.inference.predictor import Predictor
 from keras_vit.util import file_io, storage
 from keras_vit.util.progress import Progress
@@ -67,11 +68,12 @@ def open_predictor(
     return open_artifact(path, num_threads)
 
 
-def stated_output(path: str) -> str | None:
-    """Return the name of the output in the card of an artifact or in the config of a run; None without such a file."""
+def stated_output(path: str) -> outputs.Output | None:
+    """Return the kind of output in the card of an artifact or in the config of a run; None without such a file."""
     found = formats.find(path)
     record = model_card.path_of(found[0]) if found else os.path.join(path, "config.json")
-    return outputs.NAMES.get(file_io.read_json(record).get("output")) if os.path.isfile(record) else None
+    output = file_io.read_json(record).get("output") if os.path.isfile(record) else None
+    return outputs.of(output) if output in outputs.NAMES else None
 
 
 def open_artifact(path: str | os.PathLike, num_threads: int | None = None) -> Predictor:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import image_inputs, outputs, preparation
+from keras_vit import outputs
+from keras_vit.inference import image_inputs, preparation
 from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 
 BATCH_SIZE = 16  # images that are read and preprocessed together
@@ -21,7 +22,7 @@ class Prediction:
         answer: Probabilities or values, `[k]`, or a mask, `[H, W]`; None if the image cannot be read.
         parts: The prediction as pairs of name and number: the most probable classes, in descending order; all values;
             or the classes in a mask with their shares of the pixels, in descending order.
-        uncertainty: Uncertainty of probabilities, from 0 to 1, see `outputs.uncertainty`; 0 for other outputs.
+        uncertainty: Uncertainty of probabilities, from 0 to 1, see `Output.uncertainty`; 0 for other outputs.
         error: Reason why the image cannot be read; empty if it can.
 
     Example:
@@ -68,7 +69,7 @@ class Predictor:
         self.image_shape: tuple[int | None, ...] | None = card.image_shape
         self.scores_are = card.output_name
         self.runtime_precision = card.precision
-        if card.output == "features":
+        if card.kind.has_features:
             self.features_unavailable = None
 
     @property
@@ -89,13 +90,13 @@ class Predictor:
             output: Shape of the output, `[B, k]`, or `[B, H, W]` for masks.
             found: Values of other fields in the artifact.
         """
-        outputs = "values" if self.card.output == "values" else "class_names"
+        names = "values" if self.card.kind.has_values else "class_names"
         found["image_shape"] = tuple(images)[1:]
-        if self.card.output != "mask":  # [B, H, W] does not contain the number of classes
-            found[outputs] = output[-1]
+        if not self.card.kind.has_masks:  # [B, H, W] does not contain the number of classes
+            found[names] = output[-1]
         for name, value in found.items():
             stated = getattr(self.card, name)
-            stated = len(self.card.names) or value if name == outputs else stated  # the number of names, if any
+            stated = len(self.card.names) or value if name == names else stated  # the number of names, if any
             if stated != value:
                 raise ValueError(
                     f"The model card of {self.path!r} must match the file. Received: {name}={stated!r} in the card, "
@@ -164,10 +165,9 @@ class Predictor:
                 if isinstance(image, str):
                     yield Prediction(name, None, error=image)
                     continue
-                answer, names, kind, doubt = next(answers), self.card.names, self.card.output_name, 0.0
-                if kind == "probabilities":
-                    doubt = outputs.uncertainty(answer, self.card.has_independent_classes)
-                yield Prediction(name, answer, outputs.parts(answer, names, kind, top_k) if names else (), doubt)
+                answer, kind = next(answers), self.card.kind
+                doubt = kind.uncertainty(answer, self.card.has_independent_classes)
+                yield Prediction(name, answer, kind.parts(answer, self.card.names, top_k), doubt)
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
         """Predict preprocessed images `[B, H, W, C]`."""
@@ -223,8 +223,7 @@ class FunctionPredictor(Predictor):
     def __init__(self, card: ModelCard, function: Callable[[np.ndarray], Sequence[Any]], path: str = ""):
         super().__init__(path, card)
         self._function, self.image_shape = function, None
-        raw = {"probabilities": "logits", "values": "standardized", "mask": "logits"}
-        self.scores_are = raw.get(card.output_name, card.output_name)
+        self.scores_are = card.kind.raw or card.output_name
 
     def scores(self, images: np.ndarray) -> np.ndarray:
         """Return the raw output of the function, float32 `[B, k]` or `[B, h, w, k]`; see `scores_are`."""
@@ -244,7 +243,7 @@ class FunctionPredictor(Predictor):
         import keras
 
         # Convert masks one by one: resized logits take four bytes per pixel and class.
-        parts = np.split(scores, len(scores)) if self.card.output == "mask" and len(scores) else [scores]
+        parts = np.split(scores, len(scores)) if self.card.kind.has_masks and len(scores) else [scores]
         return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
 
 

@@ -78,13 +78,13 @@ def from_source(
             continue
         image = example["image"]
         contents.append((image if image.dtype == tf.string else tf.io.encode_png(image)).numpy())
-        labels.append(example["mask" if source.label_kind == "mask" else "label"].numpy())
+        labels.append(example[source.kind.label_key].numpy())
         names.append(name)
-    found = _stacked(labels, source.label_kind) if labels else None
+    found = _stacked(labels, source.kind.has_masks) if labels else None
     known = tuple(card.data.get("class_names", card.class_names)) if card else ()
     if found is not None and source.class_names and known not in ((), source.class_names):
         numbers = checks.class_numbers(source.class_names, known)
-        found = None if source.label_kind != "class" or (numbers[found] < 0).any() else numbers[found]
+        found = None if not source.kind.is_exclusive or (numbers[found] < 0).any() else numbers[found]
         if found is None:
             logging.warning("The labels of %s are not used, because its classes differ from the model's.", source.name)
     return SampleImages(contents, found, names)
@@ -108,9 +108,9 @@ def of_any(images: Any) -> SampleImages:
     return SampleImages([image.read() for image in found], None, [image.name for image in found])
 
 
-def _stacked(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
+def _stacked(labels: Sequence[np.ndarray], are_masks: bool) -> np.ndarray:
     """Return labels as one array: an object array for masks, whose sizes may differ."""
-    if kind != "mask":
+    if not are_masks:
         return np.stack(labels)
     found = np.empty(len(labels), object)
     for index, mask in enumerate(labels):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.inference import model_card, outputs
+from keras_vit import outputs
+from keras_vit.inference import model_card
 from keras_vit.inference.predictor import Predictor
 from keras_vit.util import onednn
 
@@ -32,14 +33,14 @@ class SavedModelPredictor(Predictor):
                 loaded = tf.compat.v1.saved_model.loader.load(self._session, [tf.saved_model.SERVING], path)
             self.signatures = {name: sig for name, sig in loaded.signature_def.items() if not name.startswith("__")}
             tensors = self.signatures["serve_tensor"]
-            output_name = next(name for name in outputs.NAMES.values() if name in tensors.outputs)
+            output_name = next(kind.output_name for kind in outputs.KINDS if kind.output_name in tensors.outputs)
             infos = (tensors.inputs["images"], tensors.outputs[output_name])
             images, output = ([size.size for size in info.tensor_shape.dim] for info in infos)
             self._check_card(images, output, output_name=output_name)
         except BaseException:
             self._session.close()
             raise
-        if FEATURES_TENSOR not in self.signatures and self.card.output != "features":
+        if FEATURES_TENSOR not in self.signatures and not self.card.kind.has_features:
             self.features_unavailable = (
                 f"this SavedModel has no signature {FEATURES_TENSOR!r}; export it again with --signature=features, or "
                 "use the directory of the run"

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.inference import outputs
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Prediction
 from keras_vit.util import file_io, formatting, locks, storage
+from keras_vit.util.values import shortest
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
@@ -49,7 +49,7 @@ class PredictionTable:
             ValueError: If the file has rows of another model, or other columns.
         """
         columns, self._model = columns_of(card, top_k), model_key(card)
-        self._is_ranked, self._uncertain_first = card.output_name == "probabilities", uncertain_first
+        self._is_ranked, self._uncertain_first = card.kind.has_probabilities, uncertain_first
         given = set(paths)
         self._others = [row["path"] for row in self._found if row["path"] not in given]
         self._given, self._next_write = list(paths), 0.0
@@ -69,9 +69,9 @@ class PredictionTable:
         """Add the row of a prediction."""
         row: Row = dict.fromkeys(self._columns)
         row |= {"path": found.name, "error": found.error or None, "model": self._model}
-        parts = [(name, outputs.shortest(number)) for name, number in found.parts]
+        parts = [(name, shortest(number)) for name, number in found.parts]
         if self._is_ranked and parts:
-            numbers = [*(entry for pair in parts for entry in pair), outputs.shortest(found.uncertainty)]
+            numbers = [*(entry for pair in parts for entry in pair), shortest(found.uncertainty)]
             row |= dict(zip(list(row)[1:-2], numbers, strict=True))
         elif parts:
             row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes
@@ -119,7 +119,7 @@ def is_table(path: str | None) -> bool:
 def columns_of(card: ModelCard, top_k: int) -> dict[str, type]:
     """Return the columns by name, with the type of their entries."""
     numbers: dict[str, type] = dict.fromkeys(card.names, float)
-    if card.output_name == "probabilities":
+    if card.kind.has_probabilities:
         ranks = ("", *(f"_{rank}" for rank in range(2, min(top_k, len(card.names)) + 1)))
         numbers = {f"{name}{rank}": kind for rank in ranks for name, kind in (("label", str), ("probability", float))}
         numbers["uncertainty"] = float

@@ -8,15 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.inference import model_card, outputs
+from keras_vit.inference import model_card
 from keras_vit.inference.predictor import Predictor, in_batches
 
 FEATURES = "features"  # the optional second signature
-
-
-def signature_of(output: str) -> str:
-    """Return the name of the signature that returns predictions, given `output` of the card."""
-    return "classify" if output in outputs.CLASSIFICATION else output
 
 
 class TFLitePredictor(Predictor):
@@ -27,7 +22,7 @@ class TFLitePredictor(Predictor):
     def __init__(self, path: str, num_threads: int | None = None):
         super().__init__(path, model_card.read(path))
         interpreter = make_interpreter(path, num_threads)
-        signatures, name = interpreter.get_signature_list(), signature_of(self.card.output)
+        signatures, name = interpreter.get_signature_list(), self.card.kind.signature
         name = name if name in signatures else next(iter(signatures))  # `_check_card` raises an error
         self._answers = interpreter.get_signature_runner(name)
         has_features = FEATURES in signatures and name != FEATURES
@@ -36,7 +31,7 @@ class TFLitePredictor(Predictor):
         ((output_name, output),) = self._answers.get_output_details().items()
         shape, dtype = self.input_details["shape"].tolist(), np.dtype(self.input_details["dtype"]).name
         self._check_card(shape, output["shape"].tolist(), output_name=output_name, batch_size=shape[0], input=dtype)
-        if self._features is None and self.card.output != "features":
+        if self._features is None and not self.card.kind.has_features:
             self.features_unavailable = (
                 f"this TFLite file returns {self.card.output_name} only; export it again with --features (not for "
                 "int8 and int16x8), or use the directory of the run"

@@ -12,6 +12,7 @@ from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
+from keras_vit.outputs import CLASSIFICATION
 from keras_vit.util import checks
 
 
@@ -103,7 +104,7 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
     remaining, last = iter(offsets), endings(model)[-1]
 
     def call(layer, *args, **kwargs):
-        if layer is last and activation_of(layer) in ("softmax", "sigmoid"):
+        if layer is last and activation_of(layer) in CLASSIFICATION:
             # Use the logit as the score: the gradient of a probability near 1 vanishes.
             if not hasattr(layer, "kernel"):
                 return args[0]

@@ -10,6 +10,7 @@ from typing import Any
 from keras_vit.optim.config import Optim
 from keras_vit.optim.optimizers import OPTIMIZERS
 from keras_vit.optim.schedules import DECAYS
+from keras_vit.outputs import CLASSIFICATION
 from keras_vit.recipe.task import Task
 from keras_vit.recipe.tasks import Classification, parse_task
 
@@ -170,7 +171,7 @@ OF_TIME = ("total_steps", "eval_every", "checkpoint_every", "optim.schedule.warm
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "bfloat16"),
     "jit": ("auto", "on", "off"),
-    "loss": ("softmax", "sigmoid"),
+    "loss": CLASSIFICATION,
     "model.head": ("auto", "keep", "reset"),
     "model.remat": (None, "none", "blocks"),
     "data.on_bad_image": ("error", "skip"),

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit import optim
+from keras_vit import optim, outputs
 from keras_vit.data import mix, preprocess
 from keras_vit.training import tasks
 
@@ -29,7 +29,7 @@ def training_inputs(task: tasks.Task, center: Callable = mix_center) -> Callable
 
     def prepare(batch, step, replica):
         values = task.values(to_model_range(batch["image"]), batch)
-        if recipe.task.labels not in ("class", "classes"):
+        if not outputs.of(recipe.task.labels).has_probabilities:
             return values
         images, labels = values
         if any(mixing.values()):

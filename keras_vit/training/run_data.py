@@ -44,7 +44,7 @@ class Splits:
             self.test = open_source(data.source, split=data.test_split)
         self.channels = self._check_images()
         self.task = tasks.create(recipe, self.train)
-        if self.train.label_kind == "mask":
+        if self.train.kind.has_masks:
             check_masks(self.train)
         self.read = 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit import evaluators
+from keras_vit import evaluators, outputs
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.data import Source, preprocess
@@ -165,7 +165,7 @@ def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequen
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
         return
     head = recipe.model.head
-    if head == "auto" and recipe.task.labels in ("values", "mask"):
+    if head == "auto" and recipe.task.labels and not outputs.of(recipe.task.labels).has_probabilities:
         head = "reset"  # outputs may differ in meaning even if their number is equal
     load_checkpoint(model, path, head=head)
     learned = getattr(model, "class_names", None) or ()

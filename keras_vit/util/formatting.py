@@ -51,3 +51,8 @@ def without_folders(value: Any, instead: str = "") -> Any:
         return [without_folders(item, instead) for item in value]
     is_path = isinstance(value, str) and "/" in value
     return _FOLDERS.sub(rf"\g<1>{instead}", value.rstrip("/")) if is_path else value
+
+
+def as_number(value: float) -> str:
+    """Format a number with five significant digits, but never round its integer part: 1953.4, 128250, 0.031250."""
+    return f"{value:.0f}" if 99_999.5 <= abs(value) < 1e15 else f"{value:.5g}"

@@ -95,3 +95,10 @@ def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
     found = {name: float(values.mean()) if values.size else float("nan") for name, values in means.items()}
     share = float(right.sum() / true.sum()) if true.sum() else float("nan")
     return {**found, "pixel_accuracy": share, "iou": iou, "accuracy": accuracy}
+
+
+def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each image whether its predicted class `[N]` is its label `[N]`, or one of its multi-hot labels."""
+    if np.ndim(labels) == 2:
+        return np.asarray(labels)[np.arange(len(predicted)), predicted] > 0
+    return predicted == np.asarray(labels)

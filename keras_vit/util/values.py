@@ -60,3 +60,8 @@ class Values:
             return cls(**{field.name: tuple(content[field.name]) for field in dataclasses.fields(cls)})
         except (KeyError, TypeError) as error:
             raise ValueError(f"Values need names, mean and deviation. Received: {content!r}.") from error
+
+
+def shortest(number: float) -> float:
+    """Return the float64 with the shortest decimal representation of a float32."""
+    return float(str(np.float32(number)))

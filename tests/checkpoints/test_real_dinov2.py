@@ -111,5 +111,5 @@ def test_every_exporter_keeps_the_features(model, known, kind, precision, tmp_pa
     except ImportError as error:
         pytest.skip(str(error))
     found = open_predictor(path).features(prepared(known["images"]))
-    tolerance = exporting.verify.RELATIVE[precision]
+    tolerance = exporting.verify.tolerance_of(precision, "features").max_difference
     assert_close(found, known["pooled"], tolerance + 1e-4)  # of the artifact, and of the model

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from keras_vit import evaluators
+from keras_vit import evaluators, outputs
 
 
 def batches_of(images, labels, size=8):
@@ -41,6 +41,7 @@ def predictor(**changes):
     """A predictor whose images are its features."""
     card = {"output": "softmax", "preprocess": "value_range", "image_shape": (3,), "data": {}, "values": {}}
     card |= {name: changes.pop(name) for name in card if name in changes}
+    card["kind"] = outputs.of(card["output"])
     arguments = {
         "scores": lambda images: 5.0 * images,
         "predict": lambda images: images,

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from keras_vit import outputs
 from keras_vit.exporting import artifact_check, verify
 from keras_vit.inference import sample_images
 from tests import tiny
@@ -47,7 +48,7 @@ def test_the_answer_of_a_single_probability_is_yes_or_no():
     comparison = verify.compare(reference, candidate)
     assert comparison.top1_agreement == 0.75
     assert comparison.max_difference == pytest.approx(0.3)
-    assert verify.failures(comparison, verify.TOLERANCES["dynamic_int8"])
+    assert verify.failures(comparison, verify.tolerance_of("dynamic_int8"))
     assert verify.compare(reference, candidate, np.zeros(4, int)).accuracy == 0.75
 
 
@@ -56,7 +57,7 @@ def test_nan_never_passes():
     comparison = verify.compare(REFERENCE, candidate, np.zeros(4, int))
     assert comparison.max_difference == np.inf
     assert comparison.top1_agreement == comparison.accuracy == 0.0
-    assert len(verify.failures(comparison, verify.TOLERANCES["float32"])) == 2
+    assert len(verify.failures(comparison, verify.tolerance_of("float32"))) == 2
 
 
 def test_everything_that_is_wrong_is_said():
@@ -90,7 +91,7 @@ def test_limits_of_every_precision():
         "int8": (1.0, 0.9, 0.25, 0.9),
         "int16x8": (1.0, 0.95, 0.25, 0.95),
     }
-    assert list(verify.TOLERANCES) == list(expected)
+    assert tuple(expected) == outputs.PRECISIONS
     for precision, (difference, agreement, relative, of_masks) in expected.items():
         drop = 0.01 if precision in ("int8", "int16x8") else None
         for output in ("softmax", "sigmoid"):
@@ -115,7 +116,7 @@ def test_a_comparison_in_one_line():
 
 
 def test_what_a_sample_does_not_show():
-    int8, agrees = verify.TOLERANCES["dynamic_int8"], verify.Comparison(48, 0.22, 0.01, 1.0)
+    int8, agrees = verify.tolerance_of("dynamic_int8"), verify.Comparison(48, 0.22, 0.01, 1.0)
     assert agrees.agreement_low == pytest.approx(48 / (48 + 1.959964**2), rel=1e-6)  # Wilson's interval of 48 of 48
     moved, small = verify.warnings(agrees, int8)
     assert "0.22" in moved and "--max_difference" in moved
@@ -123,7 +124,7 @@ def test_what_a_sample_does_not_show():
     enough = dataclasses.replace(agrees, examples=381, max_difference=0.05)
     assert verify.warnings(enough, int8) == [] and enough.agreement_low >= 0.99
     assert len(verify.warnings(dataclasses.replace(enough, examples=380), int8)) == 1
-    needed = {name: verify.images_for(tolerance) for name, tolerance in verify.TOLERANCES.items()}
+    needed = {name: verify.images_for(verify.tolerance_of(name)) for name in outputs.PRECISIONS}
     assert needed == {
         **{"float32": 0, "float16": 0, "bfloat16": 189},  # close probabilities keep their class
         **{"dynamic_int8": 381, "int8": 35, "int16x8": 73},

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.inference import masks, open_predictor, outputs
+from keras_vit import outputs
+from keras_vit.inference import masks, open_predictor
 from keras_vit.inference.keras_model import card_of_model
 from tests import tiny
 from tests.models.dense_head import DenseHead
@@ -25,7 +26,7 @@ def test_resizing_is_tensorflows(size):
 def test_predictions_by_hand():
     """Halfway between the centers of two patches their logits are equal, and the classes change."""
     raw = np.array([[[[3.0, 1.0], [1.0, 3.0]]]], np.float32)  # [1, 1, 2, 2]
-    answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(2, 6)))
+    answer = keras.ops.convert_to_numpy(outputs.Masks().answers(raw, size=(2, 6)))
     assert answer.dtype == np.uint8
     np.testing.assert_array_equal(answer, [[[0, 0, 0, 1, 1, 1]] * 2])
 
@@ -33,9 +34,10 @@ def test_predictions_by_hand():
 def test_predictions_are_the_largest_of_the_enlarged_logits():
     raw = np.random.default_rng(0).normal(size=(2, 3, 4, 300)).astype(np.float32)
     expected = np.argmax(tf.image.resize(raw, (9, 8), "bilinear"), axis=-1)
-    answer = keras.ops.convert_to_numpy(outputs.to_answers(raw, "mask", size=(9, 8)))
+    answer = keras.ops.convert_to_numpy(outputs.Masks().answers(raw, size=(9, 8)))
     assert answer.dtype == np.int32 and answer.max() > 255
-    assert (masks.dtype(255), masks.dtype(256)) == ("uint8", "int32")  # 255 marks ignored pixels, or is a class
+    for classes, dtype in ((255, "uint8"), (256, "int32")):  # 255 marks ignored pixels, or is a class
+        assert keras.ops.dtype(outputs.Masks().answers(raw[..., :classes], size=(9, 8))) == dtype
     np.testing.assert_array_equal(answer, expected)
 
 

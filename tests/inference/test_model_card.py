@@ -9,7 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.inference import model_card, outputs, sample_images
+from keras_vit import outputs
+from keras_vit.inference import model_card, sample_images
 from keras_vit.inference.opening import open_artifact
 from keras_vit.runs import run_directory
 from tests import selection, tiny
@@ -191,5 +192,5 @@ def test_a_cut_line_of_metrics_is_ignored(tmp_path):
 
 
 def test_a_card_with_too_few_names_is_refused():
-    with pytest.raises(ValueError, match="a name for each of the 3 classes. Received: 2 names"):
-        outputs.parts(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))
+    with pytest.raises(ValueError, match="a name for each of the 3 outputs. Received: 2 names"):
+        outputs.of("softmax").parts(np.array([0.2, 0.1, 0.7]), ("ape", "bee"))

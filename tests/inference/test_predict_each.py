@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit import inference
-from keras_vit.inference import image_inputs, outputs
+from keras_vit import inference, outputs
+from keras_vit.inference import image_inputs
 from keras_vit.inference.predictor import in_batches
 from tests import tiny
 
@@ -134,8 +134,8 @@ def test_images_without_a_path_are_numbered(folder):
 
 def test_uncertainty_of_independent_classes():
     """The class next to one half decides, however certain the others are."""
-    assert outputs.uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
-    assert outputs.uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
+    assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=True) == pytest.approx(0.8)
+    assert outputs.of("softmax").uncertainty(np.array([1.0, 0.0, 0.4]), independent=False) == pytest.approx(0.4)
     assert tiny.card(data={"label_kind": "classes"}).has_independent_classes
     assert not tiny.card(data={"label_kind": "class"}).has_independent_classes
 
@@ -154,7 +154,7 @@ def test_the_last_batch_is_filled_with_zeros():
 
 def test_equal_probabilities_are_in_the_order_of_the_classes():
     names = [f"class {number}" for number in range(40)]
-    found = outputs.parts(np.arange(40) % 2, names, top_k=3)
+    found = outputs.of("softmax").parts(np.arange(40) % 2, names, top_k=3)
     assert found == [("class 1", 1.0), ("class 3", 1.0), ("class 5", 1.0)]
 
 

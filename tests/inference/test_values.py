@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from export import latency
-from keras_vit import inference
-from keras_vit.inference import keras_model, outputs
-from keras_vit.util import file_io
+from keras_vit import inference, outputs
+from keras_vit.inference import keras_model
+from keras_vit.util import file_io, formatting
 from keras_vit.util.values import Values
 from tests import tiny
 from tests.programs import call
@@ -61,12 +61,12 @@ def test_a_file(tmp_path):
     ],
 )
 def test_numbers_have_five_digits_but_all_of_their_integer_part(value, text):
-    assert outputs.as_number(value) == text
+    assert formatting.as_number(value) == text
 
 
 def test_the_first_of_equal_classes_is_first():
     """NumPy's default order of more than 16 numbers is not stable."""
-    found = outputs.parts(np.arange(40) % 2 / 20, [f"class {index}" for index in range(40)], top_k=3)
+    found = outputs.of("softmax").parts(np.arange(40) % 2 / 20, [f"class {index}" for index in range(40)], top_k=3)
     assert found == [("class 1", 0.05), ("class 3", 0.05), ("class 5", 0.05)]
 
 
@@ -120,18 +120,16 @@ def test_a_function():
     predictor = inference.FunctionPredictor(card, lambda images: (images, np.float32([[0.0, 1.0]])))
     np.testing.assert_allclose(predictor.predict(np.zeros((1, 2))), [[40.0, 1.8]], rtol=1e-6)
     with pytest.raises(ValueError, match="Values need names"):
-        outputs.to_answers(np.zeros((1, 2)), "values")
+        outputs.Numbers().answers(np.zeros((1, 2)))
 
 
 def test_numbers_read_well():
-    answer = outputs.parts(
-        np.float32([1953.42, 128249.6, 19.99, 0.03125, -3, 99999.7, 99999.4, -128249.6]), list("abcdefgh"), "values"
-    )
-    lines = outputs.as_text(answer, "values").splitlines()
+    kind, numbers = outputs.of("values"), [1953.42, 128249.6, 19.99, 0.03125, -3, 99999.7, 99999.4, -128249.6]
+    lines = kind.as_text(kind.parts(np.float32(numbers), list("abcdefgh"))).splitlines()
     assert [line.split()[1] for line in lines] == [
         *("1953.4", "128250", "19.99", "0.03125", "-3", "100000", "99999", "-128250"),
     ]
     assert len({len(line) for line in lines}) == 1
-    assert outputs.as_json(outputs.parts(np.float32([41.2]), ["age"], "values"), "values") == {"values": {"age": 41.2}}
-    with pytest.raises(ValueError, match="each of the 2 values"):
-        outputs.parts(np.zeros(2), ["age"], "values")
+    assert kind.as_json(kind.parts(np.float32([41.2]), ["age"])) == {"values": {"age": 41.2}}
+    with pytest.raises(ValueError, match="each of the 2 outputs"):
+        kind.parts(np.zeros(2), ["age"])

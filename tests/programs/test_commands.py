@@ -10,11 +10,11 @@ import sys
 import pytest
 from absl import flags
 
-from keras_vit import recipe
+from keras_vit import outputs, recipe
 from keras_vit.cli import command_line, commands, common_flags, early_checks
 from keras_vit.data import readers
 from keras_vit.exporting import quantization, safe_decode, signatures
-from keras_vit.inference import formats, outputs
+from keras_vit.inference import formats
 from keras_vit.training import chosen_recipe, distribute
 from keras_vit.training.planning import plan
 from keras_vit.version import __version__

@@ -55,13 +55,13 @@ def _report(source: Source, origin: str, item: dict[str, tf.Tensor]) -> ImageRep
         return ImageReport(origin, problem=errors.describe(error))
     array = image.numpy()
     digest = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).digest()
-    if source.label_kind == "mask":
+    if source.kind.has_masks:
         counts = np.bincount(example["mask"].numpy().ravel(), minlength=source.num_classes)
         present = np.flatnonzero(counts[: source.num_classes])
         pixels = [*counts[present].tolist(), int(counts[source.num_classes :].sum())]
         return ImageReport(origin, tuple(present.tolist()), array.shape[:2], digest, pixels=tuple(pixels))
     label = example["label"].numpy()
-    if source.label_kind == "classes":
+    if source.kind.is_independent:
         label = np.flatnonzero(label)
     return ImageReport(origin, tuple(label.ravel().tolist()), array.shape[:2], digest)
 
@@ -133,9 +133,9 @@ def contact_sheet(source: Source, pp: str, count: int = 64, seed: int = 0) -> tu
 
 
 def _label_text(source: Source, label: np.ndarray) -> str:
-    if source.label_kind == "values":
+    if source.kind.has_values:
         return " ".join(f"{name}={value:g}" for name, value in zip(source.value_names, label.tolist(), strict=True))
-    if source.label_kind == "mask":
+    if source.kind.has_masks:
         numbers = label[label < source.num_classes]
     else:
         numbers = np.flatnonzero(label) if label.ndim else label[None]

@@ -125,9 +125,9 @@ def _serialize(example: dict, origin: str, source: Source) -> bytes:
         "image/encoded": strings([encoded.numpy()]),
         "image/filename": strings([origin.encode(errors="surrogateescape")]),
     }
-    if source.label_kind == "mask":
+    if source.kind.has_masks:
         features[tfrecord.MASK] = strings([masks.encode(example["mask"], source.num_classes).numpy()])
-    elif source.label_kind == "values":
+    elif source.kind.has_values:
         for name, number in zip(source.value_names, example["label"].numpy().tolist(), strict=True):
             features[name] = tf.train.Feature(float_list=tf.train.FloatList(value=[number]))
     else:

@@ -8,16 +8,15 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit import outputs
 from keras_vit.evaluators import segmentation
-from keras_vit.inference import outputs
 from keras_vit.inference.masks import overlay, palette
-from keras_vit.inference.outputs import is_correct
 from keras_vit.inspection.attention import attention_maps, rollout_step
 from keras_vit.inspection.examples import Example
 from keras_vit.inspection.occlusion import occlusion_sensitivity
 from keras_vit.inspection.relevance import gradient_attention
 from keras_vit.util.formatting import percent
-from keras_vit.util.metrics import segmentation_scores
+from keras_vit.util.metrics import is_correct, segmentation_scores
 from keras_vit.util.progress import track
 
 from ._images import ImageCard, View
@@ -63,7 +62,7 @@ def _mask_fields(example: Example, class_names: Sequence[str]) -> dict[str, Any]
     found = [mask for mask in (example.predicted, example.mask) if mask is not None]
     if example.predicted is None:
         return {}
-    shown = outputs.parts(example.predicted, class_names, "mask")
+    shown = outputs.Masks().parts(example.predicted, class_names)
     colors = dict(zip(class_names, palette(len(class_names)).tolist(), strict=True))
     fields = {"predictions": shown, "colors": [colors[name] for name, _ in shown]}
     fields["overlays"] = list(

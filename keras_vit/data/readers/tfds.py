@@ -163,7 +163,7 @@ class ArrayRecordSource(IndexedSource):
         return f"example {index} of {self.name} {self.split}"
 
     def labels(self) -> np.ndarray:
-        if self.label_kind == "mask":
+        if self.kind.has_masks:
             return super().labels()
         labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
         return next(labels.batch(self.num_examples).as_numpy_iterator())

@@ -27,11 +27,6 @@ FIELDS = (
     *("data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
 )
 MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
-_TASKS = {  # by the kind of the labels
-    "classes": {"task": "multi_label", "loss": "sigmoid"},
-    "values": {"task": "regression"},
-    "mask": {"task": "segmentation"},
-}
 Change = Callable[[recipes.Recipe], recipes.Recipe]
 
 
@@ -51,7 +46,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         recipe = recipes.replace(recipe, {"data.test_split": "test"})
     data = change(recipe).data
     opened = open_source(data.source, split=data.train_split)
-    least = 2 * (opened.num_classes if opened.label_kind == "class" else 1)
+    least = 2 * (opened.num_classes if opened.kind.is_exclusive else 1)
     if opened.num_examples < least or (data.eval_split == split and split not in (splits or [split])):
         raise ValueError(
             f"Expected at least {least} images to train on, two per class, and one to test with. Received: "
@@ -59,9 +54,9 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
             "Add images, or set data.eval_split."
         )
     tested = open_source(data.source, split=data.eval_split).num_examples
-    facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.label_kind, *machine())
-    if facts.labels != recipe.task.labels:
-        recipe = recipes.replace(recipe, _TASKS.get(facts.labels, {}))
+    facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.kind, *machine())
+    if opened.label_kind != recipe.task.labels:
+        recipe = recipes.replace(recipe, {"task": opened.kind.task, "loss": opened.kind.loss})
     recipe = _with_weights(recipe, change)
     reasons: dict[str, str] = {}
     for name, rule in rules.RULES.items():
@@ -72,7 +67,7 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     recipe, of_machine = _that_fits(recipe, change, facts)
     _log(recipe, change(recipe), reasons | of_machine)
     recipe = change(recipe)
-    if isinstance(opened, StoredSource) and facts.labels == "class" and not recipe.class_balance:
+    if isinstance(opened, StoredSource) and facts.kind.is_exclusive and not recipe.class_balance:
         warn_of_imbalance(opened)  # other sources would have to read all labels first
     return recipe
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_vit import models
 from keras_vit.data import preprocess
+from keras_vit.outputs import Output
 from keras_vit.recipe import Recipe
 
 FEW_IMAGES = 20_000  # with fewer images, LoRA is trained, and the run may stop early
@@ -50,7 +51,7 @@ class Facts:
         images: Number of training images.
         test_images: Number of images of the evaluation split.
         outputs: Number of classes or values.
-        labels: Kind of the labels, such as `"class"`; see `keras_vit.data.Source`.
+        kind: Kind of output of a model that learns the labels.
         gpus: Number of GPUs.
         memory: Bytes of memory of the smallest GPU or, without GPUs, of the machine.
         cores: Number of CPU cores.
@@ -59,7 +60,7 @@ class Facts:
     images: int
     test_images: int
     outputs: int
-    labels: str
+    kind: Output
     gpus: int
     memory: float
     cores: int
@@ -77,8 +78,8 @@ def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the weights to train."""
     if recipe.model.checkpoint is None:
         return {"adapt": "all"}, "no weights to start from"
-    if facts.labels == "mask" or recipe.model.variant in models.BIT:
-        return {"adapt": "all"}, "masks" if facts.labels == "mask" else "a ResNet has no LoRA"
+    if facts.kind.has_masks or recipe.model.variant in models.BIT:
+        return {"adapt": "all"}, "masks" if facts.kind.has_masks else "a ResNet has no LoRA"
     return {"adapt": "lora" if facts.few else "all"}, _count(facts.few, FEW_IMAGES)
 
 
@@ -86,7 +87,7 @@ def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the optimizer, its learning rate and its weight decay."""
     if recipe.model.checkpoint is None:
         (name, rate, decay), reason = ("adamw", 1e-3, 0.05), "from scratch"
-    elif facts.labels == "mask" and recipe.adapt.partition("(")[0] in ("all", "last"):
+    elif facts.kind.has_masks and recipe.adapt.partition("(")[0] in ("all", "last"):
         (name, rate, decay), reason = ("adamw", 1e-4, 0.05), "masks"
     else:
         of = _UPDATES.get(recipe.adapt.partition("(")[0], ("adamw", 1e-3, 0.0))
@@ -97,7 +98,7 @@ def update(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the number of images per step, over all devices."""
     few = facts.images < 5_000
-    size, reason = (16, "masks") if facts.labels == "mask" else (32 if few else 128, _count(few, 5_000))
+    size, reason = (16, "masks") if facts.kind.has_masks else (32 if few else 128, _count(few, 5_000))
     devices = max(1, facts.gpus)
     return {"data.batch_size": devices * -(-size // devices)}, reason
 
@@ -105,16 +106,16 @@ def batch(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
 def augmentation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the augmentation of the training images, MixUp and label smoothing."""
     size, values = recipe.model.image_size, preprocess.split(recipe.data.pp_eval)[1]
-    few = facts.few and facts.labels != "mask"
+    few = facts.few and not facts.kind.has_masks
     if few and recipe.adapt == "head":
         pp_train = f"decode|resize({size}, antialias=True)|flip_lr|{values}"
         return {"data.pp_train": pp_train}, "few images for the head, so whole ones"
     area = ", 50" if few else ""  # percent of the area of an image
     crop = f"decode|inception_crop({size}{area}, antialias=True)|flip_lr"
-    if few or recipe.model.checkpoint is not None or facts.labels == "mask":
+    if few or recipe.model.checkpoint is not None or facts.kind.has_masks:
         reason = "few images, so crops of half of the area or more" if few else "crops of any part"
         return {"data.pp_train": f"{crop}|{values}"}, reason
-    mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.labels == "class" else {}
+    mixed: Fields = {"data.mixup": 0.2, "label_smoothing": 0.1} if facts.kind.is_exclusive else {}
     return {"data.pp_train": f"{crop}|randaug(2, 10)|{values}", **mixed}, "from scratch"
 
 
@@ -140,7 +141,7 @@ def seconds_for(facts: Facts, recipe: Recipe, flops: float) -> float:
 
 def images_seen(facts: Facts, recipe: Recipe) -> int:
     """Choose the number of images that the training processes, including repetitions."""
-    if facts.labels == "mask":
+    if facts.kind.has_masks:
         return recipe.data.batch_size * (500 if facts.few else 10_000)
     if recipe.model.checkpoint is None:
         return max(60 * facts.images, min(200_000, 10_000 * facts.outputs))

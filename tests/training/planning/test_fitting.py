@@ -13,12 +13,13 @@ import pytest
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
+from keras_vit.outputs import of as kind_of
 from keras_vit.training.chosen_recipe import Choices, recipe_of, seconds_of
 from keras_vit.training.planning import fitting, plan, rules
 from tests.data import pictures
 from tests.recipe import toy
 
-FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, labels="class", gpus=0, memory=8e9, cores=2)
+FACTS = rules.Facts(images=1_600, test_images=400, outputs=3, kind=kind_of("class"), gpus=0, memory=8e9, cores=2)
 PRETRAINED = recipes.Recipe(model=recipes.Model("ViT-S/14", checkpoint="dinov2"))
 
 
@@ -48,7 +49,7 @@ def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
 
 def test_which_weights_are_trained_and_how():
     assert chosen("adapt") == chosen("adapt", images=19_999) == {"adapt": "lora"}
-    assert chosen("adapt", images=20_000) == chosen("adapt", labels="mask") == {"adapt": "all"}
+    assert chosen("adapt", images=20_000) == chosen("adapt", kind=kind_of("mask")) == {"adapt": "all"}
     resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
     assert chosen("adapt", recipe=resnet) == chosen("adapt", recipe=scratch) == {"adapt": "all"}
@@ -57,14 +58,14 @@ def test_which_weights_are_trained_and_how():
     assert numbers == [("sgd", 3e-3, 0), ("sgd", 3e-3, 0), ("adamw", 1e-2, 0), ("adamw", 1e-3, 0), ("adamw", 1e-3, 0)]
     assert tuple(chosen("update", recipe=scratch).values()) == ("adamw", 1e-3, 0.05)
     whole = recipes.replace(PRETRAINED, {"adapt": "all"})
-    assert tuple(chosen("update", labels="mask", recipe=whole).values()) == ("adamw", 1e-4, 0.05)
+    assert tuple(chosen("update", kind=kind_of("mask"), recipe=whole).values()) == ("adamw", 1e-4, 0.05)
     for adapt, name in (("lora(rank=4)", "adamw"), ("head", "adamw"), ("all", "sgd"), ("last(2)", "sgd")):
         assert of(adapt)["optim.name"] == name
     assert of("head")["optim.learning_rate"] > of("lora")["optim.learning_rate"]
     assert chosen("update", recipe=scratch)["optim.weight_decay"] > 0 == chosen("update")["optim.weight_decay"]
-    assert chosen("update", labels="mask")["optim.name"] == "adamw"
+    assert chosen("update", kind=kind_of("mask"))["optim.name"] == "adamw"
     head = recipes.replace(PRETRAINED, {"adapt": "head"})
-    assert chosen("update", labels="mask", recipe=head) == of("head")
+    assert chosen("update", kind=kind_of("mask"), recipe=head) == of("head")
     reasons = [rules.adaptation(dataclasses.replace(FACTS, images=n), PRETRAINED)[1] for n in (19_999, 20_000)]
     assert reasons == ["fewer than 20,000 images", "not fewer than 20,000 images"]
 
@@ -73,7 +74,7 @@ def test_a_batch_divides_among_the_devices():
     sizes = {gpus: chosen("batch", gpus=gpus)["data.batch_size"] for gpus in (0, 1, 2, 3, 8)}
     assert sizes == {0: 32, 1: 32, 2: 32, 3: 33, 8: 32}
     assert [chosen("batch", images=images)["data.batch_size"] for images in (4_999, 5_000)] == [32, 128]
-    assert chosen("batch", labels="mask")["data.batch_size"] == 16
+    assert chosen("batch", kind=kind_of("mask"))["data.batch_size"] == 16
 
 
 def test_only_many_images_learned_from_scratch_are_mixed():
@@ -90,7 +91,7 @@ def test_only_many_images_learned_from_scratch_are_mixed():
     assert chosen("augmentation", recipe=scratch, images=19_999) == chosen("augmentation")
     many = chosen("augmentation", recipe=scratch, images=20_000)
     assert (many["data.mixup"], many["label_smoothing"]) == (0.2, 0.1) and "|randaug(2, 10)|" in many["data.pp_train"]
-    many = chosen("augmentation", recipe=scratch, images=20_000, labels="values")
+    many = chosen("augmentation", recipe=scratch, images=20_000, kind=kind_of("values"))
     assert set(many) == {"data.pp_train"}  # mixing is for classes
 
 
@@ -126,7 +127,8 @@ def test_large_data_sets_are_seen_as_bit_sees_them():
     seen = [rules.images_seen(dataclasses.replace(FACTS, images=n), PRETRAINED) for n in (499_999, 500_000)]
     assert seen == [128 * 10_000, 128 * 20_000]
     seen = [
-        rules.images_seen(dataclasses.replace(FACTS, images=n, labels="mask"), PRETRAINED) for n in (19_999, 20_000)
+        rules.images_seen(dataclasses.replace(FACTS, images=n, kind=kind_of("mask")), PRETRAINED)
+        for n in (19_999, 20_000)
     ]
     assert seen == [PRETRAINED.data.batch_size * steps for steps in (500, 10_000)]
 
@@ -155,13 +157,13 @@ def test_the_patch_size_of_a_model():
     ("rule", "recipe", "facts", "reason"),
     [
         ("update", PRETRAINED, {}, "for adapt=all"),
-        ("update", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("update", PRETRAINED, {"kind": kind_of("mask")}, "masks"),
         ("batch", PRETRAINED, {"images": 4_999}, "fewer than 5,000 images"),
         ("batch", PRETRAINED, {"images": 5_000}, "not fewer than 5,000 images"),
-        ("batch", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("batch", PRETRAINED, {"kind": kind_of("mask")}, "masks"),
         ("augmentation", PRETRAINED, {}, "few images, so crops of half of the area or more"),
         ("augmentation", PRETRAINED, {"images": 20_000}, "crops of any part"),
-        ("adapt", PRETRAINED, {"labels": "mask"}, "masks"),
+        ("adapt", PRETRAINED, {"kind": kind_of("mask")}, "masks"),
     ],
 )
 def test_reasons(rule, recipe, facts, reason):
