@@ -46,7 +46,8 @@ class Output:
         name: Name of the kind, `output` of a model card.
         output_name: Name of an artifact's output.
         signature: Name of the signature of a TFLite file.
-        names: Outputs of `serving_default` that contain the names of the entries, and the entries; empty without names.
+        served_names, served_entries: Outputs of `serving_default`: the names of the entries, and the entries; empty if
+            the entries have no names.
         raw: Meaning of the model's outputs, which `answers` converts; empty if `answers` does not change the outputs.
         label_kind: Kind of the labels that a model of this kind learns, `label_kind` of `keras_vit.data.Source`.
         label_key: Entry of an example that contains the label.
@@ -60,7 +61,7 @@ class Output:
     """
 
     name = output_name = signature = "scores"
-    names: tuple[str, ...] = ()
+    served_names = served_entries = ""
     raw = ""
     label_kind: str | None = None
     label_key = "label"
@@ -146,7 +147,7 @@ class Classes(Output):
 
     output_name = "probabilities"
     signature = "classify"
-    names = ("top_k_classes", "top_k_scores")
+    served_names, served_entries = "top_k_classes", "top_k_scores"
     raw = "logits"
     number = "a probability"
     has_probabilities = True
@@ -189,7 +190,7 @@ class Numbers(Output):
     """Values in the unit of the data. The model's outputs are standardized."""
 
     name = output_name = signature = label_kind = "values"
-    names = ("value_names", "values")
+    served_names, served_entries = "value_names", "values"
     raw = "standardized"
     task = evaluator = "regression"
     number, unit = "a value", " standard deviations"
@@ -216,7 +217,7 @@ class Masks(Output):
     """Class of each pixel. The model's outputs are logits for each patch."""
 
     name = output_name = signature = label_kind = label_key = "mask"
-    names = ("class_names", "mask_bytes")
+    served_names, served_entries = "class_names", "mask_bytes"
     raw = "logits"
     task = evaluator = "segmentation"
     number, unit = "a mask", " of the pixels"

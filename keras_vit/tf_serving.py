@@ -109,8 +109,8 @@ class Client:
         for start in track(range(0, len(contents), batch_size), "Predicting", unit="requests"):
             batch = contents[start : start + batch_size]
             found = self.run("serving_default", {"image_bytes": batch})
-            kind = next((kind for kind in KINDS if found.keys() & {*kind.names[1:]}), KINDS[0])
-            names = (*kind.names, "valid")
+            kind = next((kind for kind in KINDS if kind.served_entries in found), KINDS[0])
+            names = (kind.served_names, kind.served_entries, "valid")
             columns = [found[name].tolist() if name in found else None for name in names]
             columns.append(np.asarray(found.get("errors", [""] * len(batch))).tolist())
             if not all(isinstance(column, list) and len(column) == len(batch) for column in columns):

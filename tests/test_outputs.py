@@ -12,8 +12,8 @@ QUESTIONS = {
     "sigmoid": ("probabilities", "classify", "top_k_classes", "logits", "classes", "label", "multi_label"),
     "values": ("values", "values", "value_names", "standardized", "values", "label", "regression"),
     "mask": ("mask", "mask", "class_names", "logits", "mask", "mask", "segmentation"),
-    "scores": ("scores", "scores", None, "", None, "label", "masked_patch"),
-    "features": ("features", "features", None, "", None, "label", "masked_patch"),
+    "scores": ("scores", "scores", "", "", None, "label", "masked_patch"),
+    "features": ("features", "features", "", "", None, "label", "masked_patch"),
 }
 VALUES = {"names": ("age", "height"), "mean": (40.0, 1.5), "deviation": (10.0, 0.5)}
 
@@ -24,11 +24,10 @@ def kind(request):
 
 
 def test_questions(kind):
-    names = next(iter(kind.names), None)
-    found = (kind.output_name, kind.signature, names, kind.raw, kind.label_kind, kind.label_key, kind.task)
+    found = (kind.output_name, kind.signature, kind.served_names, kind.raw, kind.label_kind, kind.label_key, kind.task)
     assert found == QUESTIONS[kind.name]
     assert list(QUESTIONS) == list(outputs.NAMES) and len(kind.limits) == len(outputs.PRECISIONS)
-    assert sum((kind.has_probabilities, kind.has_values, kind.has_masks)) == bool(kind.names)
+    assert sum((kind.has_probabilities, kind.has_values, kind.has_masks)) == bool(kind.served_entries)
     assert kind.has_probabilities == (kind.is_exclusive != kind.is_independent)
     assert kind.evaluator in evaluators.EVALUATORS
 
@@ -37,7 +36,7 @@ def test_every_name_of_a_kind_finds_it(kind):
     assert outputs.of(kind.name) is kind
     assert kind.label_kind is None or outputs.of(kind.label_kind) is kind
     assert outputs.of(kind.output_name).output_name == kind.output_name
-    assert not outputs.of(None).names
+    assert not outputs.of(None).served_names
     with pytest.raises(ValueError, match="output must be one of .*'tanh'"):
         outputs.of("tanh")
 

@@ -49,16 +49,16 @@ class Page:
         if not found["valid"]:
             raise RequestError(f"The image cannot be read: {found['error']}")
         response: dict[str, Any] = {"kind": kind.output_name}
-        if not kind.names:
+        if not kind.served_names:
             return {**response, "shape": np.shape(found[kind.output_name])}
         if kind.has_masks:
-            mask = masks.from_png(base64.b64decode(found[kind.names[1]]["b64"]))
+            mask = masks.from_png(base64.b64decode(found[kind.served_entries]["b64"]))
             colors = dict(zip(names, palette(len(names)).tolist(), strict=True))
             parts = [_part(name, share, color=colors[name]) for name, share in kind.parts(mask, names)]
             # The colors repeat after 256 classes.
             return {**response, "parts": parts, "mask": html.data_url(masks.to_png(mask % 256), "image/png")}
-        columns = (found[name] for name in kind.names)
-        return {**response, "parts": [_part(name, number) for name, number in zip(*columns, strict=True)]}
+        pairs = zip(found[kind.served_names], found[kind.served_entries], strict=True)
+        return {**response, "parts": [_part(name, number) for name, number in pairs]}
 
     def explain(self, body: bytearray) -> dict[str, Any]:
         """Return the preprocessed image, and each output's decrease when a part is covered, `[rows, columns]`.
@@ -66,7 +66,7 @@ class Page:
         For probabilities, only the most probable classes are returned.
         """
         card, predict = self._model.card, self._model.scores_of
-        if not card.kind.names or card.kind.has_masks:
+        if not card.kind.served_names or card.kind.has_masks:
             raise RequestError(f"Expected a model of probabilities or values. Received: a model of {card.output_name}.")
         if not self._explaining.acquire(blocking=False):
             raise RequestError("Another explanation is being computed. Try again later.", 503)

@@ -174,10 +174,10 @@ class ServedPredictor:
         """Return probabilities with the top classes, or values with their names."""
         kind, outputs = self._card.kind, {self._card.output_name: answers}
         if not kind.has_probabilities:
-            return {**outputs, kind.names[0]: np.tile(self._names, (count, 1))}
+            return {**outputs, kind.served_names: np.tile(self._names, (count, 1))}
         order = np.argsort(-answers, axis=-1, kind="stable")[:, : self._top_k]
-        found = self._names[order], np.take_along_axis(answers, order, axis=-1)
-        return {**outputs, **dict(zip(kind.names, found, strict=True))}
+        scores = np.take_along_axis(answers, order, axis=-1)
+        return {**outputs, kind.served_names: self._names[order], kind.served_entries: scores}
 
     def _png_files(self, answers: Any, count: int) -> dict[str, np.ndarray]:
         """Return masks as PNG files, and the names of the classes."""

@@ -35,26 +35,26 @@ def check(
     The artifact and the model each do their own preprocessing. Returns the comparison for the first signature, and the
     problems of all signatures.
     """
-    images, name = sample_images.within(images, artifact.card.max_pixels), reference.card.output_name
+    images, kind = sample_images.within(images, artifact.card.max_pixels), reference.card.kind
     batches = [images.contents[start : start + BATCH_SIZE] for start in range(0, len(images.contents), BATCH_SIZE)]
     shown = track(batches, "Predicting with the model", unit="batches")
     scores = np.concatenate([reference.scores(reference.preprocess(batch)) for batch in shown])
     answers = reference.answers(scores)
     comparisons: list[verify.Comparison] = []
     problems: list[str] = []
-    are_logits = reference.card.kind.is_exclusive and reference.scores_are == "logits" and scores.shape[-1] > 1
+    are_logits = kind.is_exclusive and reference.scores_are == "logits" and scores.shape[-1] > 1
     if are_logits and (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1.0, atol=1e-5):
         problems.append("the outputs of the model are already probabilities; end the model in keras.layers.Softmax")
     for signature, run in _signatures(artifact).items():
         expected: Any
         given: Any
-        results = [run(batch) for batch in track(batches, f"Verifying {signature or name}", unit="batches")]
+        results = [run(batch) for batch in track(batches, f"Verifying {signature or kind.output_name}", unit="batches")]
         found = {output: np.concatenate([result[output] for result in results]) for output in results[0]}
-        if name in found:
-            expected, given = answers, found[name]
+        if kind.output_name in found:
+            expected, given = answers, found[kind.output_name]
         else:  # masks in the sizes of their images; a rejected image has an empty mask
             expected = reference.card.at_image_sizes(answers, images.contents)
-            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found[reference.card.kind.names[1]]]
+            given = [masks.from_png(png) if png else np.zeros((0, 0)) for png in found[kind.served_entries]]
         comparisons.append(verify.compare_answers(reference.card, expected, given, images.labels))
         refused = [images.names[index] for index in np.flatnonzero(~found["valid"])] if "valid" in found else []
         wrong = [f"it rejects the image {image}, which the model accepts" for image in refused]
@@ -145,7 +145,7 @@ def _different_features(name: str, artifact: Predictor, expected: np.ndarray, fo
 
 def _wrong_names(outputs: dict[str, np.ndarray], card: ModelCard) -> list[str]:
     """Check the names of the outputs, or the labels of the largest probabilities, if the outputs contain any."""
-    name = next(iter(card.kind.names), "")
+    name = card.kind.served_names
     if name not in outputs:
         return []
     named = np.array([text.encode() for text in card.names], object)

@@ -95,11 +95,11 @@ class ServingModule(tf.Module):
         if not kind.has_probabilities:
             with tf.device("/cpu:0"):  # strings
                 rows = tf.broadcast_to(tf.constant(names, tf.string), (tf.shape(answers)[0], len(names)))
-            return {**outputs, kind.names[0]: rows}
+            return {**outputs, kind.served_names: rows}
         scores, indices = tf.math.top_k(answers, min(self._top_k, len(names)))  # [B, top_k]
         with tf.device("/cpu:0"):
             labels = tf.gather(tf.constant(names, tf.string), indices)
-        return {**outputs, **dict(zip(kind.names, (labels, scores), strict=True))}
+        return {**outputs, kind.served_names: labels, kind.served_entries: scores}
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace all signatures and return them by name."""
