@@ -68,10 +68,8 @@ class TrainingRun:
             logging.info("Resuming from the checkpoint of step %d", self.step)
         set_normalization(model, self.recipe.data.pp_eval)
         self.data.task.name_outputs(model)
-        name, trained = (
-            model_title(dataclasses.asdict(self.given.model)),
-            sum(math.prod(w.shape) for w in state.trained),
-        )
+        name = model_title(dataclasses.asdict(self.given.model))
+        trained = sum(math.prod(weight.shape) for weight in state.trained)
         logging.info("%s: %s weights, %s trained", name, f"{model.count_params():,}", f"{trained:,}")
         self.record()
 
