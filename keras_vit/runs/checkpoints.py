@@ -3,6 +3,7 @@
 TensorFlow writes a checkpoint under temporary names and renames the files. Then a manifest with the size and hash of
 every file is renamed into place. A checkpoint is torn if its manifest is missing or does not match its files. A torn
 checkpoint is reported, and the previous checkpoint is used. There is no separate index of the checkpoints.
+Only reading and writing of arrays import TensorFlow.
 
     checkpoints/ckpt-200.index, ckpt-200.data-...   the arrays of a `State`
     checkpoints/ckpt-200.json                       the manifest
@@ -22,7 +23,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_vit.runs.errors import CheckpointMismatch, StorageError
@@ -102,6 +102,8 @@ class CheckpointStore:
         return read(path, specs)
 
     def _save(self, arrays: dict[str, Any], directory: str) -> None:
+        from tensorflow.errors import OpError
+
         step = int(arrays["step"])
         prefix = whole_path(directory, step)
         if not problem_with(prefix):
@@ -112,7 +114,7 @@ class CheckpointStore:
                 remove(prefix)
                 write(prefix, arrays)
                 write_manifest(prefix)
-        except (tf.errors.OpError, OSError) as error:
+        except (OpError, OSError) as error:
             remove(prefix)
             reason, intact = str(error).strip().split("\n", 1)[0], (self.newest() or "").rpartition("-")[2]
             kept = f"The checkpoint of step {intact} is intact." if intact else "There is no older checkpoint."
@@ -136,6 +138,8 @@ class CheckpointStore:
 
 def write(prefix: str, arrays: Mapping[str, Any]) -> None:
     """Write arrays to a TensorFlow checkpoint."""
+    import tensorflow as tf
+
     with tf.device("CPU:0"):
         tensors = [tf.convert_to_tensor(array) for array in arrays.values()]
         tf.raw_ops.SaveV2(
@@ -148,6 +152,8 @@ def write(prefix: str, arrays: Mapping[str, Any]) -> None:
 
 def read(prefix: str, specs: Mapping[str, tuple]) -> dict[str, np.ndarray]:
     """Read all arrays of a checkpoint. Raises a CheckpointMismatch if any array does not fit `specs`."""
+    import tensorflow as tf
+
     reader = tf.train.load_checkpoint(prefix)
     shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     check_specs(prefix, {name: (tuple(shape), dtypes[name].name) for name, shape in shapes.items()}, specs)
@@ -207,6 +213,11 @@ def saved_steps(directory: str) -> list[int]:
     names = os.listdir(directory) if os.path.isdir(directory) else []
     matches = (re.match(rf"{NAME}(?:-(\d+)\.|_(\d+)$)", name) for name in names)
     return sorted({int(match[1] or match[2]) for match in matches if match})
+
+
+def complete_steps(directory: str) -> list[int]:
+    """Return the sorted steps of the checkpoints in `directory` that were written to their end."""
+    return [step for step in saved_steps(directory) if os.path.exists(manifest_of(path_of(directory, step)))]
 
 
 def write_manifest(path: str) -> None:

@@ -73,7 +73,7 @@ def differences(config: dict, recipe: "recipes.Recipe", data: dict) -> dict[str,
     """Return the differing fields as `{field: (before, after)}`. `config` is the content of `config.json`."""
     from keras_vit import recipe as recipes
 
-    old, new = fields(config), fields({"recipe": recipes.to_dict(recipe), "data": data})
+    old, new = fields(config), {**flatten(recipes.to_dict(recipe)), **flatten(data, "data set.")}
     both = {field: (old.get(field), new.get(field)) for field in {**new, **old}}
     return {field: (before, after) for field, (before, after) in both.items() if before != after}
 

@@ -1,17 +1,23 @@
 """Creation and resumption of a training run in its directory."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 from absl import logging
 
+from keras_vit import outputs
 from keras_vit import recipe as recipes
+from keras_vit.checkpoints import load_checkpoint
+from keras_vit.inspection.headings import model_title
 from keras_vit.runs import data_record, run_directory, run_fields
+from keras_vit.runs.pixel_range import set_normalization
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
-from keras_vit.util import storage
+from keras_vit.util import checks, storage
 
 
 class TrainingRun:
@@ -20,7 +26,7 @@ class TrainingRun:
     Attributes:
         recipe: The recipe, with the path and the architecture of its initial weights.
         store: The checkpoints.
-        step: Step of the checkpoint that `restore` has read; None for a new run.
+        step: Step of the checkpoint that `begin` has restored; None for a new run.
         is_new: Whether the directory has no weights yet.
 
     Raises:
@@ -51,15 +57,22 @@ class TrainingRun:
         self.given, self.recipe = (recipes.replace(recipe, fields) for recipe in (self.given, self.recipe))
         return self.recipe
 
-    def restore(self, state: BaseState) -> bool:
-        """Restore a state from the newest intact checkpoint. Returns False if there is no checkpoint."""
-        saved = self.store.restore(state.specs())
+    def begin(self, state: BaseState) -> None:
+        """Restore a state from the newest intact checkpoint, or load its initial weights. Then record the run."""
+        saved, model = self.store.restore(state.specs()), state.model
         if saved is None:
-            return False
-        state.assign(saved)
-        self.step = state.progress.step
-        logging.info("Resuming from the checkpoint of step %d", self.step)
-        return True
+            load_weights(model, self.recipe, self.data.train.class_names)
+            state.begin()
+        else:
+            state.assign(saved)
+            self.step = state.progress.step
+            logging.info("Resuming from the checkpoint of step %d", self.step)
+        set_normalization(model, self.recipe.data.pp_eval)
+        self.data.task.name_outputs(model)
+        name = model_title(dataclasses.asdict(self.given.model))
+        trained = sum(math.prod(weight.shape) for weight in state.trained)
+        logging.info("%s: %s weights, %s trained", name, f"{model.count_params():,}", f"{trained:,}")
+        self.record()
 
     def record(self) -> None:
         """Write `config.json` and `data.json` on the chief."""
@@ -70,3 +83,25 @@ class TrainingRun:
             )
             data_record.write(self.directory, self.files)
             storage.publish(self.directory)
+
+
+def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
+    """Load the checkpoint of a recipe, if any. `head="auto"` resets the head if the order of the classes differs."""
+    path = recipes.weights_path(recipe)
+    if path is None:
+        logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
+        return
+    head = recipe.model.head
+    if head == "auto" and recipe.task.labels and not outputs.of(recipe.task.labels).has_probabilities:
+        head = "reset"  # outputs may differ in meaning even if their number is equal
+    load_checkpoint(model, path, head=head)
+    learned = getattr(model, "class_names", None) or ()
+    numbers = checks.class_numbers(class_names, learned)
+    if head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
+        logging.info(
+            "The head is reset: its classes are %s, ..., but the classes of the data are %s, ...",
+            learned[:3],
+            class_names[:3],
+        )
+        load_checkpoint(model, path, head="reset")
+    logging.info("Fine-tuning from %s", path)

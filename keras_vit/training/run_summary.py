@@ -1,11 +1,17 @@
-"""The text of the report at the end of a run."""
+"""The report at the end of a run: a text and a figure."""
 
 import os
 from collections.abc import Sequence
 
 import numpy as np
+from absl import logging
 
+from keras_vit import recipe as recipes
+from keras_vit.data import preprocess
 from keras_vit.evaluators import confidence
+from keras_vit.inference import masks
+from keras_vit.inspection import examples, plots
+from keras_vit.inspection.headings import run_title, stamp
 from keras_vit.runs.checkpoints import saved_steps
 from keras_vit.runs.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
 from keras_vit.training.validation import Validation
@@ -15,15 +21,13 @@ from keras_vit.util.metrics import Metric
 _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusions are printed
 
 
-def report_text(
-    directory: str, results: dict, validation: Validation, class_names: Sequence[str], metrics: Sequence[Metric]
-) -> str:
+def report_text(directory: str, results: dict, validation: Validation) -> str:
     """Return the report: score, confusion matrix and list of files.
 
-    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split. `metrics`
-    are those of the task.
+    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split.
     """
-    _, score, *others = metrics
+    task = validation.task
+    _, score, *others = task.metrics
     reported, chosen_by = (
         f"{each['split']} {score.name} {score.text(each[f'eval_{score.name}'])} on {each['examples']} examples"
         for each in (validation.results, results)
@@ -36,7 +40,7 @@ def report_text(
         lines.append(f"{chosen_by}, which choose the best checkpoint")
     lines += best_line(directory, results, score)
     if validation.tally is not None:
-        lines += ["", *(validation.task.lines(validation.tally) or confusion_lines(validation.tally, class_names))]
+        lines += ["", *(task.lines(validation.tally) or confusion_lines(validation.tally, task.class_names))]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
     lines += ["", f"In {directory}: {', '.join(files)}"]
     lines += [f"To visualize attention: keras-vit visualize --model={directory} --output={directory}/inspection"]
@@ -81,3 +85,34 @@ def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[s
     pairs = [np.unravel_index(index, wrong.shape) for index in most]
     rows = [f"  {class_names[t]} taken for {class_names[p]}: {wrong[t, p]}" for t, p in pairs if wrong[t, p]]
     return ["Most frequent confusions", *rows]
+
+
+def draw_figure(recipe: recipes.Recipe, directory: str, validation: Validation) -> None:
+    """Draw report.png, or log the package to install if it cannot be drawn."""
+    path, history, results = os.path.join(directory, REPORT), read_metrics(directory), validation.results
+    quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
+    headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
+    if validation.tally is not None and score.name == "accuracy":
+        headline += f" (largest class {percent(validation.tally.sum(axis=1).max() / validation.tally.sum(), 2)})"
+    shown = validation.task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
+    try:
+        if not shown.captions:
+            title = f"{name}: {headline}"
+            overlaid = {name: masks.overlay(shown.images["image"], mask) for name, mask in shown.masks.items()}
+            drawn = plots.reconstructions({**shown.images, **overlaid}, title, plots.MAX_IMAGES, history, quantities)
+            plots.save(drawn, path)
+            return
+        (images,) = shown.images.values()
+        chosen = examples.choose(plots.MAX_IMAGES, shown.right, shown.confidence, len(images))
+        plots.draw_report(
+            path,
+            history,
+            images[chosen],
+            [shown.captions[index] for index in chosen],
+            None if shown.right is None else shown.right[chosen],
+            quantities,
+            title=headline,
+            subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
+        )
+    except ImportError as error:
+        logging.warning("No %s: %s", REPORT, error)

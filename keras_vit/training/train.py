@@ -1,34 +1,25 @@
 """Complete training run, for the program `keras-vit train` and for `keras_vit.fine_tune`."""
 
-import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 from absl import logging
 
-from keras_vit import evaluators, outputs, tasks
+from keras_vit import evaluators
 from keras_vit import recipe as recipes
-from keras_vit.checkpoints import load_checkpoint
-from keras_vit.data import Source, preprocess
-from keras_vit.inference import FunctionPredictor, ModelCard, masks
-from keras_vit.inspection import examples, plots
-from keras_vit.inspection.headings import model_title, run_title, stamp
+from keras_vit.data import Source
+from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.runs import errors, run_directory
-from keras_vit.runs.pixel_range import set_normalization
 from keras_vit.training import backend as backends
-from keras_vit.training import budget, create, trackers
+from keras_vit.training import budget, create, run_summary, trackers
 from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
 from keras_vit.training.run_data import Splits
-from keras_vit.training.run_summary import report_text
 from keras_vit.training.validation import Validation, named_test
-from keras_vit.util import checks, file_io, locks, logs, signals, storage
-from keras_vit.util.formatting import percent
+from keras_vit.util import file_io, locks, logs, signals, storage
 from keras_vit.util.progress import Progress
 
 
@@ -86,7 +77,6 @@ def train_on(
     # Data: the batches of a step depend only on the recipe and the step
     with Progress(f"Preparing {recipe.data.source}"):
         data = Splits(recipe, backend)
-    task, class_names = data.task, data.train.class_names
     logging.info("%s", data.summary())
 
     # Run: a new run, or the run in the directory if its recipe and data are the same
@@ -94,26 +84,18 @@ def train_on(
     recipe = run.recipe  # with the architecture of its initial weights
 
     # Model: from the last checkpoint, or with its initial weights
-    memory.check(recipe, backend, task.outputs, data.channels)
+    memory.check(recipe, backend, data.task.outputs, data.channels)
     if recipe.time and run.is_new:  # train as many steps as fit into the time
         recipe = run.set_fields(budget.fields(recipe, backend, data, started))
-    state = backend.create_state(recipe, task, data.channels)
-    if not run.restore(state):
-        load_weights(state.model, recipe, class_names)
-        state.begin()
-    set_normalization(state.model, recipe.data.pp_eval)
-    task.name_outputs(state.model)
-    count = sum(math.prod(weight.shape) for weight in state.trained)
-    name = model_title(dataclasses.asdict(run.given.model))
-    logging.info("%s: %s weights, %s trained", name, f"{state.model.count_params():,}", f"{count:,}")
-    run.record()
+    state = backend.create_state(recipe, data.task, data.channels)
+    run.begin(state)
 
     # Training: `loop.run` runs the steps, and logs, evaluates and saves between them
     evaluate = backend.compile_evaluation(state)
 
     def validation_of(split: Source, test_split: str | None = None) -> Validation:
         num_batches = math.ceil(split.num_examples / data.eval_batch_size)
-        return Validation(backend, task, evaluate, data.eval_batches(split), num_batches, test_split)
+        return Validation(backend, data.task, evaluate, data.eval_batches(split), num_batches, test_split)
 
     reported = validation = validation_of(data.eval)
     between: list[Any] = [validation]
@@ -145,8 +127,8 @@ def train_on(
     if backend.is_chief:
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         with Progress(f"Drawing {run_directory.REPORT}"):
-            draw_figure(recipe, workdir, task, reported, reported.results)
-        show(file_io.shown(report_text(workdir, results, reported, class_names, recipe.task.metrics)))
+            run_summary.draw_figure(recipe, workdir, reported)
+        show(file_io.shown(run_summary.report_text(workdir, results, reported)))
         if scheduled and scheduled.last:
             show(f"\n{evaluators.results_table.table(scheduled.last)}")
     if scheduled and scheduled.failed:
@@ -155,28 +137,6 @@ def train_on(
             f"errors are in the log. After correcting them: keras-vit evaluate --model={workdir} --evaluators=..."
         )
     return {**named_test(reported.results), **results} if data.test else results
-
-
-def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe, if any. `head="auto"` resets the head if the order of the classes differs."""
-    path = recipes.weights_path(recipe)
-    if path is None:
-        logging.info("Training from scratch: the initial weights are random (--weights names published weights)")
-        return
-    head = recipe.model.head
-    if head == "auto" and recipe.task.labels and not outputs.of(recipe.task.labels).has_probabilities:
-        head = "reset"  # outputs may differ in meaning even if their number is equal
-    load_checkpoint(model, path, head=head)
-    learned = getattr(model, "class_names", None) or ()
-    numbers = checks.class_numbers(class_names, learned)
-    if head == "auto" and (numbers >= 0).any() and numbers.tolist() != list(range(len(learned))):
-        logging.info(
-            "The head is reset: its classes are %s, ..., but the classes of the data are %s, ...",
-            learned[:3],
-            class_names[:3],
-        )
-        load_checkpoint(model, path, head="reset")
-    logging.info("Fine-tuning from %s", path)
 
 
 def scheduled_evaluators(
@@ -200,34 +160,3 @@ def scheduled_evaluators(
         recipe.data.eval_split,
     )
     return evaluators.Scheduled(evaluators.Suite(recipe.evaluators), context, recipe.eval_every)
-
-
-def draw_figure(recipe: recipes.Recipe, workdir: str, task: tasks.Task, validation: Validation, results: dict) -> None:
-    """Draw report.png, or log the package to install if it cannot be drawn."""
-    path, history = os.path.join(workdir, run_directory.REPORT), run_directory.read_metrics(workdir)
-    quantities, score, name = recipe.task.metrics[:2], recipe.task.score, run_title(recipes.to_dict(recipe))
-    headline = f"{score.name} {score.text(results[f'eval_{score.name}'])}"
-    if validation.tally is not None and score.name == "accuracy":
-        headline += f" (largest class {percent(validation.tally.sum(axis=1).max() / validation.tally.sum(), 2)})"
-    shown = task.show(validation.examples or {}, preprocess.device_function(recipe.data.pp_eval))
-    try:
-        if not shown.captions:
-            title = f"{name}: {headline}"
-            overlaid = {name: masks.overlay(shown.images["image"], mask) for name, mask in shown.masks.items()}
-            drawn = plots.reconstructions({**shown.images, **overlaid}, title, plots.MAX_IMAGES, history, quantities)
-            plots.save(drawn, path)
-            return
-        (images,) = shown.images.values()
-        chosen = examples.choose(plots.MAX_IMAGES, shown.right, shown.confidence, len(images))
-        plots.draw_report(
-            path,
-            history,
-            images[chosen],
-            [shown.captions[index] for index in chosen],
-            None if shown.right is None else shown.right[chosen],
-            quantities,
-            title=headline,
-            subtitle=f"{name} · {results['examples']:,} images, {results['split']} split · {stamp()}",
-        )
-    except ImportError as error:
-        logging.warning("No %s: %s", run_directory.REPORT, error)

@@ -53,7 +53,7 @@ def test_steps_are_counted_in_thousands(tmp_path):
     assert record.state == "step 1,500 of 20,000"
 
 
-@pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/x"])
+@pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/manifest.json"])
 def test_a_saved_step_counts_without_a_line_of_metrics(checkpoint, tmp_path):
     for name in ("ckpt-30.data-00000-of-00001", checkpoint):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.recipe import conversion
 from keras_vit.recipe import fields as recipe_fields
-from keras_vit.training import train
+from keras_vit.training import run_summary, train
 from tests.recipe import toy
 
 # What copies, compares or writes down whole recipes does not use their fields.
@@ -53,7 +53,7 @@ def small(**optim):
 def test_every_field_is_read_in_training(monkeypatch, tmp_path):
     """Fields that only some optimizers, schedules and checkpoints need are read in a run that has them."""
     read: set = set()
-    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
     monkeypatch.setattr(flags, "FLAGS", None)  # training is a function, which reads no flags
     begun = small(name="adamw", schedule=recipes.Schedule("rsqrt"))
     other = small(name="sgd", schedule=recipes.Schedule("steps", boundaries=(1,)))

@@ -15,7 +15,7 @@ from keras_vit import recipe as recipes
 from keras_vit.optim import create_schedule
 from keras_vit.runs import run_fields
 from keras_vit.runs.run_directory import read_metrics
-from keras_vit.training import train
+from keras_vit.training import run_summary, train
 from keras_vit.training.planning import plan
 from keras_vit.util import source_specs
 from keras_vit.zoo.variants import constructor_name
@@ -207,7 +207,7 @@ def test_two_steps_and_every_evaluator(name, arguments, monkeypatch, folder, tmp
     recipe = toy.shrink(toy.load(name, arguments))
     recipe.deterministic = False  # would stay on for the tests that follow
     monkeypatch.setattr(main.cli, "recipe_from_flags", lambda *_: recipe)
-    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
     monkeypatch.setattr(train.evaluators, "opener", toy.opener)
     with flagsaver.flagsaver(workdir=str(tmp_path / "run"), distribute="one_device"):
         main.main([])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data, inference, recipe, runs
-from keras_vit.training import train
+from keras_vit.training import run_summary, train
 from keras_vit.util import locks, storage
 from tests import on_jax
 from tests.object_store import Killed, ObjectStore, store  # noqa: F401  a fixture
@@ -35,7 +35,7 @@ def start(directory):
 @pytest.mark.slow
 def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monkeypatch):  # noqa: F811
     """The weights are bit for bit those of a run on the disk without an interruption."""
-    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
     monkeypatch.setattr(locks, "SILENCE", 0.2)
     start(tmp_path / "whole")
     store.ends = staticmethod(lambda name: name == "ckpt-4.json")

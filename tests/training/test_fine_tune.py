@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data import preprocess
-from keras_vit.training import budget, train
+from keras_vit.training import budget, run_summary
 from keras_vit.training.planning import fitting, rules
 from tests import programs
 from tests.data import pictures
@@ -25,7 +25,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch):
-    monkeypatch.setattr(train, "draw_figure", lambda *_: None)
+    monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
 
 
 def config(directory):

@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit import recipe as recipes
-from keras_vit.training import train
+from keras_vit.training.run import load_weights
 from tests import programs
 from tests.training import worlds
 
@@ -170,5 +170,5 @@ def test_a_head_with_the_classes_at_other_places_is_reset(class_names, head, kep
     path = keras_vit.save_checkpoint(source, tmp_path / "timm", format="timm", class_names=list("abcde"))
     model = keras_vit.VisionTransformer(*(4, 16, 1, 2, 32), image_size=8, classes=5)
     recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", image_size=8, checkpoint=str(path), head=head))
-    train.load_weights(model, recipe, tuple(class_names))
+    load_weights(model, recipe, tuple(class_names))
     assert np.asarray(model.get_layer("head").kernel).all() == kept  # a new head is zero

@@ -75,9 +75,10 @@ def test_the_report_of_a_run(counted, tmp_path):
         (tmp_path / name).touch()
     tally = np.array([[3, 1], [0, 12]]) if counted else None
     results = {"split": "test", "eval_accuracy": 0.9375, "examples": 16}
-    task = types.SimpleNamespace(lines=lambda tally: [])
+    metrics = recipes.Recipe().task.metrics
+    task = types.SimpleNamespace(lines=lambda tally: [], metrics=metrics, class_names=("a", "b"))
     validation = types.SimpleNamespace(tally=tally, task=task, results=results)
-    report = run_summary.report_text(str(tmp_path), results, validation, ["a", "b"], recipes.Recipe().task.metrics)
+    report = run_summary.report_text(str(tmp_path), results, validation)
     first, *lines = report.strip().splitlines()
     assert first == "test accuracy 93.75% on 16 examples"
     assert (
@@ -90,12 +91,12 @@ def test_the_report_of_a_run(counted, tmp_path):
 
 
 def test_other_scores_have_no_interval(tmp_path):
-    task = types.SimpleNamespace(lines=lambda tally: ["scores per class"])
+    metrics = recipes.parse_task("segmentation").metrics
+    task = types.SimpleNamespace(lines=lambda tally: ["scores per class"], metrics=metrics)
     results = {"split": "test", "eval_miou": 0.5, "eval_pixel_accuracy": 0.75, "examples": 2}
     validation = types.SimpleNamespace(tally=np.eye(2, dtype=int), task=task, results=results)
     choosing = {"split": "validation", "eval_miou": 0.75, "examples": 4}
-    metrics = recipes.parse_task("segmentation").metrics
-    report = run_summary.report_text(str(tmp_path), choosing, validation, ["a", "b"], metrics)
+    report = run_summary.report_text(str(tmp_path), choosing, validation)
     assert report.index("test miou 50.00% on 2 examples") < report.index("validation miou 75.00% on 4 examples, which")
     assert "scores per class" in report and "pixel_accuracy 75.00%" in report
     assert "confidence" not in report and "Confusion" not in report

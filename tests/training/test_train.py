@@ -10,8 +10,14 @@ import keras_vit
 from keras_vit import recipe as recipes
 from keras_vit.inspection import plots
 from keras_vit.tasks import Shown
-from keras_vit.training import train
+from keras_vit.training import run as training_run
+from keras_vit.training import run_summary
 from keras_vit.training.chosen_recipe import Choices
+
+
+def validation_of(shown, results, tally=None):
+    task = types.SimpleNamespace(show=lambda *_: shown)
+    return types.SimpleNamespace(tally=tally, examples=None, results=results, task=task)
 
 
 @pytest.mark.parametrize(("task", "headline"), [("classification", " (largest class 80.00%)"), ("segmentation", "")])
@@ -22,10 +28,9 @@ def test_the_figure_of_a_run(task, headline, tmp_path, monkeypatch):
     images = np.arange(12).reshape(12, 1, 1, 1)
     right, confidence = np.arange(12) % 3 > 0, np.linspace(0, 1, 12)
     shown = Shown({"image": images}, [f"caption {number}" for number in range(12)], right, confidence)
-    validation = types.SimpleNamespace(tally=np.array([[8, 0], [1, 1]]), examples={})
     recipe = recipes.Recipe(task=task)
     results = {f"eval_{recipe.task.score.name}": 0.9, "examples": 1_234, "split": "test"}
-    train.draw_figure(recipe, str(tmp_path), types.SimpleNamespace(show=lambda *_: shown), validation, results)
+    run_summary.draw_figure(recipe, str(tmp_path), validation_of(shown, results, np.array([[8, 0], [1, 1]])))
     ((path, (history, chosen, captions, marks, quantities), options),) = drawn
     assert path == f"{tmp_path}/report.png" and history == []
     assert options["title"] == f"{recipe.task.score.name} 90.00%{headline}"
@@ -41,11 +46,10 @@ def test_the_figure_of_a_run_without_captions(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "reconstructions", lambda *places: drawn.append(places))
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.append(path))
     shown = Shown({"image": np.zeros((2, 1, 1, 1))}, [], None, None)
-    validation = types.SimpleNamespace(tally=None, examples={})
     for task, headline in (("mae", "explained 25.00%"), ("classification", "accuracy 25.00%")):
         recipe = recipes.Recipe(task=task)
         results = {f"eval_{recipe.task.score.name}": 0.25, "examples": 2, "split": "test"}
-        train.draw_figure(recipe, str(tmp_path), types.SimpleNamespace(show=lambda *_: shown), validation, results)
+        run_summary.draw_figure(recipe, str(tmp_path), validation_of(shown, results))
         (images, title, count, history, quantities), path = drawn[-2:]
         assert images == shown.images and title.endswith(f": {headline}") and count == plots.MAX_IMAGES
         assert (history, quantities, path) == ([], recipe.task.metrics[:2], f"{tmp_path}/report.png")
@@ -57,10 +61,8 @@ def test_a_figure_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplo
 
     monkeypatch.setattr(plots, "draw_report", missing)
     shown = Shown({"image": np.zeros((2, 1, 1, 1))}, ["a", "b"], None, None)
-    validation = types.SimpleNamespace(tally=None, examples=None)
-    task = types.SimpleNamespace(show=lambda *_: shown)
     results = {"eval_accuracy": 0.25, "examples": 2, "split": "test"}
-    train.draw_figure(recipes.Recipe(), str(tmp_path), task, validation, results)
+    run_summary.draw_figure(recipes.Recipe(), str(tmp_path), validation_of(shown, results))
     assert caplog.messages == ["No report.png: Figures need matplotlib."]
 
 
@@ -98,13 +100,13 @@ def test_every_choice_of_a_fine_tuning_reaches_the_recipe(monkeypatch, tmp_path,
 def test_a_head_of_other_classes_is_reset(task, head, learned, heads, tmp_path, monkeypatch):
     (tmp_path / "a.npz").touch()
     calls = []
-    monkeypatch.setattr(train, "load_checkpoint", lambda model, path, head: calls.append((path, head)))
+    monkeypatch.setattr(training_run, "load_checkpoint", lambda model, path, head: calls.append((path, head)))
     path = str(tmp_path / "a.npz")
     recipe = recipes.Recipe(task=task, model=recipes.Model(checkpoint=path, head=head))
-    train.load_weights(types.SimpleNamespace(class_names=learned), recipe, ("a", "b"))
+    training_run.load_weights(types.SimpleNamespace(class_names=learned), recipe, ("a", "b"))
     assert calls == [(path, head) for head in heads]
 
 
 def test_without_a_checkpoint_nothing_is_loaded(monkeypatch):
-    monkeypatch.setattr(train, "load_checkpoint", lambda *_, **__: pytest.fail("a checkpoint was loaded"))
-    train.load_weights(types.SimpleNamespace(class_names=None), recipes.Recipe(), ("a", "b"))
+    monkeypatch.setattr(training_run, "load_checkpoint", lambda *_, **__: pytest.fail("a checkpoint was loaded"))
+    training_run.load_weights(types.SimpleNamespace(class_names=None), recipes.Recipe(), ("a", "b"))

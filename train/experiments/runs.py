@@ -5,14 +5,13 @@ import functools
 import glob
 import itertools
 import os
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from keras_vit.evaluators import Suite
-from keras_vit.runs import run_directory
+from keras_vit.runs import checkpoints, run_directory
 from keras_vit.util import locks, storage
 from keras_vit.util.metrics import Metric
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 RUNS = "runs"  # the folder of a sweep's runs
-_CHECKPOINT = re.compile(r"ckpt-(\d+)\.json|ckpt_(\d+)")  # manifest of one process, directory of several
 _COUNTS = ("step", "examples")
 _DEPTH = 3  # levels of folders that are searched for runs: a folder of sweeps has runs in SWEEP/runs/NAME
 
@@ -81,9 +79,8 @@ class RunRecord:
     @property
     def step(self) -> int:
         """Last step that was logged or saved; 0 without any."""
-        saved = os.path.join(glob.escape(self.path), run_directory.CHECKPOINTS, "ckpt[-_]*")
-        found = filter(None, (_CHECKPOINT.fullmatch(os.path.basename(path)) for path in glob.glob(saved)))
-        return max([0, *(line["step"] for line in self.lines), *(int(match[1] or match[2]) for match in found)])
+        saved = checkpoints.complete_steps(os.path.join(self.path, run_directory.CHECKPOINTS))
+        return max([0, *(line["step"] for line in self.lines), *saved])
 
 
 def read_runs(paths: Sequence[str]) -> list[RunRecord]:
