@@ -59,7 +59,7 @@ def table(measured: dict[str, float]) -> str:
 
     rows = []
     for name, value in measured.items():
-        recipe, expected = RECIPES[name], plan.of_recipe(RECIPES[name], CLASSES).total_bytes
+        recipe, expected = RECIPES[name], plan.of_recipe(RECIPES[name], CLASSES).total_bytes()
         what = f"{recipe.model.variant}, {recipe.model.image_size} px, batch {recipe.data.batch_size}"
         rows.append((name, what, f"{expected / 1e9:.2f} GB", f"{value / 1e9:.2f} GB", f"{expected / value:.2f}"))
     return formatting.markdown_table(("recipe", "model", "estimate:", "measured:", "ratio:"), rows)

@@ -1,5 +1,6 @@
 """Choice of settings for the user's images, the model and the machine, by the rules in `planning.rules`."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -118,9 +119,9 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
             base = recipes.replace(base, rules.of_steps(steps, found.data.batch_size, facts.test_images))
             found = change(base)
         planned, given = plan.of_recipe(found, facts.outputs, devices=devices), found.optim.accumulation_steps
-        fixed = planned.weights_bytes + (0 if facts.gpus else planned.host_bytes)
         for parts in [given] if given > 1 else [*(n for n in (1, 2, 4, 8, 16, 32) if local % n == 0), local]:
-            fits = fixed + planned.peak_bytes * given / parts <= SHARE_OF_MEMORY * facts.memory
+            in_parts = dataclasses.replace(planned, peak_bytes=planned.peak_bytes * given / parts)
+            fits = in_parts.total_bytes(on_gpu=facts.gpus > 0) <= SHARE_OF_MEMORY * facts.memory
             if fits:
                 break
         base = recipes.replace(base, {"optim.accumulation_steps": parts if given == 1 else 1})

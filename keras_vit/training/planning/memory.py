@@ -31,24 +31,23 @@ def check(recipe: recipes.Recipe, backend: Backend, classes: int, channels: int)
         return
     on_gpu = backend.device == "gpu"
     total, free = (gpu_memory(),) * 2 if on_gpu else machine_memory()  # TensorFlow or JAX has reserved the whole GPU
+    sharing = 1 if on_gpu else backend.num_replicas // backend.num_workers  # devices that share a memory
 
-    def need_of(changed: recipes.Recipe) -> tuple[float, float]:
-        """Return the bytes of the weights and the total bytes. On a CPU, the devices of a process share its memory."""
-        planned = plan.of_recipe(changed, classes, devices=backend.num_replicas, channels=channels)
-        weights = planned.weights_bytes / backend.weight_parts
-        if on_gpu:
-            return weights, weights + planned.peak_bytes
-        local = backend.num_replicas // backend.num_workers
-        return local * weights, local * (weights + planned.peak_bytes) + planned.host_bytes
+    def planned(changed: recipes.Recipe) -> plan.Plan:
+        return plan.of_recipe(changed, classes, devices=backend.num_replicas, channels=channels)
 
-    weights, needed = need_of(recipe)
+    def bytes_of(given: plan.Plan) -> float:
+        return given.total_bytes(on_gpu, sharing, backend.weight_parts)
+
+    own = planned(recipe)
+    weights, needed = sharing * own.weights_bytes / backend.weight_parts, bytes_of(own)
     if weights > total:
         raise ValueError(
             f"Weights, gradients and optimizer state of {recipe.model.variant} take {_gb(weights)}, more than the "
             f"{_gb(total)} of available memory. Use a smaller model.variant, or a machine or device with more memory."
         )
     if needed > free:
-        advice = _advice(recipe, lambda changed: need_of(changed)[1], free, backend.num_replicas)
+        advice = _advice(recipe, lambda changed: bytes_of(planned(changed)), free, backend.num_replicas)
         available = f"a device has {_gb(free)}" if on_gpu else f"{_gb(free)} are free"
         text = "Training takes about %s of memory, but %s. The system may kill this program. %s"
         logging.warning(text, _gb(needed), available, advice)

@@ -39,18 +39,16 @@ class Plan:
     epochs: float | None
     weights_bytes: int  # per device: weights, gradients, optimizer state and moving averages
     activations_bytes: int  # per device: the saved activations
-    peak_bytes: int  # per device: the saved activations and temporary values of a step that is not compiled
+    peak_bytes: float  # per device: the saved activations and temporary values of a step that is not compiled
     teacher: Cost | None = None
 
-    @property
-    def host_bytes(self) -> float:
-        """Bytes of the graph of the step, and of the weights in the file of the final model."""
-        return GRAPH + 4 * self.cost.parameters
+    def total_bytes(self, on_gpu: bool = False, devices: int = 1, weight_parts: int = 1) -> float:
+        """Return the bytes on `devices` devices that share a memory, with the weights divided into `weight_parts`.
 
-    @property
-    def total_bytes(self) -> float:
-        """Bytes of a process that trains on the CPU."""
-        return self.weights_bytes + self.peak_bytes + self.host_bytes
+        Memory other than a GPU's also contains the graph of the step, and the weights of the final model's file.
+        """
+        of_devices = devices * (self.weights_bytes / weight_parts + self.peak_bytes)
+        return of_devices + (0 if on_gpu else GRAPH + 4 * self.cost.parameters)
 
     @property
     def examples_seen(self) -> int:

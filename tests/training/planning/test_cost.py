@@ -196,7 +196,7 @@ def test_memory_of_a_device(optim, bytes_per_weight):
     planned = plan.of_recipe(recipe, classes=10, devices=4)
     assert planned.weights_bytes == planned.cost.parameters * bytes_per_weight
     of_host = 0.2e9 + 4 * planned.cost.parameters  # the graph, and the weights in the file of the final model
-    assert planned.total_bytes == planned.weights_bytes + planned.peak_bytes + of_host
+    assert planned.total_bytes() == planned.weights_bytes + planned.peak_bytes + of_host
     assert planned.activations_bytes == planned.cost.activations * (2 if "ema" in optim else 3) * 4
 
 
