@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.keras_private import own_trainable_variables, stored_kernel
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -79,7 +80,7 @@ def restore_changes(layer: keras.layers.Layer, changes: dict[str, Any]) -> None:
 def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the weights that a layer itself can train, excluding sublayers and a kernel frozen by LoRA."""
     is_adapted = getattr(layer, "lora_enabled", False)
-    return [weight for weight in layer._trainable_variables if not (is_adapted and weight is layer._kernel)]
+    return [weight for weight in own_trainable_variables(layer) if not (is_adapted and weight is stored_kernel(layer))]
 
 
 def _sublayers(layer: keras.layers.Layer) -> dict[str, keras.layers.Layer]:

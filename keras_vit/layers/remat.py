@@ -6,6 +6,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.layers.keras_private import all_layers
+
 
 class ReplayableSeedGenerator(keras.random.SeedGenerator):
     """Seed generator that can repeat a seed."""
@@ -50,6 +52,5 @@ def rematerialized(layer: keras.layers.Layer, call: Callable[..., Any]) -> Calla
 
 def _seed_generators(layer: keras.layers.Layer) -> list[ReplayableSeedGenerator]:
     """Return the seed generators of a layer and its sublayers, in the order of their creation."""
-    parts = layer._flatten_layers()
-    found = [getattr(part, "seed_generator", None) for part in parts]
+    found = [getattr(part, "seed_generator", None) for part in all_layers(layer)]
     return [generator for generator in found if isinstance(generator, ReplayableSeedGenerator)]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import keras
 
+from keras_vit.layers.keras_private import all_layers, direct_sublayers
+
 
 def depths(model: keras.Model) -> tuple[dict[str, int], int]:
     """Return the depth of each weight by path, and the maximum depth (the number of blocks plus one).
@@ -28,9 +30,9 @@ def depths(model: keras.Model) -> tuple[dict[str, int], int]:
 
 def _parts(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
     """Yield the blocks and all layers outside of blocks, in the order of the model."""
-    inner = list(layer._flatten_layers(include_self=False))
+    inner = all_layers(layer)[1:]
     if not getattr(layer, "is_block", False) and any(getattr(part, "is_block", False) for part in inner):
-        for child in layer._flatten_layers(recursive=False, include_self=False):
+        for child in direct_sublayers(layer):
             yield from _parts(child)
     else:
         yield layer

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit.layers.keras_private import all_layers
+
 _STATE = "seed_generator_state"
 
 
@@ -18,5 +20,5 @@ def weights(model: keras.Model) -> list[keras.Variable]:
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:
     """Return the moving statistics of batch norms, which a forward pass in training mode changes."""
-    norms = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    norms = [layer for layer in all_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
     return [variable for norm in norms if norm.trainable for variable in (norm.moving_mean, norm.moving_variance)]

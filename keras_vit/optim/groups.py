@@ -9,6 +9,7 @@ import re
 
 import keras
 
+from keras_vit.layers.keras_private import all_layers
 from keras_vit.models.depth import depths
 
 _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
@@ -32,8 +33,8 @@ def block_matrices(model: keras.Model) -> dict[str, int]:
     blocks. AdamW updates the factors of LoRA.
     """
     found: dict[str, int] = {}
-    for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):
-        for layer in block._flatten_layers():  # a layer comes after the layers that contain it
+    for block in (layer for layer in all_layers(model) if getattr(layer, "is_block", False)):
+        for layer in all_layers(block):  # a layer comes after the layers that contain it
             kernels = [weight for weight in layer.trainable_weights if weight.name == "kernel"]
             found |= {kernel.path: _input_axes(layer, kernel) for kernel in kernels}
     return found

@@ -91,7 +91,7 @@ def test_rematerialized_with_the_same_dropout():
 
 @pytest.mark.slow
 def test_checkpoints(tmp_path):
-    """A block whose weights have the usual names loads a published checkpoint with `strict=False`; no project can write it."""
+    """Weights with the usual names load with `strict=False`, and no project can write the model."""
     path = keras_vit.save_checkpoint(make(), tmp_path / "model.npz")
     model = make(seed=1, block=own_blocks.ParallelBlock)
     with pytest.raises(ValueError, match="`block`"):
