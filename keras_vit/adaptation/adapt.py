@@ -7,11 +7,10 @@ from typing import Any
 import keras
 
 from keras_vit.layers import Dense, EinsumDense
-from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.composite import own_weights
+from keras_vit.layers.base import BaseLayer, own_weights
 from keras_vit.layers.keras_private import all_layers, stored_kernel
 from keras_vit.models.base import ConfiguredModel, check_own
-from keras_vit.models.depth import depths
+from keras_vit.models.variables import depths
 from keras_vit.util import checks, literal_calls
 
 DenseLayer = Dense | EinsumDense

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import find_changes, restore_changes
+from keras_vit.layers.base import find_changes, restore_changes
 from keras_vit.layers.keras_private import all_layers
 from keras_vit.models import normalization
 from keras_vit.models.config import Config

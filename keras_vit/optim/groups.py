@@ -10,7 +10,7 @@ import re
 import keras
 
 from keras_vit.layers.keras_private import all_layers
-from keras_vit.models.depth import depths
+from keras_vit.models.variables import depths
 
 _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
 
@@ -55,7 +55,8 @@ def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
         decay: Factor per layer. 1 does not change the rates.
 
     Returns:
-        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see `keras_vit.models.depth`.
+        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see
+        `keras_vit.models.variables.depths`.
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning

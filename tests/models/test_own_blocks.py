@@ -60,7 +60,7 @@ def test_saved_loaded_copied_and_counted(case, tmp_path):
         np.testing.assert_array_equal(found(images), model(images))
         assert found.config == model.config
     assert cost.of_config(model.config).parameters == model.count_params()
-    depths, deepest = keras_vit.models.depth.depths(model)
+    depths, deepest = keras_vit.models.variables.depths(model)
     assert deepest == 3
     assert set(depths.values()) == {0, 1, 2, 3}
 

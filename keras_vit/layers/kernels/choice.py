@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.precision import has_16_bits
+from keras_vit.layers.formulas import has_16_bits
 from keras_vit.util import checks
 
 KERNELS = ("attention", "feed_forward", "gelu", "gelu_tanh", "group_norm", "layer_norm", "project")
