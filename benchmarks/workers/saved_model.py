@@ -28,13 +28,13 @@ def keras_vit(work: Work) -> Step:
     import tensorflow as tf
 
     from keras_vit import models
-    from keras_vit.exporting import safe_decode, signatures
+    from keras_vit.exporting import graph_ops, signatures
     from keras_vit.inference import ModelCard
 
     model = models.build_variant(work.model, classes=CLASSES)
     names = tuple(f"class {index}" for index in range(CLASSES))
     size = (work.image_size, work.image_size, 3)
-    card = ModelCard(names, PREPROCESS, "softmax", size, max_pixels=safe_decode.MAX_PIXELS)
+    card = ModelCard(names, PREPROCESS, "softmax", size, max_pixels=graph_ops.MAX_PIXELS)
     module = signatures.ServingModule(model, card)
     folder = tempfile.mkdtemp()
     signatures.write(module, folder, module.signatures())

@@ -14,7 +14,7 @@ from absl import logging
 
 from keras_vit.data import headers
 from keras_vit.data.images import MAX_PIXELS as MAX_IMAGE_PIXELS
-from keras_vit.exporting import safe_decode
+from keras_vit.exporting import graph_ops
 from keras_vit.inference import Predictor, masks, preparation
 from keras_vit.inference.saved_model import SavedModelPredictor
 from keras_vit.outputs import TOP_K
@@ -23,7 +23,7 @@ from keras_vit.tf_serving import RequestError
 from . import rest
 
 MAX_IMAGES = 400  # per request
-MAX_PIXELS = 2 * safe_decode.MAX_PIXELS  # per request with several images
+MAX_PIXELS = 2 * graph_ops.MAX_PIXELS  # per request with several images
 _LARGE_PIXELS = 12_500_000  # Requests with more pixels are computed one at a time.
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 
 from keras_vit.layers import Dense, EinsumDense
-from keras_vit.layers.base import BaseLayer
-from keras_vit.layers.composite import own_weights
+from keras_vit.layers.base import BaseLayer, own_weights
+from keras_vit.layers.keras_private import all_layers, stored_kernel
 from keras_vit.models.base import ConfiguredModel, check_own
-from keras_vit.models.depth import depths
+from keras_vit.models.variables import depths
 from keras_vit.util import checks, literal_calls
 
 DenseLayer = Dense | EinsumDense
@@ -49,13 +49,13 @@ def adapt(model: keras.Model, choice: str) -> None:
     check_model(model)
     chosen = {id(weight) for weight in parse(choice)(model)}
     model.trainable = True
-    for layer in model._flatten_layers():  # parents come before their sublayers
+    for layer in all_layers(model):  # parents come before their sublayers
         if layer.weights:
             layer.trainable = any(id(weight) in chosen for weight in layer.weights)
         for weight in own_weights(layer):
             weight.trainable = id(weight) in chosen
         if getattr(layer, "lora_enabled", False):
-            layer._kernel.trainable = False
+            stored_kernel(layer).trainable = False
     if not model.trainable_weights:
         raise ValueError(f"adapt={choice!r} leaves nothing to train in {model.name!r}.")
     model.train_function = model.test_function = model.predict_function = None  # compiled for the old weights
@@ -89,7 +89,7 @@ def check_model(model: Any) -> None:
 
 
 def _has_own(layer: keras.layers.Layer) -> bool:
-    return any(isinstance(part, (BaseLayer, ConfiguredModel)) for part in layer._flatten_layers())
+    return any(isinstance(part, (BaseLayer, ConfiguredModel)) for part in all_layers(layer))
 
 
 def parse(choice: str) -> Choice:
@@ -149,7 +149,7 @@ def _lora(rank: int = 8, alpha: float = 16, layers: str = "query|value") -> Choi
     pattern = _expression("layers", layers)
 
     def choose(model: keras.Model) -> Weights:
-        blocks = [layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)]
+        blocks = [layer for layer in all_layers(model) if getattr(layer, "is_block", False)]
         possible = [layer for block in blocks for layer in dense_layers(block)]
         found = [layer for layer in possible if pattern.search(layer.path)]
         if not found:
@@ -190,7 +190,7 @@ def _expression(name: str, pattern: Any) -> re.Pattern:
 
 def dense_layers(layer: keras.layers.Layer) -> list[DenseLayer]:
     """Return the layers of a model or block that support LoRA."""
-    return [part for part in layer._flatten_layers() if isinstance(part, (Dense, EinsumDense))]
+    return [part for part in all_layers(layer) if isinstance(part, (Dense, EinsumDense))]
 
 
 def lora_layers(model: keras.Model) -> list[DenseLayer]:

@@ -13,7 +13,7 @@ from absl import logging
 from keras_vit.checkpoints.checkpoint import Checkpoint, Grid, Hints
 from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import TensorSource
-from keras_vit.models import geometry
+from keras_vit.models import vit_config
 from keras_vit.models.config import plain
 
 _MAX_SIZE = 2**31  # of an image edge in pixels
@@ -30,7 +30,7 @@ def grid_of(arguments: Mapping[str, Any]) -> Grid | None:
     """Return the grid of a model's position table, or None if the images do not consist of whole patches."""
     names = ("patch_size", "resnet_blocks", "image_size", "position_grid")
     try:
-        return geometry.grid(**{name: arguments[name] for name in names if name in arguments})
+        return vit_config.grid(**{name: arguments[name] for name in names if name in arguments})
     except (TypeError, ValueError, ArithmeticError):
         return None
 
@@ -103,7 +103,7 @@ def settle_grid(checkpoint: Checkpoint, hints: Hints) -> None:
     checkpoint.grid = next((grid for grid in known if math.prod(grid) == count), None) or _square(count, path)
     if own_grid == checkpoint.grid:
         return
-    stride = geometry.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
+    stride = vit_config.stride(arguments["patch_size"], arguments.get("resnet_blocks"))
     size = (checkpoint.grid[0] * stride[0], checkpoint.grid[1] * stride[1])
     fits = noted is not None and grid_of({**arguments, "image_size": noted}) == checkpoint.grid
     arguments["image_size"] = plain(noted if fits and noted else size)

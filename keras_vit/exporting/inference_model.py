@@ -8,7 +8,7 @@ from keras_vit.adaptation.adapt import lora_layers
 from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.layers.base import BaseLayer
-from keras_vit.models import layer_walk
+from keras_vit.layers.keras_private import all_layers
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.representation import activation_of, endings
 from keras_vit.outputs import CLASSIFICATION
@@ -48,7 +48,7 @@ def reference(model: keras.Model, copy: keras.Model, card: ModelCard) -> KerasPr
 
 def is_half(model: keras.Model) -> bool:
     """Return whether any layer computes in 16 bits."""
-    return any(layer.compute_dtype in ("bfloat16", "float16") for layer in layer_walk.layers_of(model))
+    return any(layer.compute_dtype in ("bfloat16", "float16") for layer in all_layers(model))
 
 
 def check_model(model: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit.exporting import artifact_check, safe_decode, signatures, verify, warmup
+from keras_vit.exporting import artifact_check, graph_ops, signatures, verify, warmup
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference import formats, model_card
 from keras_vit.inference.model_card import ModelCard
@@ -26,7 +26,7 @@ def write(
     version: int | None = None,
     precision: str = "float32",
     top_k: int = TOP_K,
-    max_pixels: int = safe_decode.MAX_PIXELS,
+    max_pixels: int = graph_ops.MAX_PIXELS,
     extra_signatures: Sequence[str] = (),
     warm_up: Sequence[int] = (),
     tolerance: verify.Tolerance | None = None,

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_vit.data import headers, preprocess
-from keras_vit.exporting import mask_signatures, safe_decode
+from keras_vit.exporting import graph_ops
 from keras_vit.inference import masks
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.saved_model import FEATURES_TENSOR
@@ -64,26 +64,24 @@ class ServingModule(tf.Module):
 
     def classify_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run on decoded images of the same size, uint8 `[B, h, w, C]`. Masks have the size of the images."""
-        prepared, valid = safe_decode.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
+        prepared, valid = graph_ops.map_valid(self._preprocess, images, tf.TensorSpec(self._card.image_shape))
         outputs = self.classify_tensor(prepared)
         if self._card.kind.has_masks:
-            outputs["mask"] = mask_signatures.resized(outputs["mask"], tf.shape(images)[1:3])
+            outputs["mask"] = graph_ops.resized(outputs["mask"], tf.shape(images)[1:3])
         return _blank_invalid(outputs, valid)
 
     def masks_of_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the masks of encoded images as PNG files in the sizes of the images, and the names of the classes."""
         (images, sizes), valid = self._read_sized(image_bytes)
         outputs = self.classify_tensor(images)
-        found = mask_signatures.of_sizes(
-            mask_signatures.to_png, outputs.pop("mask"), sizes, tf.TensorSpec([], tf.string)
-        )
+        found = graph_ops.of_sizes(graph_ops.to_png, outputs.pop("mask"), sizes, tf.TensorSpec([], tf.string))
         return {**_blank_invalid({"mask_bytes": found, **outputs}, valid), "valid": valid}
 
     def run_lengths(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the masks of encoded images as run lengths, padded to the longest, and the sizes of the images."""
         (images, sizes), valid = self._read_sized(image_bytes)
         runs = tf.RaggedTensorSpec([None, 2], tf.int32, ragged_rank=0)
-        found = mask_signatures.of_sizes(mask_signatures.to_runs, self.classify_tensor(images)["mask"], sizes, runs)
+        found = graph_ops.of_sizes(graph_ops.to_runs, self.classify_tensor(images)["mask"], sizes, runs)
         return {**_blank_invalid({"run_lengths": found.to_tensor(), "size": sizes}, valid), "valid": valid}
 
     def classify_tensor(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -128,7 +126,7 @@ class ServingModule(tf.Module):
         def read(contents):
             return self._preprocess(headers.check(contents, self._card.max_pixels, untrusted=True))
 
-        return safe_decode.map_valid(read, image_bytes, tf.TensorSpec(self._card.image_shape))
+        return graph_ops.map_valid(read, image_bytes, tf.TensorSpec(self._card.image_shape))
 
     def _read_sized(self, image_bytes: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
         """Preprocess encoded images.
@@ -142,7 +140,7 @@ class ServingModule(tf.Module):
             return self._preprocess(pixels), tf.shape(pixels)[:2]
 
         specs = tf.TensorSpec(self._card.image_shape), tf.TensorSpec([2], tf.int32)
-        return safe_decode.map_valid(read, image_bytes, specs)
+        return graph_ops.map_valid(read, image_bytes, specs)
 
     def _of_bytes(self, name: str, function: Callable) -> Callable:
         """Return a signature for encoded images whose output is called `name`."""

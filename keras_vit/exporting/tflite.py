@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import artifact_check, quantization, signatures, single_file, tflite_values, verify
+from keras_vit.exporting import artifact_check, quantization, signatures, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
@@ -66,14 +66,14 @@ def write(
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
     copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
     if any(weight.dtype in ("int8", "uint8") for weight in copy.weights):
-        raise single_file.ConversionError(
+        raise artifact_check.ConversionError(
             "TFLite has no operators for layers that Keras quantized. Export the model as it was before `quantize`, "
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
     with Progress("Converting to TFLite"):
         content = convert(copy, card, normalize, calibration_images, features)
-    with single_file.draft(path, card) as (name, describe):
+    with artifact_check.draft(path, card) as (name, describe):
         with open(name, "wb") as file:
             file.write(content)
         describe()
@@ -82,7 +82,7 @@ def write(
             limits = tolerance or verify.tolerance_of(precision, card.output)
             result = artifact_check.check(artifact, reference(model, copy, card_of_model), images, limits)
         except RuntimeError as error:  # raised by the interpreter
-            raise single_file.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
+            raise artifact_check.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
         comparison = artifact_check.require(result, f"The {precision} TFLite file", precision)
         describe(verification=dataclasses.asdict(comparison))
     return path, comparison
@@ -121,7 +121,7 @@ def convert(
             with without_deprecation():  # the converter calibrates with TensorFlow's deprecated interpreter
                 content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
         except Exception as error:  # the converter's own exception is not public, and its passes may raise others
-            raise single_file.ConversionError(
+            raise artifact_check.ConversionError(
                 f"The model cannot be converted to TFLite ({card.precision}): {error}"
             ) from error
     if card.kind.has_values:

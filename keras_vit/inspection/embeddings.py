@@ -5,7 +5,7 @@ import numpy as np
 
 from keras_vit.inspection import _inputs
 from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
-from keras_vit.models import layer_walk
+from keras_vit.layers.keras_private import all_layers
 from keras_vit.util import checks
 
 
@@ -40,7 +40,7 @@ def embedding_filters(model: keras.Model, k: int = 28) -> np.ndarray:
 
 
 def _first_layer(model: keras.Model) -> keras.layers.Layer:
-    layers = [layer for layer in layer_walk.layers_of(model) if isinstance(layer, (StdConv2D, PatchEncoder))]
+    layers = [layer for layer in all_layers(model) if isinstance(layer, (StdConv2D, PatchEncoder))]
     roots = [layer for layer in layers if layer.name == "conv_root"]
     embeddings = [layer for layer in layers if isinstance(layer, PatchEncoder)]
     if not roots and not embeddings:
@@ -69,7 +69,7 @@ def position_similarity(model: keras.Model, layer: int = 0) -> np.ndarray:
     >>> position_similarity(model).shape
     (4, 4, 4, 4)
     """
-    layers = [part for part in layer_walk.layers_of(model) if isinstance(part, AddPositionEmbs)]
+    layers = [part for part in all_layers(model) if isinstance(part, AddPositionEmbs)]
     if not layers:
         raise ValueError(
             f"{model.name!r} adds no position embeddings to its patches: position_embedding='relative', 'rope2d' and "

@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import formulas, kernels
-from keras_vit.layers.base import Shape
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import CompositeLayer, Shape
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.normalization import NORMS

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.base import Shape
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import CompositeLayer, Shape
 from keras_vit.layers.resnet import Bottleneck, Stage, convolution, strided_shape
 from keras_vit.util import checks
 

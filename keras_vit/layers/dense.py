@@ -10,19 +10,20 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers import keras_private
 from keras_vit.util import checks
 from keras_vit.util.values import Values
 
 __all__ = ["Dense", "EinsumDense"]
 
 # Attributes of a layer with LoRA: the base kernel, the scales of a quantized kernel, and the two factors.
-_BASE = ("_kernel", "kernel_scale", "kernel_zero")
+_BASE = (keras_private.KERNEL, "kernel_scale", "kernel_zero")
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")
 PREFIX = "lora."
 _quantized_call = threading.RLock()
 
 
-class _LoraLayer(keras.layers.Layer):
+class _LoraLayer(keras_private.MergedKernel):
     """Mixin for LoRA that does not compute the updated kernel in `call`, and saves the base kernel and the factors."""
 
     lora_enabled: bool
@@ -61,11 +62,10 @@ class _LoraLayer(keras.layers.Layer):
         if a_initializer is None:
             a_initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         shared: dict[str, Any] = {"dtype": "float32", "regularizer": self.kernel_regularizer}
-        self._tracker.unlock()
-        self.lora_kernel_a = self.add_weight((inputs, rank), a_initializer, name="lora_kernel_a", **shared)
-        self.lora_kernel_b = self.add_weight((rank, outputs), b_initializer, name="lora_kernel_b", **shared)
-        self._tracker.lock()
-        self._kernel.trainable = False
+        with keras_private.adding_variables(self):
+            self.lora_kernel_a = self.add_weight((inputs, rank), a_initializer, name="lora_kernel_a", **shared)
+            self.lora_kernel_b = self.add_weight((rank, outputs), b_initializer, name="lora_kernel_b", **shared)
+        keras_private.stored_kernel(self).trainable = False
         if lora_alpha is None:  # Keras' `Dense` ignores its constructor argument
             lora_alpha = rank if self.lora_alpha is None else self.lora_alpha
         self.lora_rank, self.lora_alpha, self.lora_enabled = rank, lora_alpha, True
@@ -74,14 +74,14 @@ class _LoraLayer(keras.layers.Layer):
         """Add the update to the kernel and remove the factors. A quantized kernel is quantized again."""
         if not self.lora_enabled:
             return
-        for name, value in zip(_BASE, self._get_kernel_with_merged_lora(), strict=True):
+        for name, value in zip(_BASE, self.merged_kernel(), strict=True):
             if value is not None:
                 getattr(self, name).assign(value)
         for factor in (self.lora_kernel_a, self.lora_kernel_b):
-            self._untrack_variable(factor)  # `del` would run the garbage collector for a quarter of a second
+            keras_private.remove_variable(self, factor)
         self.lora_kernel_a = self.lora_kernel_b = self.lora_rank = self.lora_alpha = None
         self.lora_enabled = False
-        self._kernel.trainable = self.trainable and self.quantization_mode is None
+        keras_private.stored_kernel(self).trainable = self.trainable and self.quantization_mode is None
 
     @property
     def kernel(self) -> Any:
@@ -89,14 +89,15 @@ class _LoraLayer(keras.layers.Layer):
         if not self.lora_enabled:
             return super().kernel
         if self.quantization_mode is not None:
-            return self._kernel
-        return self._kernel + ops.cast(self._scale() * self._product_of_factors(), self._kernel.dtype)
+            return keras_private.stored_kernel(self)
+        kernel = keras_private.stored_kernel(self)
+        return kernel + ops.cast(self._scale() * self._product_of_factors(), kernel.dtype)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return the outputs without computing the updated kernel or its gradient."""
         if not self.lora_enabled:
             return super().call(inputs, training=training)
-        outputs = self._apply(inputs, self._kernel) + self._update(inputs)
+        outputs = self._apply(inputs, keras_private.stored_kernel(self)) + self._update(inputs)
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs if self.activation is None else self.activation(outputs)
@@ -170,7 +171,7 @@ class Dense(_LoraLayer, keras.layers.Dense):
 
     def flat_shape(self) -> tuple[int, int]:
         """Return the number of inputs and the number of outputs."""
-        return self._kernel.shape[0], self.units
+        return keras_private.stored_kernel(self).shape[0], self.units
 
     def _product_of_factors(self) -> Any:
         return ops.matmul(self.lora_kernel_a, self.lora_kernel_b)
@@ -233,7 +234,8 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
     def _shapes(self) -> tuple[list[int], list[int]]:
         """Return the sizes of the kernel's input axes and of its output axes."""
         _, axes, _, summed, free = self._axes()
-        shape = self.original_kernel_shape if self.quantization_mode == "int4" else self._kernel.shape
+        is_packed = self.quantization_mode == "int4"
+        shape = self.original_kernel_shape if is_packed else keras_private.stored_kernel(self).shape
         sizes = dict(zip(axes, shape, strict=True))
         return [sizes[axis] for axis in summed], [sizes[axis] for axis in free]
 
@@ -264,13 +266,13 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         inner = self._scale() * ops.einsum(f"{of_inputs},{summed}{r}->{kept}{r}", inputs, a)  # [..., r]
         return ops.einsum(f"{kept}{r},{r}{free}->{of_outputs}", inner, b)
 
-    def _get_kernel_with_merged_lora(self) -> tuple[Any, Any, Any]:
+    def merged_kernel(self) -> tuple[Any, Any, Any]:
         """Return the updated kernel, its scale and its zero point. Keras multiplies the factors along the last axis."""
         if not self.lora_enabled or self.quantization_mode is None:
-            return super()._get_kernel_with_merged_lora()
+            return super().merged_kernel()
         a, b, update = self.lora_kernel_a, self.lora_kernel_b, self._product_of_factors()
         self.lora_kernel_a, self.lora_kernel_b = update, ops.eye(update.shape[-1])
         try:
-            return super()._get_kernel_with_merged_lora()
+            return super().merged_kernel()
         finally:
             self.lora_kernel_a, self.lora_kernel_b = a, b

@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import kernels
-from keras_vit.layers.base import Shape
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import CompositeLayer, Shape
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.formulas import gelu, gelu_tanh

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit.layers import kernels
 from keras_vit.layers.base import BaseLayer, Shape
-from keras_vit.layers.precision import at_least_float32
+from keras_vit.layers.formulas import at_least_float32
 from keras_vit.util import checks
 
 __all__ = ["GroupNorm", "LayerNorm", "RMSNorm"]

@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.base import BaseLayer, Shape
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import BaseLayer, CompositeLayer, Shape
 from keras_vit.layers.normalization import GroupNorm
 from keras_vit.util import checks
 

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.base import BaseLayer, Shape
-from keras_vit.layers.remat import ReplayableSeedGenerator
+from keras_vit.layers.dropout import ReplayableSeedGenerator
 from keras_vit.util import checks
 
 __all__ = ["RotaryPositions"]

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import find_changes, restore_changes
+from keras_vit.layers.base import find_changes, restore_changes
+from keras_vit.layers.keras_private import all_layers
 from keras_vit.models import normalization
 from keras_vit.models.config import Config
 from keras_vit.models.inputs import checked_images
@@ -159,7 +160,7 @@ class ConfiguredModel(keras.Model):
             return implemented and (filters is None or _matches(layer, filters))
 
         if str(mode or getattr(config, "mode", None)).startswith("int"):
-            for layer in filter(can_quantize, self._flatten_layers()):
+            for layer in filter(can_quantize, all_layers(self)):
                 kernel = getattr(layer, "kernel", None)
                 if kernel is not None and not np.any(keras.ops.convert_to_numpy(kernel)):
                     warnings.warn(

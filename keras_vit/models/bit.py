@@ -8,8 +8,8 @@ import keras
 from keras_vit.layers import BiTRoot, BiTStage, resnet
 from keras_vit.models.arguments import configured_by, with_arguments
 from keras_vit.models.base import ConfiguredModel, images_input, normalized, resolve_policy
-from keras_vit.models.classifier import head_layer, predictions
 from keras_vit.models.config import Auto, Config, Options, Published
+from keras_vit.models.heads import head_layer, predictions
 from keras_vit.util import checks
 from keras_vit.zoo.variants import BiTVariant
 

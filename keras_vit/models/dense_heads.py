@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import Dense
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import CompositeLayer
 from keras_vit.util import checks
 
 

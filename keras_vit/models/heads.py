@@ -1,4 +1,4 @@
-"""Heads of Vision Transformers, which map the encoder's tokens and the patch grid to the output."""
+"""Heads of models, which map the encoder's tokens and the patch grid, or features, to the output."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,34 @@ import keras
 
 from keras_vit.layers import Dense, MAPHead, PatchMeanPooling, SelfAttention, TokenPooling, UnflattenGrid
 from keras_vit.models import parts
-from keras_vit.models.classifier import batch_norm, head_layer, predictions
+from keras_vit.models.config import Config
 from keras_vit.models.vit_config import ViTConfig
+
+
+def head_layer(config: Config, policy: keras.DTypePolicy, name: str = "head") -> keras.layers.Layer:
+    """Create the classification layer. As in the reference, its kernel is initialized to zeros."""
+    return Dense(
+        config.classes,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(config.head_bias),
+        dtype=policy,
+        name=name,
+    )
+
+
+def batch_norm(policy: keras.DTypePolicy, name: str) -> keras.layers.Layer:
+    """Create a batch norm without scale and offset, with PyTorch's momentum and MAE's epsilon."""
+    return keras.layers.BatchNormalization(
+        momentum=0.9, epsilon=1e-6, center=False, scale=False, dtype=policy, name=name
+    )
+
+
+def predictions(config: Config, logits: keras.KerasTensor) -> keras.KerasTensor:
+    """Return the output of a model: the logits, or the result of `classifier_activation` in float32."""
+    if config.classifier_activation is None:
+        return logits
+    return keras.layers.Activation(config.classifier_activation, dtype="float32", name="predictions")(logits)
+
 
 _LAYERS = ("MAPHead_0", "fc_norm", "pre_logits", "head_norm", "head", "head_dist")  # layers of `Head` with weights
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import BiTStage, EncoderBlock, MAPHead, ResNetStage
+from keras_vit.layers.keras_private import all_layers, is_functional, run_functional
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.masked import MaskedModel
 from keras_vit.util import checks
@@ -78,28 +79,22 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
         )
     if not is_symbolic:
         flat = [ops.cast(ops.convert_to_tensor(x), wanted.dtype) for x, wanted in zip(flat, model.inputs, strict=True)]
-    # `keras.models.clone_model(call_function=...)` runs the same method, but only on symbolic tensors.
-    return model._run_through_graph(flat, call_fn=visit)
+    return run_functional(model, flat, visit)
 
 
 def _is_walkable(layer: Any) -> bool:
-    return isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Model) and hasattr(layer, "_nodes_by_depth"))
-
-
-def layers_of(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer or model and all layers in it, at any depth."""
-    return list(layer._flatten_layers())
+    return isinstance(layer, keras.Sequential) or is_functional(layer)
 
 
 def has_attention(layer: Any) -> bool:
     """Return whether a layer or model contains an encoder block or attention pooling."""
     if not isinstance(layer, keras.layers.Layer):
         return False
-    return any(isinstance(part, (EncoderBlock, MAPHead)) for part in layers_of(layer))
+    return any(isinstance(part, (EncoderBlock, MAPHead)) for part in all_layers(layer))
 
 
 def _opaque(layer: Any) -> str:
-    inner = [part.name for part in layers_of(layer) if isinstance(part, ConfiguredModel) and part is not layer]
+    inner = [part.name for part in all_layers(layer) if isinstance(part, ConfiguredModel) and part is not layer]
     hint = f"Pass the model inside of it, {inner[0]!r}, with the input of {inner[0]!r}." if inner else ""
     return (
         f"Only functional and sequential models can be run layer by layer. Received: {layer.name!r} of class "

@@ -9,7 +9,8 @@ import re
 
 import keras
 
-from keras_vit.models.depth import depths
+from keras_vit.layers.keras_private import all_layers
+from keras_vit.models.variables import depths
 
 _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
 
@@ -32,8 +33,8 @@ def block_matrices(model: keras.Model) -> dict[str, int]:
     blocks. AdamW updates the factors of LoRA.
     """
     found: dict[str, int] = {}
-    for block in (layer for layer in model._flatten_layers() if getattr(layer, "is_block", False)):
-        for layer in block._flatten_layers():  # a layer comes after the layers that contain it
+    for block in (layer for layer in all_layers(model) if getattr(layer, "is_block", False)):
+        for layer in all_layers(block):  # a layer comes after the layers that contain it
             kernels = [weight for weight in layer.trainable_weights if weight.name == "kernel"]
             found |= {kernel.path: _input_axes(layer, kernel) for kernel in kernels}
     return found
@@ -54,7 +55,8 @@ def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
         decay: Factor per layer. 1 does not change the rates.
 
     Returns:
-        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see `keras_vit.models.depth`.
+        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see
+        `keras_vit.models.variables.depths`.
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning

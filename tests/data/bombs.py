@@ -12,7 +12,7 @@ import sys
 import tensorflow as tf
 
 from keras_vit.data import headers, preprocess
-from keras_vit.exporting import safe_decode
+from keras_vit.exporting import graph_ops
 from tests.data import pictures
 
 MEGABYTE = 2**20
@@ -29,8 +29,8 @@ BOMBS = {  # the sizes in their headers are wrong
 @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
 def exported(contents):
     prepare = preprocess.single_image("decode|resize(8)|value_range(-1, 1)")
-    return safe_decode.map_valid(
-        lambda content: prepare(headers.check(content, safe_decode.MAX_PIXELS, untrusted=True)),
+    return graph_ops.map_valid(
+        lambda content: prepare(headers.check(content, graph_ops.MAX_PIXELS, untrusted=True)),
         contents,
         tf.TensorSpec((8, 8, 3)),
     )

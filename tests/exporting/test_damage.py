@@ -10,7 +10,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.data import headers, preprocess
-from keras_vit.exporting import safe_decode
+from keras_vit.exporting import graph_ops
 from tests import tiny
 
 
@@ -18,7 +18,7 @@ from tests import tiny
 def read(contents):
     """What `serving_default` does with its input, with the preprocessing of a real recipe."""
     prepare = preprocess.single_image(tiny.PREPROCESS)
-    return safe_decode.map_valid(
+    return graph_ops.map_valid(
         lambda content: prepare(headers.check(content, 100_000, untrusted=True)),
         contents,
         tf.TensorSpec((tiny.SIZE, tiny.SIZE, 3)),

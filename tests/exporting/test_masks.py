@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import models
-from keras_vit.exporting import export, mask_signatures, verify
+from keras_vit.exporting import export, graph_ops, verify
 from keras_vit.inference import masks, open_predictor
 from tests import tiny
 
@@ -25,15 +25,15 @@ def model():
 
 def test_masks_of_many_classes_have_16_bits():
     for mask in (np.array([[0, 299], [256, 7]], np.int32), np.array([[0, 255]], np.uint8)):
-        opened = Image.open(io.BytesIO(mask_signatures.to_png(tf.constant(mask)).numpy()))
+        opened = Image.open(io.BytesIO(graph_ops.to_png(tf.constant(mask)).numpy()))
         np.testing.assert_array_equal(np.asarray(opened), mask)
         assert opened.mode == ("L" if mask.dtype == np.uint8 else "I;16")
 
 
 def test_the_mask_of_an_unreadable_image_has_one_pixel():
     """Its size is 0 x 0, and a PNG file has at least one pixel."""
-    files = mask_signatures.of_sizes(
-        mask_signatures.to_png,
+    files = graph_ops.of_sizes(
+        graph_ops.to_png,
         tf.zeros([2, 2, 2], tf.uint8),
         tf.constant([[0, 0], [3, 4]]),
         tf.TensorSpec([], tf.string),
@@ -115,7 +115,7 @@ def test_comparison_by_hand():
 def test_another_mask_is_refused(tmp_path, monkeypatch):
     """An artifact whose files of masks are those of another size of the input is not written."""
     model = tiny.model(num_layers=1, head=models.LinearSegmenter(3))
-    monkeypatch.setattr("keras_vit.exporting.mask_signatures.resized", lambda mask, size: mask)
+    monkeypatch.setattr("keras_vit.exporting.graph_ops.resized", lambda mask, size: mask)
     with pytest.raises(verify.VerificationError, match="serving_default"):
         export(model, tmp_path, images=contents(), preprocess=tiny.PREPROCESS)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.exporting import onnx_openvino, single_file, verify
+from keras_vit.exporting import artifact_check, onnx_openvino, verify
 from keras_vit.inference import formats, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
@@ -199,7 +199,7 @@ def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
     """ViT-H/14 ended after a minute with "Invalid GraphDef"."""
     model = small()
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29)
-    with pytest.raises(single_file.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
+    with pytest.raises(artifact_check.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):
         export(model, "onnx", tmp_path)
     assert not os.listdir(tmp_path)
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29 - 1)
@@ -218,20 +218,20 @@ def test_files_next_to_the_draft(tmp_path, monkeypatch):
             with open(os.path.splitext(name)[0] + extension, "wb") as file:
                 file.write(b"12345")
 
-    with pytest.raises(RuntimeError), single_file.draft(path, card) as (name, describe):
+    with pytest.raises(RuntimeError), artifact_check.draft(path, card) as (name, describe):
         write(name)
         describe()
         raise RuntimeError
     assert os.listdir(tmp_path / "deep") == []
-    with single_file.draft(path, card) as (name, describe):
+    with artifact_check.draft(path, card) as (name, describe):
         write(name)
         describe()
         assert os.listdir(tmp_path / "deep") == [os.path.basename(os.path.dirname(name))]
     assert sorted(os.listdir(tmp_path / "deep")) == ["a.bin", "a.xml", "a.xml.json"]
     assert '"bytes": 10' in (tmp_path / "deep" / "a.xml.json").read_text()
     published = []
-    monkeypatch.setattr(single_file.file_io, "publish_file", lambda _, path: published.append(os.path.split(path)))
-    with single_file.draft(path, card) as (name, describe):
+    monkeypatch.setattr(artifact_check.file_io, "publish_file", lambda _, path: published.append(os.path.split(path)))
+    with artifact_check.draft(path, card) as (name, describe):
         write(name)
         describe()
     # The card is last. Readers reject new files with the old card.

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.attention import rotate
-from keras_vit.layers.remat import replay
+from keras_vit.layers.dropout import replay
 
 
 def grid(height, width):

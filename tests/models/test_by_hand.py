@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import models
-from keras_vit.models import geometry, normalization
+from keras_vit.models import normalization, vit_config
 from keras_vit.models.representation import representation
 from tests import tiny
 
@@ -58,7 +58,7 @@ def test_registers_follow_the_class_token():
     ],
 )
 def test_grid(arguments, grid):
-    assert geometry.grid(**arguments) == grid
+    assert vit_config.grid(**arguments) == grid
 
 
 @pytest.mark.parametrize(("ratio", "hidden"), [(0.75, 12), (0.7, 12), (0.5, 8), (0.01, 1)])

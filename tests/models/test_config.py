@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.models import BiTConfig, ViTConfig, geometry
+from keras_vit.models import BiTConfig, ViTConfig, vit_config
 from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
 from tests import selection
@@ -83,9 +83,9 @@ def test_derived_facts_are_those_of_the_layers(name):
 def test_grids_of_other_images():
     config = ViTConfig(patch_size=(16, 8), image_size=None)
     assert config.grid == (14, 28)
-    assert geometry.grid(config.patch_size, image_size=32) == (2, 4)
+    assert vit_config.grid(config.patch_size, image_size=32) == (2, 4)
     with pytest.raises(ValueError, match="image_size"):
-        geometry.grid(config.patch_size, image_size=40)
+        vit_config.grid(config.patch_size, image_size=40)
     assert ViTConfig(patch_size=1, resnet_blocks=(3, 4, 9)).grid == (14, 14)
     assert BiTConfig(width_factor=3).num_features == 6144
 

@@ -60,7 +60,7 @@ def test_saved_loaded_copied_and_counted(case, tmp_path):
         np.testing.assert_array_equal(found(images), model(images))
         assert found.config == model.config
     assert cost.of_config(model.config).parameters == model.count_params()
-    depths, deepest = keras_vit.models.depth.depths(model)
+    depths, deepest = keras_vit.models.variables.depths(model)
     assert deepest == 3
     assert set(depths.values()) == {0, 1, 2, 3}
 
@@ -91,7 +91,7 @@ def test_rematerialized_with_the_same_dropout():
 
 @pytest.mark.slow
 def test_checkpoints(tmp_path):
-    """A block with the usual names of weights loads a checkpoint with `strict=False`. No project can write it."""
+    """Weights with the usual names load with `strict=False`, and no project can write the model."""
     path = keras_vit.save_checkpoint(make(), tmp_path / "model.npz")
     model = make(seed=1, block=own_blocks.ParallelBlock)
     with pytest.raises(ValueError, match="`block`"):

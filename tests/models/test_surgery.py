@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.base import CompositeLayer
 from tests import selection
 from tests.models import variants
 

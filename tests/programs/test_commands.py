@@ -12,7 +12,7 @@ from absl import flags
 
 from keras_vit import outputs, recipe
 from keras_vit.cli import command_line, commands, common_flags
-from keras_vit.exporting import safe_decode, signatures
+from keras_vit.exporting import graph_ops, signatures
 from keras_vit.training import chosen_recipe, distribute
 from keras_vit.training.planning import plan
 from keras_vit.version import __version__
@@ -175,7 +175,7 @@ def test_flags_have_the_values_and_defaults_of_the_library():
     known = dict.fromkeys([*distribute.STRATEGIES, *distribute.JAX_STRATEGIES])
     assert list(common_flags.STRATEGIES) == list(known)
     assert values("export.main", "signature") == list(signatures.EXTRA_SIGNATURES)
-    assert flags.FLAGS["max_pixels"].default == safe_decode.MAX_PIXELS
+    assert flags.FLAGS["max_pixels"].default == graph_ops.MAX_PIXELS
     assert flags.FLAGS["top_k"].default == outputs.TOP_K
     assert chosen_recipe.OF_TIME == recipe.OF_TIME
     programs.load("train.plan")

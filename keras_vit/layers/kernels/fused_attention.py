@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import keras
 
-from keras_vit.layers.precision import has_16_bits
+from keras_vit.layers.formulas import has_16_bits
 
 _LARGEST_HEAD = 128  # Hopper supports 256, but XLA's products are as fast at that width
 

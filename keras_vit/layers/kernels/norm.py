@@ -5,10 +5,9 @@ from typing import Any
 from keras import ops
 
 from keras_vit.layers import formulas
-from keras_vit.layers.formulas import group_moments, mean_over_groups, moments
+from keras_vit.layers.formulas import at_least_float32, group_moments, mean_over_groups, moments
 from keras_vit.layers.kernels.choice import uses_kernel
 from keras_vit.layers.kernels.recompute import recompute_from
-from keras_vit.layers.precision import at_least_float32
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
