@@ -1,13 +1,11 @@
 """Resizing of position tables and patch kernels, against the reference and closed forms."""
 
-import re
-
 import numpy as np
 import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
+from keras_vit.checkpoints import model_from_checkpoint, resize
 from keras_vit.layers.interpolation import interpolation_matrix
 from tests import tiny
 from tests.checkpoints import files
@@ -89,13 +87,6 @@ def test_each_project_has_its_own_method(name, own):
         for method in (None, own)
     ]
     np.testing.assert_array_equal(*tables)
-
-
-@pytest.mark.slow
-def test_the_report_names_both_sizes():
-    model = keras_vit.VisionTransformer(8, 32, 2, 4, 64, image_size=(48, 32), classes=7)
-    report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
-    assert any(re.search(r"resized from 4x4 to 6x4 \(method='reference'\)", note) for note in report.notes)
 
 
 @pytest.mark.slow

@@ -12,15 +12,6 @@ from keras_vit.util import literal_calls
 DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
 
 
-@pytest.mark.slow
-def test_examples_of_the_document():
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    names = {}
-    for block in blocks:
-        exec(compile(block, str(DOCUMENT), "exec"), names)
-
-
 def test_the_message_of_an_unknown_operation():
     (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     with pytest.raises(ValueError) as raised:

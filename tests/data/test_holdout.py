@@ -10,7 +10,17 @@ from keras_vit.data import holdout
 
 @pytest.mark.parametrize(
     ("members", "fraction", "held_out"),
-    [(7, 0.25, 2), (10, 0.25, 2), (8, 0.1, 1), (3, 0.1, 1), (2, 0.9, 1), (1, 0.5, 0), (9, 0.0, 0)],
+    [
+        (7, 0.25, 2),
+        (10, 0.25, 2),
+        (8, 0.1, 1),
+        (3, 0.1, 1),
+        (2, 0.9, 1),
+        (40, 0.01, 1),
+        (40, 0.99, 39),
+        (1, 0.5, 0),
+        (9, 0.0, 0),
+    ],
 )
 def test_a_class_is_divided_by_rounding(members, fraction, held_out):
     """At least one of two or more is for testing, and at least one for training."""

@@ -190,20 +190,6 @@ def test_encoded_images_need_decode():
         preprocess.host_function("resize(8)")({"image": tf.constant(b"...")})
 
 
-def test_random_operations_follow_seed_and_position_only():
-    image = tf.constant(np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8))
-    function = preprocess.host_function("inception_crop(8)|flip_lr|random_crop(6)|color_jitter(0.5)")
-
-    def run(seed, position):
-        return function({"image": image}, seed, position)["image"].numpy()
-
-    first = run(1, 5)
-    tf.random.set_seed(99)
-    np.testing.assert_array_equal(run(1, 5), first)
-    assert (run(2, 5) != first).any()
-    assert (run(1, 6) != first).any()
-
-
 def test_operations_of_one_kind_draw_apart():
     """Two flips in a row must not cancel: each place in the string has its own numbers."""
     image = tf.constant(np.arange(6, dtype=np.uint8).reshape(1, 2, 3))
@@ -218,8 +204,6 @@ def test_onehot_and_keep():
     result = preprocess.host_function(pp)(example)
     assert sorted(result) == ["image", "label"]
     np.testing.assert_array_equal(result["label"], [0, 0, 1, 0])
-    several = preprocess.host_function("onehot(4, on=0.9, off=0.1)")({**example, "label": tf.constant([0, 3])})
-    np.testing.assert_allclose(several["label"], [0.9, 0.1, 0.1, 0.9])
 
 
 @pytest.mark.parametrize(

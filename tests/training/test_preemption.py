@@ -75,7 +75,6 @@ def test_an_evaluation_is_interrupted_for_its_caller_to_save(early):
 @pytest.mark.slow
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_signal_is_answered_while_a_step_is_computed(deferred, caplog):
-    """Nothing was logged before the end of the step, minutes later."""
     caught = pytest.raises(Interrupted) if not deferred else contextlib.nullcontext()
     with caplog.at_level(logging.WARNING, logger="absl"), caught, StopRequest() as stop:
         if deferred:
@@ -122,7 +121,6 @@ def be_busy(path, signals):
 @pytest.mark.slow
 @pytest.mark.parametrize(("signals", "exit_code"), [(1, 75), (2, 143)])
 def test_the_process_ends_whatever_it_computes(tmp_path, signals, exit_code):
-    """It went on until the step was done, and made another one."""
     process = forked.start(be_busy, tmp_path / "busy", signals)
     while not (tmp_path / "busy").exists():
         time.sleep(0.01)
