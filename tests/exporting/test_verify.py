@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from keras_vit.exporting import artifact_check, verify
-from keras_vit.inference import sample_images
-from tests import tiny
 
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
@@ -129,18 +127,6 @@ def test_what_a_sample_does_not_show():
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="two equal shapes"):
         verify.compare(REFERENCE, REFERENCE[:2])
-
-
-def test_unreadable_pictures_are_left_out():
-    good = tiny.images(2)
-    mixed = sample_images.SampleImages(
-        [good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"]
-    )
-    kept = sample_images.keep_readable(mixed, tiny.preprocess)
-    assert kept.names == ["a", "c"]
-    np.testing.assert_array_equal(kept.labels, [1, 3])
-    with pytest.raises(ValueError, match="None of the images can be read"):
-        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)
 
 
 @pytest.mark.parametrize(
