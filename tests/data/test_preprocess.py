@@ -1,8 +1,14 @@
+import doctest
+import pathlib
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import preprocess
+from keras_vit import data
+from keras_vit.data import parse, preprocess
+from keras_vit.util import literal_calls
 from tests import golden_data, selection
 
 EVAL = "decode|resize_small(96)|central_crop(64)|value_range(-1, 1)"
@@ -218,3 +224,48 @@ def test_onehot_and_keep():
 def test_one_or_several_labels_as_a_vector(pp, label, expected):
     example = {"image": tf.zeros([2, 2, 3], tf.uint8), "label": tf.constant(label)}
     np.testing.assert_allclose(preprocess.host_function(pp)(example)["label"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pp", "shape", "expected"),
+    [
+        ("value_range(-1, 1)", (8, 8, 1), "decode(1)|resize((8, 8), method='area')|value_range(-1, 1)"),
+        ("decode|resize(8)|value_range(-1, 1)", (8, 8, 3), "decode|resize(8)|value_range(-1, 1)"),
+        ("resize(8)|value_range(-1, 1)", (8, 8, 3), "decode(3)|resize(8)|value_range(-1, 1)"),
+        ("value_range(-1, 1)", (8, 12, 3), "decode(3)|resize((8, 12), method='area')|value_range(-1, 1)"),
+        ("value_range(-1, 1)", (None, None, 3), "decode(3)|value_range(-1, 1)"),
+    ],
+)
+def test_preprocessing_of_arrays_is_completed(pp, shape, expected):
+    assert preprocess.complete(pp, shape) == expected
+
+
+@pytest.mark.slow
+def test_completed_preprocessing_does_not_change_images_of_the_right_size():
+    source = data.open_source("digits", "test")
+    complete = preprocess.complete("value_range(-1, 1)", (8, 8, 1))
+    prepare = preprocess.single_image(complete)
+    for image in source.images[:20]:
+        prepared = prepare(tf.io.encode_png(image)).numpy()
+        np.testing.assert_array_equal(prepared, -1 + image.astype(np.float32) / np.float32(255) * 2)
+
+
+DOCUMENT = pathlib.Path(__file__).parent.parent.parent / "docs" / "data.md"
+
+
+def test_the_message_of_an_unknown_operation():
+    (quoted,) = re.findall(r"```\n(Error in the .*?), \.\.\.\n```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    with pytest.raises(ValueError) as raised:
+        preprocess.host_function("decode|resise(224)|flip_lr")
+    assert str(raised.value).startswith(quoted)
+
+
+def test_every_operation_is_documented():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert [name for name in parse.OPS if f"`{name}" not in text] == []
+
+
+def test_examples_of_calls():
+    results = doctest.testmod(literal_calls)
+    assert results.attempted and not results.failed

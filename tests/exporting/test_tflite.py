@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import os
+import types
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import single_file, tflite, verify
+from keras_vit.exporting import quantization, single_file, tflite, verify
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
 from tests import selection, tiny
@@ -307,3 +308,38 @@ def test_wrong_features_are_not_written(tmp_path, monkeypatch):
     with pytest.raises(verify.VerificationError, match=r"features: the difference is 1\.0e\+00 of the length"):
         export(small(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("images", "batches"), [(4, [[0, 1, 2, 3]]), (6, [[0, 1, 2, 3], [4, 5, 0, 1]]), (1, [[0, 0, 0, 0]])]
+)
+def test_every_image_calibrates_and_the_last_batch_is_full(images, batches, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        quantization, "track", lambda items, text, unit: shown.append((len(items), text, unit)) or items
+    )
+    spec = tf.TensorSpec((4, 2, 3, 1), tf.uint8, "images")
+    numbered = np.arange(images, dtype=np.float32)[:, None, None, None] * np.ones((2, 3, 1), np.float32)
+    found = list(quantization._batches(spec, numbered))
+    assert [batch[:, 1, 2, 0].tolist() for batch in found] == batches
+    assert shown == [(len(batches), "Calibrating", "batches")]
+    assert {(batch.shape, batch.dtype) for batch in found} == {((4, 2, 3, 1), np.dtype(np.uint8))}
+
+
+@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+def test_infinity_is_not_an_integer(precision):
+    """Only the padding with minus infinity is replaced, and only where activations are integers."""
+    for padding, is_replaced in (("infinity", precision in ("int8", "int16x8")), ("zeros", False), (None, False)):
+        model = types.SimpleNamespace(get_config=lambda padding=padding: {"pool_padding": padding})
+        expected = {"pool_padding": "edge"} if is_replaced else {}
+        assert quantization.model_arguments(model, precision) == expected
+
+
+@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+def test_only_integer_activations_need_calibration(precision):
+    quantization.check(precision, tiny.images(1))
+    if precision in ("int8", "int16x8"):
+        with pytest.raises(ValueError, match=f"{precision}.*calibration"):
+            quantization.check(precision, None)
+    else:
+        quantization.check(precision, None)
