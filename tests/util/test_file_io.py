@@ -70,8 +70,8 @@ def test_a_text_that_is_not_utf_8_is_named_with_its_line(tmp_path):
 def test_a_killed_writer_leaves_the_old_file_and_the_next_write_cleans_up(tmp_path):
     file_io.write_text(tmp_path / "a", "old")
     code = (
-        "import os, signal, sys\nfrom keras_vit import _io\n"
-        "with _io.atomic_file(sys.argv[1]) as name:\n"
+        "import os, signal, sys\nfrom keras_vit.util import file_io\n"
+        "with file_io.atomic_file(sys.argv[1]) as name:\n"
         "    open(name, 'w').write('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert forked.run("-c", code, tmp_path / "a")[0] == -signal.SIGKILL
@@ -208,7 +208,6 @@ def test_local_paths_are_written_directly(tmp_path, monkeypatch):
 
 
 def test_one_meaning_of_remote():
-    """file:// was remote for a folder and local for a TFRecord file."""
     remote = ["gs://bucket/a", "s3://b", "hf://owner/name", "file:///a", "/a", "a:b", "C:/a"]
     assert [file_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4
 
