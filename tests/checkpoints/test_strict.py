@@ -289,16 +289,6 @@ def test_heads_are_64_wide_by_default(project, width, heads, tmp_path):
     assert model_from_checkpoint(bare).get_config()["num_heads"] == heads
 
 
-def test_values_that_a_configuration_of_hugging_face_leaves_out(tmp_path):
-    """transformers' ViTConfig: hidden_act="gelu", layer_norm_eps=1e-12."""
-    config = files.hf_config()
-    for name in ("layer_norm_eps", "hidden_act"):
-        config.pop(name, None)
-    path = files.write_directory(tmp_path / "model", files.tensors_of("hf_vit"), config)
-    found = model_from_checkpoint(path).get_config()
-    assert (found["layer_norm_epsilon"], found["activation"]) == (1e-12, "gelu")
-
-
 @pytest.mark.slow
 def test_position_entries_of_timm_s_tokens_are_added_to_them(tmp_path):
     """The golden file has entries for patches only. With entries, and tokens that are smaller by them, it is the same.

@@ -1,7 +1,6 @@
 """The programs that look at data sets, called as a user calls them, but for the start of a process."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -11,15 +10,6 @@ from keras_vit import data
 from tests.data import pictures
 from tests.programs import call, load
 from train.datasets import audit
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """33 images; one cannot be read, one occurs twice with another class."""
-    root = pictures.folder(tmp_path / "p")
-    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
-    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
-    return root
 
 
 @pytest.mark.slow
