@@ -66,7 +66,6 @@ def without_values(monkeypatch):
 
 @pytest.mark.slow
 def test_the_size_of_images_is_that_of_the_weights(without_values):
-    """It was 224 pixels, at which the stated accuracy of weights for 384 pixels is not reached."""
     assert keras_vit.ViT_Ti16(weights="augreg").input_shape == (None, 384, 384, 3)
     assert keras_vit.ViT_Ti16(weights="augreg", image_size=224).input_shape == (None, 224, 224, 3)
 
@@ -77,7 +76,6 @@ def test_the_size_of_images_is_that_of_the_weights(without_values):
     [(keras_vit.ViT_Ti16, ["image_size", "classes"]), (keras_vit.BiT_R50x1, ["image_size", "classes", "pool_padding"])],
 )
 def test_the_signature_has_no_defaults_for_arguments_from_the_weights(build, names):
-    """It was 224 pixels and 1,000 classes, which models with weights do not have."""
     parameters = inspect.signature(build).parameters
     assert [name for name, parameter in parameters.items() if parameter.default == "auto"] == names
     model = build(**dict.fromkeys(names, "auto"))

@@ -36,6 +36,7 @@ WRONG = {
     ),
     "load a published name": (lambda d, m: load_checkpoint(m["plain"], "augreg"), [":augreg'"]),
     "load None": (lambda d, m: load_checkpoint(m["plain"], None), ["`path`", "None"]),
+    "load by the name of the hub": (lambda d, m: model_from_checkpoint("google/vit"), ["hf:google/vit"]),
     "load a number": (lambda d, m: model_from_checkpoint(3), ["`path`", "3"]),
     "save to None": (lambda d, m: save_checkpoint(m["plain"], None), ["`path`", "None"]),
     "format=hf": (lambda d, m: save_checkpoint(m["plain"], d / "x", format="hf"), ["`format`", "'huggingface'?"]),

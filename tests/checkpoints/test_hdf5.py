@@ -49,7 +49,6 @@ def test_the_data_of_a_member_begin_after_its_name_and_extra_field(tmp_path):
 
 @pytest.mark.slow
 def test_a_keras_file_is_read_without_seeking_in_its_archive(tmp_path, monkeypatch):
-    """Each seek backward read the archive from its start: opening ViT-B/16 took a minute and ended with an error."""
     path = str(tmp_path / "model.keras")
     model = tiny.model(num_layers=2)
     model.save(path)

@@ -23,7 +23,7 @@ from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.runs import load_run
 from tests import tiny
 
-RUN = pathlib.Path(__file__).parents[1] / "training" / "data" / "run"
+RUN = pathlib.Path(__file__).parents[1] / "runs" / "data" / "run"
 STORED = [RUN / "model.keras", RUN.parents[2] / "data_files" / "vit.keras"]
 MAX_KILOBYTES = 200_000
 
@@ -168,6 +168,7 @@ CRAFTED = {
     "a width of a million": ("vit", {"config": arguments(hidden_size=2**20)}),
     "a width of a million under another name": ("vit", {"config": under_another_name}),
     "a width of 65,536 and changed layers": ("vit", {"config": changed_layers}),
+    "an activation that is a Lambda": ("vit", {"config": arguments(activation={"class_name": "Lambda"})}),
     "a wide MLP": ("vit", {"config": arguments(mlp_dim=2**18)}),
     "a billion classes": ("vit", {"config": arguments(classes=10**9)}),
     "a hundred million patches": ("vit", {"config": arguments(image_size=80_000)}),

@@ -158,13 +158,6 @@ def test_a_format_that_cannot_hold_a_decoder(tmp_path):
         checkpoints.save_checkpoint(other, tmp_path / "mae", format="mae")
 
 
-def test_pickles_are_refused_with_the_way_to_convert(tmp_path):
-    path = tmp_path / "mae_pretrain_vit_base.pth"
-    path.write_bytes(b"\x80\x02}q\x00X\x05\x00\x00\x00modelq\x01")
-    with pytest.raises(CheckpointError, match=r"save_file"):
-        checkpoints.model_from_checkpoint(path, decoder=True)
-
-
 def test_arguments_of_the_models():
     with pytest.raises(ValueError, match="mask_ratio"):
         models.MaskedAutoencoder(**SIZES, mask_ratio=0.99)

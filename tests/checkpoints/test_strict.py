@@ -122,14 +122,6 @@ def test_channels_that_cannot_be_adapted_change_nothing():
     assert_unchanged(model, before)
 
 
-def test_numbers_beyond_single_precision(tmp_path):
-    tensors = files.tensors_of("vit_token_legacy")
-    tensors["head/bias"] = tensors["head/bias"].astype("float64") * 1e300
-    path = files.write_npz(tmp_path / "model.npz", tensors)
-    with pytest.raises(ValueError, match="head/bias.*infinity"):
-        load_checkpoint(keras_vit.VisionTransformer(**SIZES), path)
-
-
 @pytest.mark.slow
 def test_bit_and_vit_are_told_apart():
     with pytest.raises(ValueError, match="contains a BiT ResNet"):
@@ -245,14 +237,6 @@ def test_another_variant_is_named(tmp_path):
         load_checkpoint(keras_vit.create_model("ViT-S/16", **arguments), path)
 
 
-def test_the_report_prints_five_lines():
-    model = keras_vit.VisionTransformer(**{**SIZES, "classes": 3})
-    report = load_checkpoint(model, files.golden_path("vit_token_legacy"))
-    lines = str(report).splitlines()
-    assert len(lines) == 5 and str(len(report.loaded)) in lines[0] and "head/kernel" in lines[1]
-    assert "params/head/bias" in lines[2] and "none" in lines[3] and "7 classes" in lines[4]
-
-
 @pytest.mark.slow
 def test_frozen_layers_and_changed_ones_in_keras_files(tmp_path):
     model = keras_vit.VisionTransformer(**SIZES)
@@ -303,16 +287,6 @@ def test_heads_are_64_wide_by_default(project, width, heads, tmp_path):
     tensors = load_file(tmp_path / "written" / "model.safetensors")
     bare = files.write_directory(tmp_path / "bare", tensors)  # neither a configuration nor a note
     assert model_from_checkpoint(bare).get_config()["num_heads"] == heads
-
-
-def test_values_that_a_configuration_of_hugging_face_leaves_out(tmp_path):
-    """transformers' ViTConfig: hidden_act="gelu", layer_norm_eps=1e-12."""
-    config = files.hf_config()
-    for name in ("layer_norm_eps", "hidden_act"):
-        config.pop(name, None)
-    path = files.write_directory(tmp_path / "model", files.tensors_of("hf_vit"), config)
-    found = model_from_checkpoint(path).get_config()
-    assert (found["layer_norm_epsilon"], found["activation"]) == (1e-12, "gelu")
 
 
 @pytest.mark.slow

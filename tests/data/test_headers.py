@@ -61,7 +61,6 @@ def test_bmp_from_the_top():
 
 @pytest.mark.slow
 def test_the_count_is_traced_once_for_all_pipelines():
-    """Its many operations were traced again in every pipeline, which took half a second each."""
     traces = []
     for size in (4, 5):
         decode = tf.function(preprocess.single_image(f"decode|resize({size})"), autograph=False)

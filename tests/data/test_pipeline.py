@@ -181,7 +181,6 @@ def test_batches_are_static(source):
 
 @pytest.mark.slow
 def test_tuples_are_scaled_for_fit():
-    """They were uint8: the end of the string is left to the training step otherwise."""
     pp, source = "value_range(-1, 1)", data.open_source("digits")
     (batch,) = data.train_batches(source, pp, 32).take(1)
     ((images, labels),) = data.train_batches(source, pp, 32, as_tuples=True).take(1)

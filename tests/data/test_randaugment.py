@@ -1,4 +1,3 @@
-import io
 import pathlib
 
 import numpy as np
@@ -142,9 +141,3 @@ def test_number_of_layers():
 def test_needs_three_channels():
     with pytest.raises(ValueError, match="3 channels"):
         preprocess.host_function("randaug(2, 10)")({"image": tf.zeros([4, 4, 1], tf.uint8)})
-
-
-def test_the_published_picture_is_small():
-    buffer = io.BytesIO()
-    np.save(buffer, PUBLISHED["image"])
-    assert len(buffer.getvalue()) < 2000

@@ -280,7 +280,6 @@ def test_written_files_outlive_a_loss_of_power(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_an_interrupted_call_does_not_go_on_with_other_images(tmp_path):
-    """The numbers of images are equal."""
     folder = pictures.folder(tmp_path / "p")
     arguments = (str(tmp_path / "out"), "all", 3)
     writer.write_tfrecords(data.open_source(f"folder:{folder}", "all"), *arguments)
@@ -334,16 +333,6 @@ def test_a_folder_contains_one_data_set(tmp_path):
         writer.write_tfrecords(data.open_source("digits", "test[:30]"), str(tmp_path), "more", 31)
     info = json.loads((tmp_path / "dataset_info.json").read_text())
     assert info["records"]["test-00000-of-00003"] == 10
-
-
-@pytest.mark.slow
-def test_every_epoch_has_an_order_of_its_own(tmp_path):
-    write_numbered(tmp_path, [12])
-    source = data.open_source(f"tfrecord:{tmp_path}", "train", num_classes=10)
-    batches = data.train_batches(source, "decode|resize(4)", 12).as_numpy_iterator()
-    epochs = [next(batches)["image"][:, 0, 0, 0].astype(int).tolist() for _ in range(4)]
-    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4 and sorted(epochs[0]) != epochs[0]
 
 
 def test_an_address_is_refused():

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from keras_vit.data import fingerprint
 from tests.data import pictures
 from tests.data.test_tfrecord import write as write_records
 from tests.programs import call
@@ -257,16 +256,6 @@ def test_statistics_of_data_without_values(listed, tmp_path):
     (tmp_path / "b.csv").write_text("path,age,size\na,1,0.1\nb,2,0.1\nc,3,0.1\n")
     with pytest.raises(ValueError, match="'size' is 0.1 for all 3"):
         data.values_of(data.open_source(f"manifest:{tmp_path}/b.csv", "all", values=["age", "size"]))
-
-
-def test_fingerprints_tell_changed_values(listed, tmp_path):
-    before = fingerprint.fingerprint(data.open_source(listed, "all", values="age"))
-    assert before == fingerprint.fingerprint(data.open_source(listed, "all", values="age"))
-    text = (tmp_path / "list.csv").read_text()
-    (tmp_path / "list.csv").write_text(text.replace(",1.5,", ",1.75,"))
-    after = fingerprint.fingerprint(data.open_source(listed, "all", values="age"))
-    assert before["digest"] != after["digest"]
-    assert "other images" in fingerprint.changes({"all": before}, {"all": after})[0]
 
 
 @pytest.mark.slow

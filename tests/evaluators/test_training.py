@@ -134,7 +134,6 @@ def test_an_evaluator_that_fails_costs_its_own_results_only():
 
 
 def test_a_lost_worker_is_not_a_failed_evaluator():
-    """The exit code was 1, after which no supervisor restarts the workers."""
 
     def scores(images):
         raise tf.errors.UnavailableError(None, None, "Collective ops is aborted by: recvmsg")

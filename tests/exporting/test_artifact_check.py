@@ -212,18 +212,6 @@ def test_the_reference_is_the_model_itself(dtype, finds, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", pytest.param("int16x8", marks=selection.EXHAUSTIVE)])
-def test_the_precision_is_read_from_the_file(precision, tmp_path):
-    """Of a network large enough to have every kind of layer quantized. `test_tflite.py` has the others."""
-    model = tiny.model(num_layers=1, hidden_size=64, mlp_dim=128, num_heads=4)
-    path = tmp_path / "a.tflite"
-    tolerance = verify.Tolerance(1.0, 0.0)
-    options = {"card": tiny.card(), "images": tiny.images(), "precision": precision, "calibration": tiny.images()}
-    tflite.write(model, str(path), tolerance=tolerance, **options)
-    assert open_artifact(path).stored_precision == precision
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "stored"),
     [("mixed_bfloat16", "bfloat16"), pytest.param("mixed_float16", "float16", marks=selection.EXHAUSTIVE)],
@@ -232,13 +220,6 @@ def test_the_precision_of_a_saved_model_is_read_from_its_graph(precision, stored
     options = {"card": tiny.card(), "images": tiny.images(), "precision": precision}
     path, _ = saved_model.write(tiny.model(num_layers=1), str(tmp_path), **options)
     assert open_artifact(path).stored_precision == stored
-
-
-def test_a_saved_model_has_a_float_precision(tmp_path):
-    with pytest.raises(ValueError, match="precision"):
-        saved_model.write(
-            tiny.model(num_layers=1), str(tmp_path), card=tiny.card(), images=tiny.images(), precision="int8"
-        )
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from scipy import special
 
 from keras_vit import exporting, inference, save_checkpoint
 from keras_vit.data import UnreadableImageError
+from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card, sample_images
 from keras_vit.inference.keras_model import card_of_model
@@ -48,20 +49,6 @@ def test_a_checkpoint_is_exported(tmp_path):
     images = original.preprocess(tiny.images().contents)
     np.testing.assert_allclose(artifact.predict(images), original.predict(images), atol=1e-5)
     assert artifact.class_names == tuple("0123456")
-
-
-@pytest.mark.slow
-def test_wrong_arguments(tmp_path):
-    model, images = network(), tiny.images(1).contents
-    with pytest.raises(ValueError, match="format"):
-        exporting.export(model, tmp_path / "a", "coreml", images=images, preprocess="value_range(-1, 1)")
-    with pytest.raises(ValueError, match="class_names"):
-        exporting.export(model, tmp_path / "a", images=images, preprocess="value_range(-1, 1)", class_names=["a"])
-    with pytest.raises(UnreadableImageError, match="image 1"):
-        exporting.export(model, tmp_path / "a", images=[*images, b"bad"], preprocess="value_range(-1, 1)")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        exporting.export(model, tmp_path / "a", images=["nowhere.png"], preprocess="value_range(-1, 1)")
-    assert os.listdir(tmp_path) == []
 
 
 GOOD = tiny.arrays(1)
@@ -310,11 +297,13 @@ def test_functional_models(kind, extension, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "precision", selection.cases(["float16", "dynamic_int8", "int8"], ["int8"], selection.EXHAUSTIVE)
+    "precision", selection.cases(["float16", "dynamic_int8", "int8", "int16x8"], ["int8"], selection.EXHAUSTIVE)
 )
 def test_features_of_every_precision(precision, tmp_path):
     images = tiny.arrays(4)
-    options = {"calibration": tiny.images()} if precision == "int8" else {}
+    options = {}
+    if precision in ("int8", "int16x8"):
+        options = {"calibration": tiny.images(), "tolerance": verify.Tolerance(1.0, 0.0)}
     path = tmp_path / "a.tflite"
     exporting.export(
         tiny.model(num_layers=1, include_top=False, hidden_size=64, mlp_dim=128, num_heads=4),
@@ -382,6 +371,9 @@ class Made(functools.partial):
     [
         ({"precison": "int8"}, TypeError, "'precison'.* Did you mean 'precision'"),
         ({"path": "a.onnx", "precision": "float16"}, ValueError, "must be one of 'float32'.*'float16'"),
+        ({"path": "a", "precision": "int8"}, ValueError, "precision"),
+        ({"precision": "int4"}, ValueError, "precision"),
+        ({"precision": "int8", "calibration": tiny.images(), "features": True}, ValueError, "features"),
         ({"path": "z.bin"}, ValueError, r"`path` must end in \.tflite"),
         ({"path": "z.onnx", "format": "tflite"}, ValueError, r"must end in \.tflite for format='tflite'"),
         ({"path": "z.tflite", "format": "saved_model"}, ValueError, "must be a directory"),
@@ -401,6 +393,7 @@ class Made(functools.partial):
         ({"images": "nowhere/*.png"}, FileNotFoundError, "nowhere"),
         ({"images": "."}, FileNotFoundError, "Images in folders end in"),
         ({"images": b"bad"}, UnreadableImageError, "image 0"),
+        ({"images": [*tiny.images(1).contents, b"bad"]}, UnreadableImageError, "image 1"),
         ({"class_names": ["a"]}, ValueError, "class_names"),
         ({"model": "nowhere"}, FileNotFoundError, "nowhere"),
     ],

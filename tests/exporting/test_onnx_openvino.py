@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.exporting import artifact_check, onnx_openvino, verify
+from keras_vit.exporting import artifact_check, onnx_openvino
 from keras_vit.inference import formats, model_card, onnx, openvino
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
@@ -106,16 +106,6 @@ def test_keras_own_export_writes_a_file_that_runs(activation, tmp_path):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_an_artifact_that_differs_is_not_written(tmp_path):
-    pytest.importorskip("tf2onnx")
-    pytest.importorskip("onnxruntime")
-    strict = verify.Tolerance(max_difference=-1.0)  # nothing can keep to it
-    with pytest.raises(verify.VerificationError, match="The onnx file does not match its model"):
-        export(small(), "onnx", tmp_path, tolerance=strict)
-    assert os.listdir(tmp_path) == []
-
-
 def test_damaged_and_foreign_files(kind, tmp_path):
     path = path_of(kind, tmp_path)
     with pytest.raises(FileNotFoundError, match="No artifact"):
@@ -196,7 +186,6 @@ def test_openvino_sends_no_telemetry_and_keeps_the_log_handlers(tmp_path):
 
 @pytest.mark.slow
 def test_a_model_that_no_onnx_file_can_hold(monkeypatch, tmp_path):
-    """ViT-H/14 ended after a minute with "Invalid GraphDef"."""
     model = small()
     monkeypatch.setattr(type(model), "count_params", lambda self: 2**29)
     with pytest.raises(artifact_check.ConversionError, match=r"at most 2 GiB. Received: .* 2.00 GiB .*SavedModel"):

@@ -1,6 +1,7 @@
 import collections
 import dataclasses
 import os
+import types
 
 import keras
 import numpy as np
@@ -9,7 +10,6 @@ import tensorflow as tf
 
 from keras_vit import models
 from keras_vit.exporting import artifact_check, tflite, verify
-from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
 from tests import selection, tiny
@@ -177,29 +177,17 @@ def test_an_artifact_that_differs_is_not_written(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_wrong_arguments(tmp_path):
-    with pytest.raises(ValueError, match="'float16', 'dynamic_int8', 'int8', 'int16x8'.*precision='int4'"):
-        export(small(), tmp_path / "model.tflite", precision="int4")
-    with pytest.raises(ValueError, match="layers of keras_vit"):
-        inference_model(keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()]))
-
-
 def integer_export(precision, model, path, **options):
     """With the images of the verification as those of the calibration: what is tested is the mechanics."""
     lenient = verify.Tolerance(1.0, 0.5)
     return export(model, path, precision=precision, calibration=tiny.images(), tolerance=lenient, **options)
 
 
-def test_integer_precisions_need_calibration(tmp_path):
-    for precision in ("int8", "int16x8"):
-        with pytest.raises(ValueError, match="calibration"):
-            export(small(), tmp_path / "model.tflite", precision=precision)
-
-
 @pytest.mark.slow
 def test_int8_keeps_sensitive_operators_in_float(tmp_path):
     path = tmp_path / "model.tflite"
-    integer_export("int8", small(), path)
+    integer_export("int8", small(), path, input="uint8", batch_size=4)
+    assert open_artifact(str(path)).input_details["dtype"] == np.uint8
     types = operand_types(path.read_bytes())
     assert types["FULLY_CONNECTED"] == types["CONV_2D"] == {"INT8"}
     for name in ("BATCH_MATMUL", "SOFTMAX", "GELU", "ADD", "RSQRT"):
@@ -260,13 +248,6 @@ def test_files_that_the_interpreter_cannot_run_are_not_written(tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_integer_pixels_in(tmp_path):
-    path = tmp_path / "model.tflite"
-    integer_export("int8", small(), path, input="uint8", batch_size=4)
-    assert open_artifact(str(path)).input_details["dtype"] == np.uint8
-
-
-@pytest.mark.slow
 def test_smaller_files(tmp_path):
     # Wide enough that weights make up the file: the graph itself takes 20 kB.
     model, sizes = small(hidden_size=128, mlp_dim=512), {}
@@ -321,14 +302,44 @@ def test_the_weights_are_shared(tmp_path):
     assert sizes[1] - sizes[0] < 0.1 * sizes[0]
 
 
-def test_integer_files_have_no_features(tmp_path):
-    with pytest.raises(ValueError, match="features.*precision='int8'"):
-        export(small(), tmp_path / "a.tflite", precision="int8", calibration=tiny.images(), features=True)
-
-
 @pytest.mark.slow
 def test_wrong_features_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(TFLitePredictor, "features", lambda self, images: np.zeros((6, 16)))
     with pytest.raises(verify.VerificationError, match=r"features: the difference is 1\.0e\+00 of the length"):
         export(small(), tmp_path / "a.tflite", features=True)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("images", "batches"), [(4, [[0, 1, 2, 3]]), (6, [[0, 1, 2, 3], [4, 5, 0, 1]]), (1, [[0, 0, 0, 0]])]
+)
+def test_every_image_calibrates_and_the_last_batch_is_full(images, batches, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        quantization, "track", lambda items, text, unit: shown.append((len(items), text, unit)) or items
+    )
+    spec = tf.TensorSpec((4, 2, 3, 1), tf.uint8, "images")
+    numbered = np.arange(images, dtype=np.float32)[:, None, None, None] * np.ones((2, 3, 1), np.float32)
+    found = list(quantization._batches(spec, numbered))
+    assert [batch[:, 1, 2, 0].tolist() for batch in found] == batches
+    assert shown == [(len(batches), "Calibrating", "batches")]
+    assert {(batch.shape, batch.dtype) for batch in found} == {((4, 2, 3, 1), np.dtype(np.uint8))}
+
+
+@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+def test_infinity_is_not_an_integer(precision):
+    """Only the padding with minus infinity is replaced, and only where activations are integers."""
+    for padding, is_replaced in (("infinity", precision in ("int8", "int16x8")), ("zeros", False), (None, False)):
+        model = types.SimpleNamespace(get_config=lambda padding=padding: {"pool_padding": padding})
+        expected = {"pool_padding": "edge"} if is_replaced else {}
+        assert quantization.model_arguments(model, precision) == expected
+
+
+@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+def test_only_integer_activations_need_calibration(precision):
+    quantization.check(precision, tiny.images(1))
+    if precision in ("int8", "int16x8"):
+        with pytest.raises(ValueError, match=f"{precision}.*calibration"):
+            quantization.check(precision, None)
+    else:
+        quantization.check(precision, None)

@@ -5,8 +5,6 @@ import pytest
 
 from keras_vit import outputs
 from keras_vit.exporting import artifact_check, verify
-from keras_vit.inference import sample_images
-from tests import tiny
 
 REFERENCE = np.array([[0.7, 0.2, 0.1], [0.3, 0.4, 0.3], [0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
 
@@ -73,14 +71,6 @@ def test_everything_that_is_wrong_is_said():
         assert remedy in message
 
 
-def test_every_precision_has_a_tolerance():
-    assert verify.tolerance_of("float32") == verify.Tolerance(1e-4, 1.0)
-    assert verify.tolerance_of("mixed_bfloat16") == verify.Tolerance(0.1, 0.98)
-    assert verify.tolerance_of("float32", "features") == verify.Tolerance(1e-4)
-    with pytest.raises(ValueError, match="precision must be one of"):
-        verify.tolerance_of("int3")
-
-
 def test_limits_of_every_precision():
     """Largest difference and agreement of probabilities, largest relative difference, and agreement of masks."""
     expected = {
@@ -99,6 +89,9 @@ def test_limits_of_every_precision():
         for output in ("values", "scores", "features"):
             assert verify.tolerance_of(precision, output) == verify.Tolerance(relative)
         assert verify.tolerance_of(precision, "mask") == verify.Tolerance(1.0, of_masks)
+    assert verify.tolerance_of("mixed_bfloat16") == verify.Tolerance(0.1, 0.98)
+    with pytest.raises(ValueError, match="precision must be one of"):
+        verify.tolerance_of("int3")
 
 
 def test_a_comparison_in_one_line():
@@ -135,18 +128,6 @@ def test_what_a_sample_does_not_show():
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="two equal shapes"):
         verify.compare(REFERENCE, REFERENCE[:2])
-
-
-def test_unreadable_pictures_are_left_out():
-    good = tiny.images(2)
-    mixed = sample_images.SampleImages(
-        [good.contents[0], b"bad", good.contents[1]], np.array([1, 2, 3]), ["a", "b", "c"]
-    )
-    kept = sample_images.keep_readable(mixed, tiny.preprocess)
-    assert kept.names == ["a", "c"]
-    np.testing.assert_array_equal(kept.labels, [1, 3])
-    with pytest.raises(ValueError, match="None of the images can be read"):
-        sample_images.keep_readable(sample_images.SampleImages([b"bad"], None, ["x"]), tiny.preprocess)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from keras_vit import data
 from keras_vit.inference import sample_images
 from keras_vit.inference.model_card import ModelCard
-from tests import programs, tiny
+from tests import tiny
 from tests.data import pictures
 
 
@@ -40,18 +40,6 @@ def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
         assert not {f"{folder}/cat/gone.jpg", f"{folder}/cat/empty.jpg"} & set(found.names)
         assert given or len(found.labels) == 30
     assert "gone.jpg" in caplog.text and "empty.jpg" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [True, False])
-def test_the_page_of_a_run_that_skips_bad_images(given, folder):
-    visualize = programs.load("train.visualize")
-    patterns = [f"{folder}/*/*"] if given else []
-    description = card(folder, "skip")
-    found, _ = visualize.find_images(patterns, description, description.preprocess_function())
-    assert len(found.contents) == 30
-    with pytest.raises(data.UnreadableImageError, match=r"gone|empty"):
-        visualize.find_images(patterns, card(folder), description.preprocess_function())
 
 
 def test_no_file_can_be_read(tmp_path):

@@ -1,5 +1,6 @@
 """A run on the digits and its artifacts, created once for the tests of all programs, which must not change them."""
 
+import shutil
 import types
 
 import keras
@@ -7,6 +8,7 @@ import pytest
 
 from keras_vit import data
 from tests import tiny
+from tests.data import pictures
 from tests.made_once import made_once
 from tests.programs import call
 
@@ -47,3 +49,12 @@ def tflite_file(run, tmp_path_factory):
         assert call("export.main", "--format=tflite", f"--model={run}", f"--output={path}", "--num_images=20") == 0
 
     return made_once(tmp_path_factory, "tflite_digits", make) / "digits.tflite"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """33 images; one cannot be read, one occurs twice with another class."""
+    root = pictures.folder(tmp_path / "p")
+    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
+    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
+    return root

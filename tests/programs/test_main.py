@@ -90,7 +90,6 @@ def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
 
 
 def test_a_stop_request_before_the_first_step(tmp_path):
-    """The exit code was 143, which does not tell a supervisor that nothing was lost."""
     process = worlds.start(tmp_path)
     while "to train on" not in (line := process.stdout.readline()) and line:
         pass
@@ -126,7 +125,6 @@ def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path
 
 
 def test_a_full_disk_at_the_metrics(tmp_path, monkeypatch):
-    """It was a traceback and exit code 1."""
     write, limits = metrics.MetricsWriter.write, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limited(self, *arguments):

@@ -1,21 +1,10 @@
 """`train.make_tfrecords` with a user's command lines, in the process of the test."""
 
-import shutil
-
 import pytest
 
 from keras_vit import data
 from tests.data import pictures
 from tests.programs import call, load
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """33 images; one cannot be read, one occurs twice with another class."""
-    root = pictures.folder(tmp_path / "p")
-    (tmp_path / "p" / "cat" / "bad.jpg").write_bytes(b"")
-    shutil.copy(tmp_path / "p" / "cat" / "1.png", tmp_path / "p" / "dog" / "copy.png")
-    return root
 
 
 def make_tfrecords(folder, output, **flags):

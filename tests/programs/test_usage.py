@@ -7,7 +7,7 @@ from absl import flags
 
 from keras_vit import inference
 from keras_vit.cli import commands, recipe_flags
-from keras_vit.inference import formats, keras_model
+from keras_vit.inference import keras_model
 from keras_vit.training import train
 from tests import golden_data
 from tests.programs import call, load, run
@@ -25,21 +25,6 @@ TAKE_DATA = {  # the programs with --data, and what else they require
     "train.check_data": [],
     "train.make_tfrecords": ["--output=records"],
 }
-
-
-def test_missing_arguments_are_named():
-    assert "--model is missing" in run("train.predict", "a.png")[1]
-    with pytest.raises(ValueError, match="keras-vit predict"):
-        call("train.predict", f"--model={RUN}")
-    with pytest.raises(ValueError, match="--model.*--output"):
-        call("export.main", f"--model={RUN}")
-    for format in formats.FORMATS:
-        with pytest.raises(ValueError, match="--model"):
-            call("export.main", f"--format={format}", "--output=x")
-    with pytest.raises(ValueError, match="--calibration.*--format=tflite"):
-        call("export.main", f"--model={RUN}", "--output=x.onnx", "--calibration=a.png")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        call("train.evaluate", "--model=nowhere")
 
 
 @pytest.mark.parametrize("program", TAKE_DATA)
@@ -129,16 +114,6 @@ def test_flags_are_passed_on_to_the_sweep(outcome, tmp_path, monkeypatch, capsys
     assert options.pop("command")[-2:] == ["train", "--distribute=one_device"]
     assert options == {"trials": 0, "metric": "eval_loss", "prune": False, "parallel": 3}
     assert f"--config={tmp_path}/runs/b/recipe.py" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("train.predict", [__file__]), ("export.main", ["--output=a"]), ("train.evaluate", [])]
-)
-def test_errors_that_a_user_can_correct_are_one_line(name, arguments):
-    code, output = run(name, "--model=/nowhere", *arguments)
-    assert code == 2
-    assert "There is no checkpoint or model at '/nowhere'" in output
-    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(

@@ -11,26 +11,6 @@ from keras_vit.runs import errors
 from tests import programs
 
 
-def test_vtab_averages_whole_groups_and_lists_missing_tasks(monkeypatch, capsys, tmp_path):
-    vtab_program = programs.load("train.vtab")
-    tasks = vtab_program.vtab.GROUPS["specialized"]
-
-    def open_source(spec, split):
-        if spec == "vtab:dmlab":
-            raise FileNotFoundError("dmlab is not prepared.\nAnd more.")
-        if spec == "vtab:svhn":
-            raise FileNotFoundError
-
-    monkeypatch.setattr(vtab_program.data, "open_source", open_source)
-    monkeypatch.setattr(vtab_program, "fine_tune", lambda task: 0.5 if task == "eurosat" else 0.9)
-    with flagsaver.flagsaver(workdir=str(tmp_path), weights="x.npz", tasks=[*tasks, "dmlab", "svhn"], json=True):
-        assert vtab_program.main([]) == 0
-    content = json.loads(capsys.readouterr().out)["vtab"]
-    assert content["specialized"] == pytest.approx(0.8)
-    assert content["natural"] is None and content["mean"] is None
-    assert content["missing"] == {"dmlab": "dmlab is not prepared.", "svhn": "FileNotFoundError"}
-
-
 def test_vtab_starts_the_recipe_of_the_task_once(monkeypatch, tmp_path):
     vtab_program = programs.load("train.vtab")
     commands = []

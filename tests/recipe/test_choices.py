@@ -113,7 +113,6 @@ def test_every_recipe_is_listed():
 
 @pytest.mark.slow
 def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
-    """The name was taken for a file before."""
     wide = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
     recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", 32, arguments=wide))
     model = recipes.build_model(recipe, classes=7)

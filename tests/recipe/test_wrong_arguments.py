@@ -54,7 +54,6 @@ def test_wrong_arguments_of_recipes(config):
     ],
 )
 def test_mistakes_in_a_recipe_name_its_file_and_line(tmp_path, text, said):
-    """A NameError or SyntaxError was a traceback of 50 lines before."""
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises((ValueError, ImportError)) as wrong:
         recipe_file.load(str(tmp_path / "mine.py"))

@@ -134,7 +134,6 @@ def test_the_versions_that_made_a_run_are_kept(trained):
     ],
 )
 def test_another_recipe_is_refused_unless_asked_for(trained, changed, data, field):
-    """It went on silently, and `config.json` described weights that it had not made."""
     with pytest.raises(ValueError, match=field):
         run_fields.check(trained, changed, data)
     run_fields.check(trained, changed, data, change_recipe=True)

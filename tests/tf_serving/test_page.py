@@ -111,21 +111,6 @@ class TestPredictions:
         with pytest.raises(tf_serving.RequestError, match="features"):
             page.explain(bytearray(picture()))
 
-    def test_of_a_mask_with_many_classes(self):
-        """The image of the mask has 256 colors."""
-        mask = np.array([[0, 257], [299, 257]], np.int32)
-        card = dataclasses.replace(tiny.card("mask"), class_names=tuple(map(str, range(300))), image_shape=(8, 16, 3))
-        outputs = {"mask_bytes": {"b64": base64.b64encode(masks.to_png(mask)).decode()}, "valid": True}
-        page = Page(
-            types.SimpleNamespace(
-                name="x", version=2, card=card, examples={}, predict_image=lambda _: outputs, scores_of=None
-            )
-        )
-        assert "Version 2. Input: 16 x 8 pixels. Output: mask." in page.html
-        found = page.predict(bytearray(picture()))
-        assert [(part["name"], part["number"]) for part in found["parts"]] == [("257", 0.5), ("0", 0.25), ("299", 0.25)]
-        assert base64.b64decode(found["mask"].partition(",")[2]) == masks.to_png(np.uint8([[0, 1], [43, 1]]))
-
     @pytest.mark.parametrize("content", [b"", b"bad", bombs.BOMBS["PNG"], bombs.BOMBS["GIF"]])
     def test_of_unreadable_images(self, classes, content):
         for method in (Page(classes).predict, Page(classes).explain):
@@ -158,27 +143,6 @@ class TestExplanations:
         np.testing.assert_allclose(bright["falls"], expected, atol=1e-6)
         np.testing.assert_allclose(dark["falls"], -expected, atol=1e-6)
         assert base64.b64decode(found["image"].partition(",")[2]) == masks.to_png(pixels)
-
-    @pytest.mark.parametrize(
-        ("output", "names"), [("sigmoid", ["5", "6", "3", "4", "1"]), ("values", [str(index) for index in range(7)])]
-    )
-    def test_the_most_probable_classes_or_all_values(self, output, names):
-        """The first of equal classes comes first. Values are not ordered."""
-        numbers = np.array([0, 2, 1, 3, 3, 5, 4], np.float32)
-        classes, values = ((), {"names": list("0123456"), "mean": [0.0] * 7, "deviation": [1.0] * 7})
-        classes, values = (classes, values) if output == "values" else (tuple(values["names"]), {})
-        card = inference.ModelCard(classes, "decode|resize(8)", output, (8, 8, 3), values=values)
-        model = types.SimpleNamespace(
-            name="x",
-            version=1,
-            card=card,
-            examples={},
-            max_pixels=10**6,
-            scores_of=lambda x: np.tile(numbers, (len(x), 1)),
-        )
-        maps = Page(model).explain(bytearray(picture()))["maps"]
-        assert [one["name"] for one in maps] == names
-        assert [one["number"] for one in maps] == [numbers[int(name)] for name in names]
 
     def test_one_at_a_time(self, page, monkeypatch):
         def check(*arguments, **options):
@@ -260,18 +224,6 @@ class TestRoutes:
         assert buckets[:3] == ['"10"} 1', '"18"} 2', '"32.4"} 2'] and buckets[-2:] == ['"1.47476e+09"} 2', '"+Inf"} 3']
         assert f":tensorflow:serving:request_latency_count{{{labels}}} 3" in lines
         assert f":tensorflow:serving:request_latency_sum{{{labels}}} 1000000000000025" in lines  # microseconds
-
-    @pytest.mark.parametrize(
-        ("status", "name"),
-        [
-            *((200, "OK"), (400, "INVALID_ARGUMENT"), (404, "NOT_FOUND"), (408, "DEADLINE_EXCEEDED")),
-            *((413, "RESOURCE_EXHAUSTED"), (503, "UNAVAILABLE"), (500, "INTERNAL")),
-        ],
-    )
-    def test_statuses_have_the_names_of_tensorflow(self, status, name):
-        metrics = Metrics("pets")
-        metrics.record(status, 1.0)
-        assert f'request_count{{model_name="pets",status="{name}"}} 1\n' in metrics.render()
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def picture(seed=0):
 
 
 def test_the_subtitle_states_width_and_height():
-    assert "Input: 16 x 8 pixels." in page_of([0.0, 1.0], ("a", "b")).html
+    assert "Version 1. Input: 16 x 8 pixels. Output: probabilities." in page_of([0.0, 1.0], ("a", "b")).html
 
 
 def test_only_the_most_probable_classes_are_explained():

@@ -32,19 +32,29 @@ class Backend:
         return float(np.mean([value]))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    found = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(budget.time, "monotonic", lambda: found.now)
+    return found
+
+
+def data_of(train=64, evaluation=64):
+    """Data of as many examples."""
+    splits = {
+        "train": types.SimpleNamespace(num_examples=train),
+        "eval": types.SimpleNamespace(num_examples=evaluation),
+    }
+    return types.SimpleNamespace(task=None, channels=3, test=None, train_batches=lambda step: [], **splits)
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 5.0])
-def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
+def test_the_steps_fill_the_time_that_is_left(seconds, clock, caplog):
     caplog.set_level("INFO", "absl")
-    clock = types.SimpleNamespace(now=100.0)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
+    clock.now = 120.0  # 20 seconds after the start, the data are open
     backend = Backend(clock, seconds)
-    train, test = (types.SimpleNamespace(num_examples=count) for count in (1_000, 64))
-    data = types.SimpleNamespace(
-        task=None, channels=3, train=train, eval=test, test=None, train_batches=lambda step: []
-    )
     recipe = recipes.Recipe(total_steps=10_000, time=600.0, data=recipes.Data(batch_size=16))
-    clock.now += 20  # the data were opened
-    fields = budget.fields(recipe, backend, data, started=100.0)
+    fields = budget.fields(recipe, backend, data_of(1_000), started=100.0)
     measured = clock.now - 120 - COMPILING
     # The model and an evaluation of 64 images in batches of 16 are compiled, and the evaluation is run.
     left = 600 - 20 - COMPILING - measured - 2 * COMPILING - 4 * seconds / 2
@@ -55,50 +65,32 @@ def test_the_steps_fill_the_time_that_is_left(seconds, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(("time", "total"), [(160.0, 100), (158.0, 98)])
-def test_a_hundred_steps_are_not_few(time, total, monkeypatch, caplog):
+def test_a_hundred_steps_are_not_few(time, total, clock, caplog):
     """80% of the time after 35 s, at one second each."""
     caplog.set_level("INFO", "absl")
-    clock = types.SimpleNamespace(now=0.0)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
-    split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(
-        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
-    )
     recipe = recipes.Recipe(time=time, data=recipes.Data(batch_size=16))
-    assert budget.fields(recipe, Backend(clock, 1.0), data, started=0.0)["total_steps"] == total
+    assert budget.fields(recipe, Backend(clock, 1.0), data_of(), started=0.0)["total_steps"] == total
     assert f"steps: {total} fit into 2:{time - 120:.0f}, at 1 s each (" in caplog.text
     assert ("rarely suffice" in caplog.text) == (total < 100)
 
 
-def test_processes_plan_with_the_mean_of_their_times(monkeypatch, caplog):
+def test_processes_plan_with_the_mean_of_their_times(clock):
     """Here the others take three times as long: one step is measured, and all figures are twice as large."""
-    clock = types.SimpleNamespace(now=0.0)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
-    split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(
-        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
-    )
     backend = Backend(clock, 2.0)
     backend.mean = lambda value: 2 * value
     recipe = recipes.Recipe(time=200.0, data=recipes.Data(batch_size=16))
-    fields = budget.fields(recipe, backend, data, started=0.0)
+    fields = budget.fields(recipe, backend, data_of(), started=0.0)
     assert backend.ran == [0, 1]
     # Steps of 4 s; 12 s and 20 s, both twice; and an evaluation of four batches of 2 s.
     assert fields["total_steps"] == int(0.8 * (200 - 64 - 8) / 4)
 
 
 @pytest.mark.parametrize(("time", "steps"), [(5.0, 0), (47.0, 9), (48.0, None)])
-def test_a_time_for_fewer_than_ten_steps_is_refused(time, steps, monkeypatch):
+def test_a_time_for_fewer_than_ten_steps_is_refused(time, steps, clock):
     """The fixed costs are 10 s three times, 3 steps, and 4 batches of half a step."""
-    clock = types.SimpleNamespace(now=0.0)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: clock.now)
-    split = types.SimpleNamespace(num_examples=64)
-    data = types.SimpleNamespace(
-        task=None, channels=3, train=split, eval=split, test=None, train_batches=lambda step: []
-    )
     recipe, backend = recipes.Recipe(time=time, data=recipes.Data(batch_size=16)), Backend(clock, 1.0)
     if steps is None:
-        assert budget.fields(recipe, backend, data, started=0.0)["total_steps"] == 10
+        assert budget.fields(recipe, backend, data_of(), started=0.0)["total_steps"] == 10
         return
     with pytest.raises(ValueError, match=f"for {steps} steps of 1 s: .* about 0:35. Increase --time to at least 0:48"):
-        budget.fields(recipe, backend, data, started=0.0)
+        budget.fields(recipe, backend, data_of(), started=0.0)

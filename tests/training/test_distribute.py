@@ -224,7 +224,6 @@ def test_one_device_reads_the_dataset_itself():
 
 @pytest.mark.parametrize("name, said", [("mirrored", True), ("one_device", False), ("auto", False)])
 def test_several_devices_that_are_not_there_are_told(name, said, caplog):
-    """It trained as if nothing had been requested."""
     with caplog.at_level(logging.WARNING, logger="absl"):
         created = create.create(recipes.Recipe(deterministic=False), name)
     assert created.record()["replicas"] == 1 and created.record()["kind"] == "cpu"

@@ -50,7 +50,6 @@ def resolved(path, **fields):
 
 @pytest.mark.slow
 def test_a_huggingface_directory_decides_the_architecture(huggingface):
-    """It ended with "Build the model with activation='gelu'", but recipes had no such field."""
     config = json.loads((huggingface / "config.json").read_text())
     recipe = resolved(huggingface, image_size=config["image_size"])
     model = recipes.build_model(recipe, classes=3)
@@ -141,7 +140,6 @@ def test_fine_tuning_and_resuming_without_the_file(timm, tmp_path):
     [("bit_hyperrule.py:BiT_R50x1,pets", "zeros"), ("bit_i21k.py", None), ("vtab.py:BiT_R50x1", "zeros")],
 )
 def test_recipes_of_published_bits_pad_with_zeros(config, padding):
-    """They built a border of infinity, and the published weights then compute something else."""
     from keras_vit.runs import recipe_file
 
     recipe = recipe_file.load(f"train/configs/{config}")[0]

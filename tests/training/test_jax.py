@@ -56,7 +56,6 @@ def test_tensorflow_resumes_from_a_checkpoint_of_jax(whole):
 
 
 def test_tensorflow_exports_a_run_of_jax(whole, tmp_path):
-    """`KERAS_BACKEND=jax` ended in an error of the tracing: the artifact now agrees with the JAX model, too."""
     given = [f"--model={whole}", f"--output={tmp_path}/model.tflite", "--num_images=8"]
     command, environment = [sys.executable, "-m", "export.main", *given], ON_JAX
     done = subprocess.run(command, cwd=worlds.ROOT, env=environment, capture_output=True, text=True, timeout=600)

@@ -284,7 +284,6 @@ def test_training_ends_after_evaluations_without_a_better_score(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 10])
 def test_an_interrupted_evaluation_is_done_after_the_restart(whole, tmp_path, step):
-    """It went on to its end before, for minutes. The metrics and the weights are those of an uninterrupted run."""
     first = toy.World(tmp_path, toy.recipe())
     first.loop.evaluators = [first.validation, Interrupting(step)]
     with pytest.raises(Interrupted, match=f"SIGTERM at step {step} of 10; the state is saved"):
@@ -378,7 +377,6 @@ class Interrupting:
 
 @pytest.mark.slow
 def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
-    """It was noticed after the next step, which may take minutes."""
     world = toy.World(tmp_path, toy.recipe())
     world.store.save = terminated(world.store.save)
     with pytest.raises(Interrupted, match="at step 3 of 10"):

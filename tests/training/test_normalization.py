@@ -43,7 +43,6 @@ def test_weights_of_another_normalization_are_noticed(caplog):
 
 
 def test_a_model_that_normalizes_itself_expects_its_range(caplog):
-    """Nothing was compared, and a network for pixels was trained on [-1, 1]."""
     model = tiny.model(input_range=(0, 255))
     with caplog.at_level(logging.WARNING, logger="absl"):
         set_normalization(model, "decode|resize(32)")

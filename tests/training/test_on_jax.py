@@ -27,7 +27,6 @@ from keras_vit.runs import checkpoints
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.chosen_checkpoint import choose, listed
 from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
-from keras_vit.runs.run_directory import read_metrics
 from keras_vit.runs.trained_run import Run
 from keras_vit.training import distribute
 from keras_vit.training.jax import sharded_checkpoints
@@ -48,6 +47,7 @@ from keras_vit.training.teacher import Teacher
 from keras_vit.training.validation import Validation
 from tests import programs, selection, tiny
 from tests.training import linear_probe, masked, reference, toy, worlds
+from tests.training.test_loop import Improving, lines
 from tests.training.trajectories import error
 
 CLASSES, BATCH, SIZE = 8, 16, tiny.SIZES["image_size"]
@@ -339,11 +339,6 @@ RUN = recipe(optim={"ema": 0.8})
 COMPILED = {}
 
 
-def lines(directory):
-    found = read_metrics(directory)
-    return [{name: value for name, value in line.items() if name != "images_per_second"} for line in found]
-
-
 @pytest.fixture(scope="module", params=selection.cases([1, 4], [4], selection.EXHAUSTIVE))
 def whole(request, tmp_path_factory):
     """An uninterrupted run on one device, or on four with sharded weights."""
@@ -495,7 +490,6 @@ def save_steps(directory, steps):
     ],
 )
 def test_damaged_parts_are_reported_and_the_checkpoint_before_is_used(two_steps, tmp_path, harm, caplog):
-    """Flipped bits were read as weights, other damage ended the run, and the intact checkpoint was not used."""
     shutil.copytree(two_steps, tmp_path, dirs_exist_ok=True)
     harm(tmp_path / "ckpt_2")
     with pytest.raises(ValueError, match="ckpt_2 is not usable"):
@@ -557,16 +551,6 @@ def test_a_kill_during_the_writes_of_the_best_parts(tmp_path, monkeypatch, write
     assert lines(directories[0]) == lines(directories[1])
 
 
-class Improving:
-    """Evaluations of which the first two are the best so far."""
-
-    def intervals(self):
-        return [4]
-
-    def __call__(self, step, last):
-        yield {"eval_loss": 1.0, "eval_accuracy": min(step / 16, 0.5)}
-
-
 def test_weights_of_a_step_are_read_from_parts(sharded):
     checkpoints, path = f"{sharded.directory}/checkpoints", f"{sharded.directory}/checkpoints/best/ckpt_9"
     chosen = choose(checkpoints, "best")
@@ -581,13 +565,6 @@ def test_another_format_or_recipe_than_that_of_the_parts(sharded):
         CheckpointStore(f"{sharded.directory}/checkpoints").restore(sharded.state.specs())
     with pytest.raises(CheckpointMismatch, match="ckpt_9 does not fit this recipe"):
         World(sharded.directory, recipe(optim={"ema": 0.8, "name": "sgd"}))
-
-
-def test_not_a_number(tmp_path):
-    world = World(tmp_path, RUN, bad_step=7)
-    with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6"):
-        world.run()
-    assert World(tmp_path, RUN).restored == 6
 
 
 def test_a_checkpoint_of_another_recipe(whole):
@@ -718,7 +695,6 @@ def test_a_model_of_two_billion_weights_is_described_without_them():
 
 
 def test_programs_open_a_run_on_jax(tmp_path, capsys):
-    """Evaluation, prediction and the benchmark once ran only under TensorFlow."""
     tiny.write_digits_run(tmp_path / "run")
     pixels = np.arange(64, dtype=np.uint8).reshape(8, 8, 1) * 4
     keras.utils.save_img(tmp_path / "image.png", pixels, scale=False)

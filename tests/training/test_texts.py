@@ -13,7 +13,6 @@ from keras_vit.runs.errors import CheckpointMismatch
 from keras_vit.training import backend, create, run_data, run_summary
 from keras_vit.training.loop import Loop
 from keras_vit.training.speed import Speed
-from keras_vit.training.state import BaseState
 
 
 def test_the_first_call_gives_an_upper_bound_of_the_time_left():
@@ -31,13 +30,6 @@ def test_images_that_replicas_cannot_share():
     backend.check_rows(np.zeros((6, 1)), replicas=3)
     with pytest.raises(ValueError, match="divide among 3 replicas. Received: 7 images"):
         backend.check_rows(np.zeros((7, 1)), replicas=3)
-
-
-def test_variables_of_the_same_path():
-    """One would replace the other in a checkpoint."""
-    first, second = (types.SimpleNamespace(path="head/kernel", value=0) for _ in range(2))
-    with pytest.raises(ValueError, match="different paths"):
-        BaseState.arrays_by_name(types.SimpleNamespace(trained=[first], fixed=[], moving=[second]))
 
 
 @pytest.mark.parametrize(

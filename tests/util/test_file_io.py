@@ -208,7 +208,6 @@ def test_local_paths_are_written_directly(tmp_path, monkeypatch):
 
 
 def test_one_meaning_of_remote():
-    """file:// was remote for a folder and local for a TFRecord file."""
     remote = ["gs://bucket/a", "s3://b", "hf://owner/name", "file:///a", "/a", "a:b", "C:/a"]
     assert [file_io.is_remote(path) for path in remote] == [True] * 3 + [False] * 4
 

@@ -249,7 +249,6 @@ def hashes_of(content):
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_the_hash_that_the_server_states_is_compared(joined, tmp_path, monkeypatch):
-    """A file of safetensors with a flipped bit opens as before."""
     save_checkpoint(tiny.model(num_layers=1), tmp_path / "model.safetensors", format="huggingface")
     whole = (tmp_path / "model.safetensors").read_bytes()
     hashes = [",".join(hashes_of(whole))] if joined else hashes_of(whole)
