@@ -34,6 +34,7 @@ PROGRAMS = ("train", "export")  # folders; a program imports keras_vit.* and its
 WITH_TENSORFLOW = {
     "util",
     "data",
+    "tasks",  # entries of batches in tf.data
     "runs",
     "inference",
     "exporting",
