@@ -7,6 +7,7 @@ import types
 import pytest
 
 from keras_vit.exporting import verify
+from keras_vit.inference import formats
 from keras_vit.inference.opening import open_artifact
 from tests import tiny
 from tests.programs import call, load
@@ -35,6 +36,16 @@ def test_the_path_and_the_format_of_an_output(arguments, path, format):
     program = load("export.main")
     program.flags.FLAGS(["export", *arguments])
     assert program.output() == (path, format)
+
+
+def test_a_registered_format_is_a_value_of_format(monkeypatch):
+    monkeypatch.setitem(formats.FORMATS, "stub", formats.Format("stub", ".stub", "StubPredictor", "stub"))
+    program = load("export.main")
+    program.flags.FLAGS(["export", "--output=a", "--format=stub"])
+    assert program.output() == ("a/model.stub", "stub")
+    program.flags.FLAGS(["export", "--output=a", "--format=coreml"])
+    with pytest.raises(ValueError, match="--format.*'stub'"):
+        program.output()
 
 
 @pytest.mark.parametrize(
