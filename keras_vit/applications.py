@@ -93,13 +93,13 @@ def create_model(
     (None, 10)
     """
     if weights is None:
-        return models.create_model(variant, **arguments)
+        return models.build_variant(variant, **arguments)
     variant = full_name(variant)
     named = zoo.parse(weights, variant)
     path = named.local()  # a failed download raises its error before a large model is built
     if named.entry is not None:
         path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)
-    model = models.create_model(variant, **arguments)
+    model = models.build_variant(variant, **arguments)
     load_checkpoint(model, path)
     return model
 

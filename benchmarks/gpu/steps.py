@@ -55,7 +55,7 @@ def setup(
     )
     if variant in models.VIT:
         described.model.remat = described.model.arguments.pop("remat")
-    return recipe.create_model(described, 10 if tiny else CLASSES), described, batch_size
+    return recipe.build_model(described, 10 if tiny else CLASSES), described, batch_size
 
 
 def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ def keras_vit(work: Work) -> Step:
     )
     images, labels = _examples(work)
     batch = tf.constant(images), tf.one_hot(labels, CLASSES)
-    state = TrainState(recipe.create_model(run, CLASSES), run)
+    state = TrainState(recipe.build_model(run, CLASSES), run)
     step = TrainStep(state, run, lambda batch, step, replica: batch, work.batch)
     train = tf.function(
         lambda: tf.distribute.get_strategy().run(step, args=(batch, tf.constant(0, tf.int64))), autograph=False

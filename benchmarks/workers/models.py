@@ -30,7 +30,9 @@ def keras_vit(work: Work) -> Step:
     from keras_vit.training.tf.step import TrainStep
 
     policy = keras_policy(work)
-    model = models.create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
+    model = models.build_variant(
+        work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments
+    )
     images, labels = _examples(work)
     if work.task == "inference":
         return _keras_inference(model, images)
@@ -75,7 +77,7 @@ def keras_vit_tasks(work: Work) -> Step:
     if work.task != "classification":
         task: Any = tasks.create(run)
         values = task.values(values[0], {"image": images, **task.draw(0, 0, work.batch)})
-    state = TrainState(recipe.create_model(run, CLASSES), run)
+    state = TrainState(recipe.build_model(run, CLASSES), run)
     step = TrainStep(state, run, lambda batch, step, replica: batch, work.batch)
     train = tf.function(
         lambda: tf.distribute.get_strategy().run(step, args=(values, tf.constant(0, tf.int64))), autograph=False

@@ -46,7 +46,7 @@ def _model(work):
     from keras_vit import models
 
     policy = keras_policy(work)
-    return models.create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
+    return models.build_variant(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
 
 
 def _exported(work, name, **options):

@@ -31,7 +31,7 @@ def keras_vit(work: Work) -> Step:
     from keras_vit.exporting import safe_decode, signatures
     from keras_vit.inference import ModelCard
 
-    model = models.create_model(work.model, classes=CLASSES)
+    model = models.build_variant(work.model, classes=CLASSES)
     names = tuple(f"class {index}" for index in range(CLASSES))
     size = (work.image_size, work.image_size, 3)
     card = ModelCard(names, PREPROCESS, "softmax", size, max_pixels=safe_decode.MAX_PIXELS)

@@ -13,7 +13,7 @@ def keras_vit(work: Work) -> Step:
     from keras_vit.exporting import tflite
     from keras_vit.inference import ModelCard
 
-    model = models.create_model(work.model, classes=CLASSES)
+    model = models.build_variant(work.model, classes=CLASSES)
     card = ModelCard((), "", "softmax", (work.image_size, work.image_size, 3), precision=work.precision)
     return _caller(tflite.convert(model, card), work)
 

@@ -6,7 +6,7 @@ from keras_vit.models.inputs import preprocess_input
 from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig, MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
-from keras_vit.models.registry import create_model
+from keras_vit.models.registry import build_variant
 from keras_vit.models.representation import features, representation
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vit_config import ViTConfig
@@ -27,8 +27,8 @@ __all__ = [
     "UpsampleSegmenter",
     "ViTConfig",
     "VisionTransformer",
+    "build_variant",
     "constructor_name",
-    "create_model",
     "features",
     "list_models",
     "preprocess_input",

@@ -15,7 +15,7 @@ def layer_safe_name(name: str) -> str:
     return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
 
 
-def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
+def build_variant(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
     """Build a model by the name of its variant.
 
     Args:
@@ -29,7 +29,7 @@ def create_model(variant: str, **arguments: Any) -> VisionTransformer | BiTResNe
         ValueError: If the variant or an argument is unknown, or an argument is invalid.
 
     Example:
-    >>> model = create_model("ViT-Ti/16", image_size=32, classes=10)
+    >>> model = build_variant("ViT-Ti/16", image_size=32, classes=10)
     >>> model.output_shape
     (None, 10)
     """

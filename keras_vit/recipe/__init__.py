@@ -7,7 +7,7 @@ from keras_vit.recipe.conversion import check, from_dict, get, override, replace
 from keras_vit.recipe.conversion import nearest_multiple as nearest_multiple
 from keras_vit.recipe.fields import OF_TIME as OF_TIME
 from keras_vit.recipe.fields import Data, Model, Recipe
-from keras_vit.recipe.model import create_model
+from keras_vit.recipe.model import build_model
 from keras_vit.recipe.model import describe_model as describe_model
 from keras_vit.recipe.model import masked_config as masked_config
 from keras_vit.recipe.model import model_arguments as model_arguments
@@ -40,8 +40,8 @@ __all__ = [
     "Schedule",
     "Segmentation",
     "Task",
+    "build_model",
     "check",
-    "create_model",
     "from_dict",
     "get",
     "parse_task",

@@ -76,7 +76,7 @@ def weights_path(recipe: Recipe) -> str | None:
     return zoo.resolve(recipe.model.checkpoint, recipe.model.variant) if recipe.model.checkpoint else None
 
 
-def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
+def build_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
     """Build the model of a recipe. The initial weights depend only on the recipe's seed.
 
     The checkpoint of the recipe is not read; see `resolve`.
@@ -86,7 +86,7 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
 
     Example:
     >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
-    >>> create_model(recipe, classes=10).output_shape
+    >>> build_model(recipe, classes=10).output_shape
     (None, 10)
     """
     keras.utils.set_random_seed(recipe.seed)
@@ -94,7 +94,7 @@ def create_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model
         model = recipe.task.model(**masked_arguments(recipe, channels), dtype=recipe.precision)
     else:
         arguments = model_arguments_for(recipe, classes, channels)
-        model = models.create_model(recipe.model.variant, dtype=recipe.precision, **arguments)
+        model = models.build_variant(recipe.model.variant, dtype=recipe.precision, **arguments)
     if recipe.adapt != "all":
         adaptation.adapt(model, recipe.adapt)
     return model
@@ -137,7 +137,7 @@ def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Mod
 
     def build():
         with keras.StatelessScope(initialize_variables=False):
-            return create_model(recipe, classes, channels)
+            return build_model(recipe, classes, channels)
 
     # Keras keeps a list of uninitialized variables per thread. Use a new thread to discard the list with the thread.
     with futures.ThreadPoolExecutor(1) as thread:

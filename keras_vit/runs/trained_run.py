@@ -95,7 +95,7 @@ def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[k
     recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
     names, stated = config["data"]["class_names"], config["data"].get("values")
     outputs = len(stated["names"]) if stated else len(names)
-    model = recipes.create_model(recipe, outputs, config["data"].get("channels", 3))
+    model = recipes.build_model(recipe, outputs, config["data"].get("channels", 3))
     variables = {variable.path: variable for variable in weights(model)}
     values = chosen.weights({path: tuple(variable.shape) for path, variable in variables.items()})
     for path, variable in variables.items():

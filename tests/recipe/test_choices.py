@@ -116,7 +116,7 @@ def test_training_starts_from_weights_by_name(images, tmp_path, monkeypatch):
     """The name was taken for a file before."""
     wide = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
     recipe = recipes.Recipe(model=recipes.Model("ViT-Ti/16", 32, arguments=wide))
-    model = recipes.create_model(recipe, classes=7)
+    model = recipes.build_model(recipe, classes=7)
     model.get_layer("embedding").kernel.assign_add(keras.ops.ones_like(model.get_layer("embedding").kernel))
     path = tmp_path / "mirror" / zoo.find("ViT-Ti/16", "augreg").path
     path.parent.mkdir(parents=True)

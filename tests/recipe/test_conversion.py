@@ -243,7 +243,7 @@ def test_initial_weights_depend_on_the_seed():
 
     def kernel(seed):
         recipe = recipes.Recipe(seed=seed, model=recipes.Model("ViT-Ti/16", image_size=8, arguments=sizes))
-        return recipes.create_model(recipe, classes=2).get_layer("embedding").get_weights()[0].tolist()
+        return recipes.build_model(recipe, classes=2).get_layer("embedding").get_weights()[0].tolist()
 
     assert kernel(1) == kernel(1) != kernel(2)
 

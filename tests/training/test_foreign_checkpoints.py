@@ -53,7 +53,7 @@ def test_a_huggingface_directory_decides_the_architecture(huggingface):
     """It ended with "Build the model with activation='gelu'", but recipes had no such field."""
     config = json.loads((huggingface / "config.json").read_text())
     recipe = resolved(huggingface, image_size=config["image_size"])
-    model = recipes.create_model(recipe, classes=3)
+    model = recipes.build_model(recipe, classes=3)
     assert (model.config.activation, model.config.layer_norm_epsilon) == ("gelu", config["layer_norm_eps"])
     assert model.config.hidden_size == config["hidden_size"]
     assert model.output_shape == (None, 3)
@@ -63,7 +63,7 @@ def test_a_huggingface_directory_decides_the_architecture(huggingface):
 
 @pytest.mark.slow
 def test_a_timm_file_decides_the_architecture(timm):
-    model = recipes.create_model(resolved(timm, image_size=8), classes=3, channels=1)
+    model = recipes.build_model(resolved(timm, image_size=8), classes=3, channels=1)
     assert (model.config.layer_scale is not None, model.config.pooling) == (True, "gap")
     assert (model.config.activation, model.config.norm_after_pooling) == ("gelu", True)
     keras_vit.load_checkpoint(model, str(timm), head="reset")
@@ -74,7 +74,7 @@ def test_a_vit_pytorch_file_decides_the_architecture():
     file = GOLDEN / "vit_pytorch_one_head.safetensors"
     arguments = {"num_heads": 1, "patch_size": (4, 6)}
     recipe = resolved(file, image_size=(12, 24), arguments=arguments)
-    model = recipes.create_model(recipe, classes=3, channels=1)
+    model = recipes.build_model(recipe, classes=3, channels=1)
     assert (model.config.patch_norm, model.config.output_projection) == (True, "none")
     keras_vit.load_checkpoint(model, str(file), head="reset")
 
@@ -147,7 +147,7 @@ def test_recipes_of_published_bits_pad_with_zeros(config, padding):
     recipe = recipe_file.load(f"train/configs/{config}")[0]
     assert recipe.model.arguments.get("pool_padding") == padding
     recipe.model.image_size, recipe.model.arguments = 32, {**recipe.model.arguments, "block_sizes": (1,)}
-    model = recipes.create_model(recipe, classes=2)
+    model = recipes.build_model(recipe, classes=2)
     assert model.config.pool_padding == (padding or "infinity")
     assert np.isfinite(model(np.zeros((1, 32, 32, 3), np.float32))).all()
 

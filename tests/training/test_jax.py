@@ -48,7 +48,7 @@ def test_tensorflow_resumes_from_a_checkpoint_of_jax(whole):
     config = json.loads((whole / "config.json").read_text())
     assert config["versions"]["keras_backend"] == "jax"
     recipe = recipes.from_dict(config["recipe"])
-    state = TrainState(recipes.create_model(recipe, classes=10, channels=1), recipe)
+    state = TrainState(recipes.build_model(recipe, classes=10, channels=1), recipe)
     assert toy.restore(CheckpointStore(str(whole / "checkpoints"), writes=False), state) == 12
     state.use_averages()
     final = worlds.final_weights(whole)

@@ -170,4 +170,4 @@ def test_recipes_that_do_not_fit():
             recipes.check(recipes.replace(recipes.Recipe(), {"task": "segmentation", **changes}))
     recipe = recipes.Recipe(task="segmentation", model=recipes.Model("BiT-S-R50x1"))
     with pytest.raises(ValueError, match="needs a Vision Transformer"):
-        recipes.create_model(recipe, classes=2)
+        recipes.build_model(recipe, classes=2)

@@ -59,7 +59,7 @@ class JaxBackend(Backend):
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"):
             task.open(channels)
-            return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
+            return TrainState(recipes.build_model(recipe, task.outputs, channels), recipe, self.devices, task=task)
 
     def create_store(self, directory: str, keep: int) -> Any:
         found, sharded = checkpoints.saved(directory), checkpoints.has_sharded(directory)

@@ -51,7 +51,7 @@ class TensorFlowBackend(Backend):
     def create_state(self, recipe: recipes.Recipe, task: tasks.Task, channels: int) -> TrainState:
         with Progress("Creating the model"), self.strategy.scope():
             task.open(channels)
-            return TrainState(recipes.create_model(recipe, task.outputs, channels), recipe, task)
+            return TrainState(recipes.build_model(recipe, task.outputs, channels), recipe, task)
 
     def distribute(self, batches_of_worker: Callable[[int, int], tf.data.Dataset]) -> Iterable[Any]:
         return distribute.distribute_batches(self.strategy, batches_of_worker)
