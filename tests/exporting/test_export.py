@@ -1,6 +1,7 @@
 """One call for every format."""
 
 import functools
+import importlib
 import os
 
 import keras
@@ -62,6 +63,14 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         exporting.export(model, tmp_path / "a", images=["nowhere.png"], preprocess="value_range(-1, 1)")
     assert os.listdir(tmp_path) == []
+
+
+def test_an_artifact_is_not_exported_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        importlib.import_module("keras_vit.exporting.export"), "open_predictor", lambda *_, **__: object()
+    )
+    with pytest.raises(ValueError, match="`model`.*Received: 'a.tflite'"):
+        exporting.export("a.tflite", tmp_path / "b.onnx", images=GOOD)
 
 
 GOOD = tiny.arrays(1)
