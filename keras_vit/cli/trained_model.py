@@ -5,9 +5,10 @@ from typing import Any
 
 from absl import flags
 
+from keras_vit import inference
 from keras_vit.cli import common_flags
 from keras_vit.exporting import verify
-from keras_vit.inference import formats, open_predictor, sample_images
+from keras_vit.inference import formats, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
@@ -27,7 +28,7 @@ def open_model(other: str = "output") -> KerasPredictor:
             f"--model must be a run, .keras file or checkpoint, because artifacts do not contain a Keras model. "
             f"Received: --model={options.model}."
         )
-    predictor = open_predictor(path, **common_flags.model_options())
+    predictor = inference.open_predictor(path, **common_flags.model_options())
     assert isinstance(predictor, KerasPredictor)  # because the path is not an artifact
     if not predictor.card.names:
         raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")

@@ -1,6 +1,7 @@
 """One call for every format."""
 
 import functools
+import importlib
 import os
 
 import keras
@@ -49,6 +50,14 @@ def test_a_checkpoint_is_exported(tmp_path):
     images = original.preprocess(tiny.images().contents)
     np.testing.assert_allclose(artifact.predict(images), original.predict(images), atol=1e-5)
     assert artifact.class_names == tuple("0123456")
+
+
+def test_an_artifact_is_not_exported_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        importlib.import_module("keras_vit.exporting.verified_export"), "open_predictor", lambda *_, **__: object()
+    )
+    with pytest.raises(ValueError, match="`model`.*Received: 'a.tflite'"):
+        exporting.export("a.tflite", tmp_path / "b.onnx", images=GOOD)
 
 
 GOOD = tiny.arrays(1)

@@ -7,7 +7,6 @@ from absl import flags
 
 from keras_vit import inference
 from keras_vit.cli import commands, recipe_flags
-from keras_vit.inference import keras_model
 from keras_vit.training import train
 from tests import golden_data
 from tests.programs import call, load, run
@@ -91,7 +90,6 @@ def test_flags_are_passed_on_to_the_opening_of_the_model(program, tmp_path, monk
         raise InterruptedError
 
     monkeypatch.setattr(inference, "open_predictor", stop)
-    monkeypatch.setattr(keras_model, "open_model", stop)
     flags_of_the_model = [f"--{name}={value}" for name, value in given.items()]
     with pytest.raises(InterruptedError):
         call(program, *OPEN_MODELS[program], f"--model={RUN}", *flags_of_the_model)
