@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import models
-from keras_vit.exporting import artifact_check, tflite, verify
+from keras_vit.exporting import artifact_check, quantization, tflite, verify
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
 from tests import selection, tiny

@@ -213,7 +213,7 @@ def test_orders_are_permutations_of_the_seed_and_the_step():
 
 def test_shares_of_corrupted_patches():
     """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
-    sources, corrupted = map(np.array, masking_indices.corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1))
+    sources, corrupted = map(np.array, seeds.patch_corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1))
     own = np.broadcast_to(np.arange(2), sources.shape)[corrupted]
     found = sources[corrupted]
     shares = [np.mean(found == -1), np.mean(found == 1 - own), np.mean(found == own)]
