@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit import models
 from keras_vit.exporting import artifact_check, quantization, tflite, verify
+from keras_vit.inference import formats
 from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.tflite import TFLitePredictor, make_interpreter
 from tests import selection, tiny
@@ -326,7 +327,7 @@ def test_every_image_calibrates_and_the_last_batch_is_full(images, batches, monk
     assert {(batch.shape, batch.dtype) for batch in found} == {((4, 2, 3, 1), np.dtype(np.uint8))}
 
 
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize("precision", formats.TFLITE.precisions)
 def test_infinity_is_not_an_integer(precision):
     """Only the padding with minus infinity is replaced, and only where activations are integers."""
     for padding, is_replaced in (("infinity", precision in ("int8", "int16x8")), ("zeros", False), (None, False)):
@@ -335,7 +336,7 @@ def test_infinity_is_not_an_integer(precision):
         assert quantization.model_arguments(model, precision) == expected
 
 
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize("precision", formats.TFLITE.precisions)
 def test_only_integer_activations_need_calibration(precision):
     quantization.check(precision, tiny.images(1))
     if precision in ("int8", "int16x8"):

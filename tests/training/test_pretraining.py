@@ -211,15 +211,6 @@ def test_orders_are_permutations_of_the_seed_and_the_step():
     assert np.abs(counts - 256).max() < 4 * np.sqrt(256)
 
 
-def test_shares_of_corrupted_patches():
-    """BERT's: 80% become the mask token, 10% another patch, 10% stay. Of two patches, another is the other one."""
-    sources, corrupted = map(np.array, seeds.patch_corruptions(0, tf.constant(1, tf.int64), 4000, 2, 1))
-    own = np.broadcast_to(np.arange(2), sources.shape)[corrupted]
-    found = sources[corrupted]
-    shares = [np.mean(found == -1), np.mean(found == 1 - own), np.mean(found == own)]
-    np.testing.assert_allclose(shares, [0.8, 0.1, 0.1], atol=0.02)  # 4,000 draws: 3 and 4 standard deviations
-
-
 def test_statistics_of_the_corruption():
     """50% are corrupted, in every image; of these 80, 10 and 10%, within 4 standard deviations of 51,200 draws."""
     sources, corrupted = (value.numpy() for value in seeds.patch_corruptions(0, tf.constant(7), 6400, 16, 8))
