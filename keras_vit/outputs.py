@@ -234,11 +234,11 @@ class Masks(Output):
         """
         import keras
 
-        from keras_vit.models.dense_heads import resized
+        from keras_vit.layers.interpolation import resize_logits
 
         assert size is not None  # always set for masks
         # Keras' argmax uses bit operations, which no converter supports.
-        best = keras.ops.top_k(resized(super().answers(raw), size), 1)[1][..., 0]
+        best = keras.ops.top_k(resize_logits(super().answers(raw), size), 1)[1][..., 0]
         return keras.ops.cast(best, "uint8" if raw.shape[-1] <= 255 else "int32")
 
     def parts(self, answer: np.ndarray, names: Sequence[str], top_k: int = TOP_K) -> Parts:

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.evaluators.dataset import Split, collect
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
-from keras_vit.util.metrics import Metric
+from keras_vit.util.metrics import Metric, regression_errors
 
 
 @register
@@ -44,41 +44,9 @@ class Regression(SplitEvaluator):
         return result
 
 
-def errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the errors of each value.
-
-    Sums are float64. If a value is the same for all images, its R2 is 1 if every prediction is exact, else 0.
-
-    Args:
-        true: True values, `[N, k]`.
-        predicted: Predicted values, `[N, k]`.
-
-    Returns:
-        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. The errors of a value are not finite if one of its predictions is
-        not finite. `"r2"` of a single image is NaN.
-
-    Example:
-        ages = keras_vit.evaluators.regression.errors(true, predicted)["mae"]
-    """
-    true, predicted = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
-    if true.ndim != 2 or true.shape != predicted.shape or not len(true):
-        raise ValueError(
-            f"True and predicted values must have the same shape [N, k]. Received: {true.shape} and {predicted.shape}."
-        )
-    squared = (predicted - true) ** 2
-    residual, total = squared.sum(axis=0), ((true - true.mean(axis=0)) ** 2).sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r2 = np.where(total > 0, 1 - residual / total, np.where(residual > 0, 0.0, 1.0 - residual))
-    return {
-        "mae": np.abs(predicted - true).mean(axis=0),
-        "rmse": np.sqrt(squared.mean(axis=0)),
-        "r2": r2 if len(true) > 1 else np.full_like(r2, np.nan),
-    }
-
-
 def to_result(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Result:
     """Return the errors of values `[N, k]` as a `Result`, whose metrics are means over the values."""
-    per_value = errors(true, predicted)
+    per_value = regression_errors(true, predicted)
     metrics = {name: float(values.mean()) for name, values in per_value.items()}
     non_finite = int((~np.isfinite(predicted)).any(axis=1).sum())
     counts = {"examples": len(true), **({"non_finite": non_finite} if non_finite else {})}

@@ -152,12 +152,12 @@ def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Convert logits `[b, height, width, classes]` or masks to classes of the given size, integers `[b, h, w]`."""
     from keras import ops
 
-    from keras_vit.models.dense_heads import resized
+    from keras_vit.layers.interpolation import resize_logits
 
     if scores.ndim == 3:
         nearest = ops.image.resize(scores[..., None], size, interpolation="nearest", data_format="channels_last")
         return ops.convert_to_numpy(nearest)[..., 0].astype(np.int64)
-    return ops.convert_to_numpy(ops.argmax(resized(ops.convert_to_tensor(scores), size), axis=-1))
+    return ops.convert_to_numpy(ops.argmax(resize_logits(ops.convert_to_tensor(scores), size), axis=-1))
 
 
 def starts(size: int, crop: int, stride: int) -> list[int]:
@@ -192,7 +192,7 @@ def slide(
     """
     from keras import ops
 
-    from keras_vit.models.dense_heads import resized
+    from keras_vit.layers.interpolation import resize_logits
 
     height, width, _ = image.shape
     missing = [(0, max(size - given, 0)) for size, given in zip(window, image.shape, strict=False)]
@@ -203,7 +203,7 @@ def slide(
     for first in range(0, len(places), _AT_A_TIME):
         some = [(slice(y, y + window[0]), slice(x, x + window[1])) for y, x in places[first : first + _AT_A_TIME]]
         found = in_batches(scores, np.stack([padded[place] for place in some]), _AT_A_TIME)
-        for place, logits in zip(some, ops.convert_to_numpy(resized(found, window)), strict=True):
+        for place, logits in zip(some, ops.convert_to_numpy(resize_logits(found, window)), strict=True):
             if total is None:
                 total = np.zeros((*padded.shape[:2], logits.shape[-1]), np.float32)
             total[place] += logits

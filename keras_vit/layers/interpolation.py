@@ -1,4 +1,4 @@
-"""Resizing of position tables with one matrix per axis."""
+"""Resizing of position tables with one matrix per axis, and of the logits of pixels."""
 
 from typing import Any
 
@@ -91,3 +91,10 @@ def _cubic(x, a, xp):
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return xp.where(x <= 1, near, xp.where(x < 2, far, 0.0))
+
+
+def resize_logits(logits: Any, size: tuple[int, int]) -> Any:
+    """Resize logits `[b, height, width, classes]` to `[b, *size, classes]` bilinearly, with half-pixel centers."""
+    if tuple(logits.shape[1:3]) == tuple(size):
+        return logits
+    return ops.image.resize(logits, size, interpolation="bilinear", data_format="channels_last")

@@ -166,10 +166,3 @@ class UpsampleSegmenter(Segmenter):
 
 
 HEADS = {"linear": LinearSegmenter, "upsample": UpsampleSegmenter}
-
-
-def resized(logits: Any, size: tuple[int, int]) -> Any:
-    """Resize logits `[b, height, width, classes]` to `[b, *size, classes]` bilinearly, with half-pixel centers."""
-    if tuple(logits.shape[1:3]) == tuple(size):
-        return logits
-    return ops.image.resize(logits, size, interpolation="bilinear", data_format="channels_last")

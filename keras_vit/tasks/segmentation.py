@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.models.dense_heads import HEADS, resized
+from keras_vit.layers.interpolation import resize_logits
+from keras_vit.models.dense_heads import HEADS
 from keras_vit.tasks import patches as p
 from keras_vit.tasks.task import NATS, Shown, Task
 from keras_vit.util import checks
@@ -118,7 +119,7 @@ class Segmentation(Task):
         """Return losses, pixel accuracies and logits `[b, height, width, classes]`. Ignored pixels are excluded."""
         images, masks = values
         outputs = ops.cast(model(images, training=training), "float32")
-        logits = resized(outputs, masks.shape[1:])  # [b, h, w, classes]
+        logits = resize_logits(outputs, masks.shape[1:])  # [b, h, w, classes]
         counted, true = ops.cast(masks >= 0, "float32"), ops.maximum(masks, 0)
         losses = counted * ops.sparse_categorical_crossentropy(true, logits, from_logits=True)  # [b, h, w]
         if self.class_weights is not None:
@@ -130,7 +131,7 @@ class Segmentation(Task):
     def tally(self, values: tuple, predictions: Any, valid: Any) -> Any:
         """Return the confusion matrix of pixels, int32 `[true classes, predicted classes]`, exact beyond 2**24."""
         _, masks = values
-        predicted = ops.cast(ops.argmax(resized(predictions, masks.shape[1:]), axis=-1), "int32")
+        predicted = ops.cast(ops.argmax(resize_logits(predictions, masks.shape[1:]), axis=-1), "int32")
         counted = ops.logical_and(masks >= 0, valid[:, None, None] > 0)
         pairs = self.outputs**2
         pair = ops.reshape(ops.where(counted, masks * self.outputs + predicted, pairs), [-1])
@@ -159,6 +160,6 @@ class Segmentation(Task):
         images = p.as_bytes(batch["image"])
         _, masks = self.values(None, {"mask": ops.convert_to_tensor(batch["mask"])})
         masks = ops.convert_to_numpy(masks)
-        logits = resized(ops.convert_to_tensor(batch["predictions"]), masks.shape[1:])
+        logits = resize_logits(ops.convert_to_tensor(batch["predictions"]), masks.shape[1:])
         predicted = ops.convert_to_numpy(ops.argmax(logits, axis=-1))
         return Shown({"image": images}, masks={"mask": masks, "prediction": predicted})

@@ -102,3 +102,36 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if np.ndim(labels) == 2:
         return np.asarray(labels)[np.arange(len(predicted)), predicted] > 0
     return predicted == np.asarray(labels)
+
+
+def regression_errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the errors of each value.
+
+    Sums are float64. If a value is the same for all images, its R2 is 1 if every prediction is exact, else 0.
+
+    Args:
+        true: True values, `[N, k]`.
+        predicted: Predicted values, `[N, k]`.
+
+    Returns:
+        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. The errors of a value are not finite if one of its predictions is
+        not finite. `"r2"` of a single image is NaN.
+
+    Example:
+    >>> regression_errors(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]]))["mae"]
+    array([0.5])
+    """
+    true, predicted = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
+    if true.ndim != 2 or true.shape != predicted.shape or not len(true):
+        raise ValueError(
+            f"True and predicted values must have the same shape [N, k]. Received: {true.shape} and {predicted.shape}."
+        )
+    squared = (predicted - true) ** 2
+    residual, total = squared.sum(axis=0), ((true - true.mean(axis=0)) ** 2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(total > 0, 1 - residual / total, np.where(residual > 0, 0.0, 1.0 - residual))
+    return {
+        "mae": np.abs(predicted - true).mean(axis=0),
+        "rmse": np.sqrt(squared.mean(axis=0)),
+        "r2": r2 if len(true) > 1 else np.full_like(r2, np.nan),
+    }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import evaluators
-from keras_vit.evaluators import regression
+from keras_vit.util import metrics
 from tests.evaluators.synthetic import Data, context, of_values
 
 RNG = np.random.default_rng(0)
@@ -50,8 +50,8 @@ def test_values_that_do_not_vary_are_as_in_scikit_learn():
     true = np.full((4, 2), 3.0)
     predicted = true + [[0.0, 1.0]]
     expected = sklearn.r2_score(true, predicted, multioutput="raw_values")
-    np.testing.assert_array_equal(regression.errors(true, predicted)["r2"], expected)
-    assert np.isnan(regression.errors(true[:1], predicted[:1])["r2"]).all()  # of one image
+    np.testing.assert_array_equal(metrics.regression_errors(true, predicted)["r2"], expected)
+    assert np.isnan(metrics.regression_errors(true[:1], predicted[:1])["r2"]).all()  # of one image
 
 
 def test_values_with_different_units_count_alike_in_standard_deviations():
@@ -79,7 +79,7 @@ def test_predictions_that_are_not_finite_are_counted():
     result = measured(predicted, TRUE, NAMES)
     assert result.metrics["examples"] == 50 and result.metrics["non_finite"] == 2
     assert np.isnan(result.metrics["mae"])
-    finite = regression.errors(TRUE[:, 1:], PREDICTED[:, 1:])
+    finite = metrics.regression_errors(TRUE[:, 1:], PREDICTED[:, 1:])
     np.testing.assert_array_equal(result.details["per_value"]["mae"][1:], finite["mae"])
     assert '"mae": null' in evaluators.results_table.to_json([result])
 
@@ -120,4 +120,4 @@ def test_other_models_and_labels_are_refused(evaluator, where, message):
 
 def test_arrays_of_different_shapes_are_refused():
     with pytest.raises(ValueError, match=r"shape \[N, k\]. Received: \(50, 3\) and \(50, 2\)"):
-        regression.errors(TRUE, PREDICTED[:, :2])
+        metrics.regression_errors(TRUE, PREDICTED[:, :2])

@@ -11,7 +11,7 @@ from keras_vit.data import sources
 from keras_vit.evaluators import Context, NotMeasurable, Suite, opener
 from keras_vit.evaluators.segmentation import count, slide, starts, to_classes
 from keras_vit.inference import FunctionPredictor, ModelCard
-from keras_vit.models.dense_heads import resized
+from keras_vit.layers.interpolation import resize_logits
 
 NAMES = ("ground", "sea", "sky")
 RNG = np.random.default_rng(0)
@@ -153,7 +153,9 @@ def slide_inference(function, image, crop, stride):
         for column in range(max(width - crop[1] + stride - 1, 0) // stride + 1):
             y2, x2 = min(row * stride + crop[0], height), min(column * stride + crop[1], width)
             y1, x1 = max(y2 - crop[0], 0), max(x2 - crop[1], 0)
-            part = np.asarray(resized(ops.convert_to_tensor(function(image[None, y1:y2, x1:x2])), (y2 - y1, x2 - x1)))
+            part = np.asarray(
+                resize_logits(ops.convert_to_tensor(function(image[None, y1:y2, x1:x2])), (y2 - y1, x2 - x1))
+            )
             total = total + np.pad(part[0], [(y1, height - y2), (x1, width - x2), (0, 0)])
             times[y1:y2, x1:x2] += 1
     return total / times

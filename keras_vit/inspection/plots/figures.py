@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.evaluators import regression
 from keras_vit.inspection.plots import _matplotlib
+from keras_vit.util.metrics import regression_errors
 
 _PANELS = 3
 _MANY = 5_000  # with more dots, vector graphics embed the dots as pixels
@@ -169,7 +169,7 @@ def predicted_against_true(true: np.ndarray, predicted: np.ndarray, names: Seque
     >>> true = np.random.default_rng(0).normal(40, 10, (50, 1))
     >>> figure = predicted_against_true(true, true + 1, ["age"])
     """
-    errors = regression.errors(true, predicted)
+    errors = regression_errors(true, predicted)
     rows, columns = -(-len(names) // _PANELS), min(len(names), _PANELS)
     figure = _matplotlib.new_figure(3.6 * columns, 3.8 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
