@@ -55,7 +55,7 @@ def workspace(tmp_path_factory):
     (folder / "images").mkdir()
     keras.utils.save_img(folder / "images" / "cat.png", 127 * images[0] + 128, scale=False)
     (folder / "images" / "ages.csv").write_text("path,age\ncat.png,31\ndog.png,47\n")
-    shutil.copytree(ROOT / "tests" / "training" / "data" / "run", folder / "runs" / "digits")
+    shutil.copytree(ROOT / "tests" / "runs" / "data" / "run", folder / "runs" / "digits")
     return folder, {"keras": keras, "keras_vit": keras_vit, "np": np, "model": model, "images": images}
 
 
