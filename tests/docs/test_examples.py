@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ROOMS = (
     *("keras_vit", "keras_vit.layers", "keras_vit.models", "keras_vit.checkpoints", "keras_vit.zoo"),
     *("keras_vit.data", "keras_vit.data.mix", "keras_vit.data.preprocess", "keras_vit.optim", "keras_vit.recipe"),
-    *("keras_vit.training", "keras_vit.inference", "keras_vit.evaluators", "keras_vit.inspection"),
+    *("keras_vit.runs", "keras_vit.inference", "keras_vit.evaluators", "keras_vit.inspection"),
     *("keras_vit.inspection.plots", "keras_vit.exporting"),
 )
 OFFERED = {"keras_vit.recipe": "keras_vit.tasks"}  # a room whose public names another room offers
