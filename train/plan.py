@@ -12,6 +12,7 @@ For other hardware, such as TPU v5e, the count does not show whether a step fits
 `python -m tools.compile_plan --config=NAME --target=v5e-8` compiles the step for a TPU slice or for NVIDIA GPUs.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ common_flags.define_json_flag()
 
 with cli.imports(__name__):
     from keras_vit import recipe as recipes
+    from keras_vit.inspection.headings import model_title
     from keras_vit.recipe import Recipe
     from keras_vit.training.planning import plan
     from keras_vit.util.progress import Progress
@@ -65,7 +67,7 @@ def as_rows(recipe: Recipe, planned: plan.Plan, examples: int, classes: int, dev
     if planned.teacher:
         teacher = [("", f"including the teacher, with {amount(planned.teacher.macs)}multiply-adds per image")]
     rows = [
-        ("model", f"{model.variant}, {model.image_size} px{tokens}, {classes:,} classes"),
+        ("model", f"{model_title(dataclasses.asdict(model))}, {model.image_size} px{tokens}, {classes:,} classes"),
         ("parameters", f"{counted.parameters:,}"),
         ("multiply-adds", f"{amount(counted.macs)}per image, forward"),
         ("operations", f"{amount(counted.training_flops)}per image, forward and backward"),

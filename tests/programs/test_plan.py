@@ -49,6 +49,13 @@ def test_plan_prints_the_estimates(recipe, capsys):
     assert "ViT-H/14" not in text  # another model
 
 
+def test_sizes_of_their_own_are_not_called_by_the_name_of_the_variant(recipe, capsys, monkeypatch):
+    small = recipes.replace(recipe, {"model.arguments": {"num_layers": 2, "hidden_size": 64, "num_heads": 2}})
+    monkeypatch.setattr(cli, "recipe_from_flags", lambda _: small)
+    assert programs.call("train.plan") == 0
+    assert "ViT of 2 layers, 224 px" in capsys.readouterr().out
+
+
 def test_amounts_and_sizes_have_their_units():
     program = programs.load("train.plan")
     amounts = {10**6 - 1: "999,999 ", 10**6: "1 M ", 17.6e9: "17.6 G ", 10**12: "1 T ", 2e15: "2 P ", 10**18: "1 E "}
