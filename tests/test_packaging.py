@@ -106,14 +106,15 @@ def test_wheel_contents(wheel):
     info = f"{wheel.name.split('-')[0]}-{wheel.name.split('-')[1]}.dist-info"
     # site-packages gains one name only: no top-level `train`, `export` or `tests`
     assert {name.split("/")[0] for name in names} == {"keras_vit", info}
-    expected = {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("train/*.py")}
-    expected |= {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("train/launching/*.py")}
-    expected |= {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("export/*.py")}
+    expected = {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("train/**/*.py")}
+    expected = {path for path in expected if "configs" not in path.parts}
+    expected |= {pathlib.Path("keras_vit", f"_{path.relative_to(ROOT)}") for path in ROOT.glob("export/**/*.py")}
     expected |= {"keras_vit" / path.relative_to(ROOT / "train") for path in ROOT.glob("train/configs/*.py")}
     expected |= {path.relative_to(ROOT) for path in ROOT.glob("keras_vit/**/*.py")}
     assert {path.as_posix() for path in expected} == {name for name in names if name.endswith(".py")}
     assets = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("keras_vit/**/assets/*") if path.is_file()}
-    assets |= {f"keras_vit/_{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob("train/launching/assets/*")}
+    for pattern in ("train/*/assets/*", "export/*/assets/*"):
+        assets |= {f"keras_vit/_{path.relative_to(ROOT).as_posix()}" for path in ROOT.glob(pattern)}
     assert len(assets) > 5 and assets <= set(names)
     assert any(name.endswith("LICENSE") for name in names) and "keras_vit/py.typed" in names
 

@@ -14,7 +14,7 @@ from tests import tiny
 
 CHILD = """
 import resource
-from keras_vit.inference import latency
+from export import latency
 print(latency.peak_memory(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

@@ -223,7 +223,7 @@ def test_a_batch_is_computed_in_as_many_parts_as_the_memory_requires(machine, ph
     machine(memory=1e12, cores=64)
     whole = fitted(photos)
     assert whole.optim.accumulation_steps == 1
-    needed = plan.of_recipe(whole, 3).total_bytes
+    needed = plan.of_recipe(whole, 3).total_bytes()
     for memory, parts in ((2 * needed, 1), (2 * needed - 1e3, 2), (5e8, 32)):  # half of the memory, and a little less
         machine(memory=memory, cores=64)
         assert fitted(photos).optim.accumulation_steps == parts
