@@ -33,8 +33,10 @@ def stored_kernel(layer: keras.layers.Layer) -> keras.Variable:
 def adding_variables(layer: keras.layers.Layer) -> Iterator[None]:
     """Let a built layer create variables within a `with` block."""
     layer._tracker.unlock()
-    yield
-    layer._tracker.lock()
+    try:
+        yield
+    finally:
+        layer._tracker.lock()
 
 
 def remove_variable(layer: keras.layers.Layer, variable: keras.Variable) -> None:

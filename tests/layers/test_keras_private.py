@@ -73,6 +73,10 @@ def test_added_and_removed_variables(dense):
     assert [weight.name for weight in dense.trainable_weights] == ["kernel", "bias"]
     with pytest.raises(ValueError, match="cannot add"):
         dense.other = dense.add_weight((1,), name="other")
+    with pytest.raises(KeyError), keras_private.adding_variables(dense):
+        raise KeyError
+    with pytest.raises(ValueError, match="cannot add"):  # also after an error
+        dense.other = dense.add_weight((1,), name="other")
 
 
 @pytest.mark.parametrize("mode", [None, "int8"])
