@@ -24,18 +24,20 @@ from absl import flags, logging
 
 from keras_vit import cli
 from keras_vit.cli import common_flags
+from keras_vit.inference import formats  # a table that imports neither Keras nor NumPy
 
 NUM_IMAGES = 64
 
 common_flags.define_export_flags(NUM_IMAGES)
 common_flags.define_output_flag()
-# The library, which is imported after the flags are parsed, knows the formats and their precisions.
-flags.DEFINE_string("format", None, "Format, such as tflite; by default chosen by the extension of --output.")
-flags.DEFINE_string(
+flags.DEFINE_enum("format", None, list(formats.FORMATS), "Format; by default chosen by the extension of --output.")
+flags.DEFINE_enum(
     "precision",
     "float32",
-    "Precision of the artifact. SavedModel: float32, mixed_bfloat16, float16; OpenVINO: float32, mixed_bfloat16; "
-    "ONNX: float32; TFLite: float32, float16, dynamic_int8, int8, int16x8.",
+    list(formats.PRECISIONS),
+    "Precision of the artifact. "
+    + "; ".join(f"{name}: {', '.join(format.precisions)}" for name, format in formats.FORMATS.items())
+    + ".",
 )
 flags.DEFINE_integer("batch_size", None, "Files: images per call; by default 1 for TFLite, else any number.", 1)
 # Flags of a SavedModel.
@@ -72,9 +74,8 @@ with cli.imports(__name__, backend="tensorflow"):
     from keras_vit.cli import trained_model
     from keras_vit.exporting import ConversionError, VerificationError, quantization, verify
     from keras_vit.exporting.verified_export import write, writer_of
-    from keras_vit.inference import KerasPredictor, formats, model_card, sample_images
+    from keras_vit.inference import KerasPredictor, model_card, sample_images
     from keras_vit.models.representation import head_input
-    from keras_vit.util import checks
 
 # Flags that are options of `export` with the same name. `export` raises an error if the format lacks an option.
 OPTIONS = ("precision", "batch_size", "version", "top_k", "max_pixels", "input", "features")
@@ -118,7 +119,6 @@ def output() -> tuple[str, str]:
     """Return the path to write, and the format."""
     options = flags.FLAGS
     path, format = options.output or "", options.format  # noqa: A001
-    checks.choice("--format", format, (None, *formats.FORMATS))
     if format and format != "saved_model" and formats.of_file(path) is None:
         precision = f"_{options.precision}" if format == "tflite" else ""
         path = os.path.join(path, f"model{precision}{formats.FORMATS[format].extension}")

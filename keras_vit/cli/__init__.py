@@ -50,7 +50,7 @@ def published(flag: str, small: bool = True) -> Callable[[Main], Main]:
     """Return a decorator of `main` for a flag that names an output path, which may be an address in a bucket.
 
     For an address, `main` writes to a local copy, which is published at the end. `small` is passed to
-    `_storage.written`; pass False for a program that continues an existing output.
+    `storage.written`; pass False for a program that continues an existing output.
     """
 
     def decorate(main: Main) -> Main:

@@ -3,17 +3,25 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.inference.model_card import ModelCard
-from keras_vit.inference.opening import open_predictor
-from keras_vit.inference.predictor import FunctionPredictor, Prediction, Predictor
-
 if TYPE_CHECKING:
     from keras_vit.inference.keras_model import KerasPredictor
+    from keras_vit.inference.model_card import ModelCard
+    from keras_vit.inference.opening import open_predictor
+    from keras_vit.inference.predictor import FunctionPredictor, Prediction, Predictor
 
 __all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "Prediction", "open_predictor"]
 
+# Imported on first access: most runtimes do not need Keras' backend, and programs read the table of formats before they
+# import anything else.
+_MODULES = {
+    "KerasPredictor": "keras_model",
+    "ModelCard": "model_card",
+    "open_predictor": "opening",
+    **dict.fromkeys(("FunctionPredictor", "Prediction", "Predictor"), "predictor"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "KerasPredictor":  # imports Keras' backend, which other runtimes do not need
-        return importlib.import_module("keras_vit.inference.keras_model").KerasPredictor
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"keras_vit.inference.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

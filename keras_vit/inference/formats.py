@@ -76,6 +76,7 @@ FORMATS = {
         ),
     )
 }
+PRECISIONS = tuple(dict.fromkeys(name for format in FORMATS.values() for name in format.precisions))
 EXTENSIONS = {format.extension: format for format in FORMATS.values() if format.extension}
 
 

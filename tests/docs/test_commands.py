@@ -96,7 +96,7 @@ def test_every_flag_in_a_message_or_docstring():
     [
         ("\t$(BIN)/keras-vit export --model=$(DEMO)/run --name=digits", "no flag --name"),
         ("Start `keras-vit trian --config=digits` again.", "no program trian"),
-        ("keras-vit train DIR --distribute=nowhere", "distribute|should be one of"),
+        ("keras-vit export --model=DIR --precision=int9", "precision|should be one of"),
         ("keras-vit serve \\\n    --model=served --port=http", "port|invalid literal"),
         ("python -m benchmarks.nothing", "no program benchmarks.nothing"),
     ],

@@ -12,6 +12,7 @@ from absl import flags
 from keras_vit import outputs, recipe
 from keras_vit.cli import command_line, commands, common_flags
 from keras_vit.exporting import graph_ops, signatures
+from keras_vit.inference import formats
 from keras_vit.training import chosen_recipe, distribute
 from keras_vit.training.planning import plan
 from keras_vit.version import __version__
@@ -90,6 +91,8 @@ MISTAKES = [  # the arguments, and a part of the message
     ("check-data tfrecord:/no/folder/train-*", "/no/folder"),
     ("make-tfrecords images:no --output=a", "'no'"),
     ("evaluate", "--model is missing"),
+    ("export --format=onx", "|".join(formats.FORMATS)),
+    ("export --precision=int7", "|".join(formats.PRECISIONS)),
     ("evaluate --model=no", "'no'"),
     ("evaluate folder:no --model=" + RUN, "'no'"),
     ("predict --model=hf:a/.. setup.py", "hf:OWNER/NAME"),

@@ -43,9 +43,8 @@ def test_a_registered_format_is_a_value_of_format(monkeypatch):
     program = load("export.main")
     program.flags.FLAGS(["export", "--output=a", "--format=stub"])
     assert program.output() == ("a/model.stub", "stub")
-    program.flags.FLAGS(["export", "--output=a", "--format=coreml"])
-    with pytest.raises(ValueError, match="--format.*'stub'"):
-        program.output()
+    with pytest.raises(program.flags.IllegalFlagValueError, match="format.*stub"):
+        program.flags.FLAGS(["export", "--output=a", "--format=coreml"])
 
 
 @pytest.mark.parametrize(
