@@ -29,7 +29,7 @@ _FUNCTIONS = {
     "export": "exporting",
     "fine_tune": "training.fine_tune",
     "open_predictor": "inference",
-}  # function -> its subpackage
+}  # function -> its module
 
 
 def _runs_program() -> bool:
