@@ -148,6 +148,13 @@ def test_models_without_the_layers_that_a_choice_needs():
         keras_vit.adapt(model, "lora(4)")
 
 
+def test_kernels_with_lora_stay_frozen_after_another_choice():
+    model = tiny.model(num_layers=1)
+    for choice in ("lora", "head", "lora"):
+        keras_vit.adapt(model, choice)
+        assert not {f"{layer.path}/kernel" for layer in lora_layers(model)} & paths(model)
+
+
 def test_lora_of_another_scale_or_of_other_layers_is_refused():
     model = tiny.model(num_layers=1)
     keras_vit.adapt(model, "lora(2)")
