@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import BiTStage, EncoderBlock, MAPHead, ResNetStage
-from keras_vit.layers.keras_private import all_layers, is_functional, run_functional
+from keras_vit.layers.keras_private import all_layers, run_functional
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.masked import MaskedModel
 from keras_vit.util import checks
@@ -83,7 +83,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
 
 
 def _is_walkable(layer: Any) -> bool:
-    return isinstance(layer, keras.Sequential) or is_functional(layer)
+    return isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Function) and hasattr(layer, "operations"))
 
 
 def has_attention(layer: Any) -> bool:

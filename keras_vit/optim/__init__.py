@@ -3,9 +3,9 @@
 from keras_vit.optim.config import Optim, Schedule
 from keras_vit.optim.groups import layer_multipliers
 from keras_vit.optim.losses import cross_entropy, is_correct, smooth_labels
-from keras_vit.optim.optimizers import LARS, AdamW, Momentum, Muon, clip_by_global_norm, create_optimizer, global_norm
+from keras_vit.optim.optimizers import LARS, AdamW, Momentum, Muon, create_optimizer, global_norm
 from keras_vit.optim.schedules import create_schedule
-from keras_vit.optim.update import UpdateRule, update_average
+from keras_vit.optim.update import UpdateRule, clip_by_global_norm, update_average
 
 __all__ = [
     "LARS",

@@ -1,4 +1,4 @@
-"""Update of a weight and its moving average at the end of a training step, as pure functions for every backend."""
+"""Clipping, and the update of a weight and its moving average at the end of a training step, on every backend."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +16,34 @@ from keras_vit.optim.optimizers import (
     Slot,
     Slots,
     apply_direction,
-    clip_by_global_norm,
     create_optimizer,
 )
 from keras_vit.optim.schedules import create_schedule
+
+
+def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> Sequence[Any]:
+    """Scale gradients to the global norm `largest`, unless their norm is already smaller.
+
+    Args:
+        gradients: List of tensors.
+        norm: Global norm of the gradients; see `global_norm`.
+        largest: Largest allowed norm. 0 disables clipping.
+
+    Returns:
+        List of tensors. If `norm` is below `largest`, the result equals the gradients bit for bit.
+
+    References:
+        - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+
+    Example:
+    >>> (clipped,) = clip_by_global_norm([ops.array([3.0, 4.0])], norm=5.0, largest=1.0)
+    >>> [round(float(value), 4) for value in clipped]
+    [0.6, 0.8]
+    """
+    if not largest:
+        return list(gradients)
+    below = norm < largest
+    return [ops.where(below, gradient, gradient / norm * largest) for gradient in gradients]
 
 
 def update_average(average: Any, weight: Any, momentum: float) -> Any:

@@ -18,8 +18,7 @@ from keras_vit.optim import (
     global_norm,
     update_average,
 )
-from keras_vit.optim.optimizers import apply_direction
-from keras_vit.optim.orthogonal import orthogonalize
+from keras_vit.optim.optimizers import apply_direction, orthogonalize
 from keras_vit.optim.update import UpdateRule
 from tests import tiny
 
