@@ -29,7 +29,7 @@ def examples_for(accuracy: float) -> int:
 
 
 def in_context(correct: int, examples: int, class_examples: np.ndarray, confusion: np.ndarray | None) -> dict[str, Any]:
-    """Return the numbers to report with an accuracy, and a remark if a trivial prediction is as accurate.
+    """Return the numbers to report with an accuracy.
 
     Args:
         correct: Number of images whose top-1 prediction is correct.
@@ -39,13 +39,7 @@ def in_context(correct: int, examples: int, class_examples: np.ndarray, confusio
             whose scores are not finite may be missing.
 
     Returns:
-        A dictionary with the keys:
-
-        - `accuracy_low`, `accuracy_high`: Confidence interval.
-        - `chance`: Accuracy of random predictions.
-        - `largest_class`: Accuracy of always predicting the most frequent class.
-        - `balanced_accuracy`, `macro_f1`: Means of the classes' accuracies and F1 scores; None without `confusion`.
-        - `remark`: A sentence or None.
+        A dictionary; see `ClassificationMetrics.result`. `remark` is None unless a trivial prediction is as accurate.
     """
     low, high = wilson_interval(correct, examples)
     largest = float(class_examples.max() / examples)

@@ -16,23 +16,7 @@ def layer_safe_name(name: str) -> str:
 
 
 def build_variant(variant: str, **arguments: Any) -> VisionTransformer | BiTResNet:
-    """Build a model by the name of its variant.
-
-    Args:
-        variant: A name from `list_models()`, such as `"ViT-B/16"`, or the name of its constructor, such as `"ViT_B16"`.
-        **arguments: Arguments of `VisionTransformer` or `BiTResNet`, which override the sizes of the variant.
-
-    Returns:
-        A randomly initialized `VisionTransformer` or `BiTResNet`.
-
-    Raises:
-        ValueError: If the variant or an argument is unknown, or an argument is invalid.
-
-    Example:
-    >>> model = build_variant("ViT-Ti/16", image_size=32, classes=10)
-    >>> model.output_shape
-    (None, 10)
-    """
+    """Build a randomly initialized model by the name of its variant or constructor. `arguments` override its sizes."""
     variant = full_name(variant)
     sizes = VIT.get(variant) or BIT[variant]
     check_names("create_model", arguments, (ViTConfig if variant in VIT else BiTConfig).names(), ValueError)

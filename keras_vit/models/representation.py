@@ -66,21 +66,12 @@ def activation_of(operation: Any) -> str:
 
 
 def representation(model: keras.Model) -> keras.Model:
-    """Return a model with the same layers whose outputs are the features and the scores.
+    """Return a model with the same layers from images to `[features, scores]`.
 
-    Args:
-        model: A model of this package, or a functional model whose classification layer is named `head`.
-
-    Returns:
-        A model from images to `[features, scores]`. The features are the input of the head, float `[B, D]`, and the
-        scores are the output of `model`. The features of a distilled model are the mean of the inputs of its two heads,
-        as with `include_top=False` and in timm. For a model without a head, both are the output of `model`. For a
-        pre-training model, both are the output of its encoder for images without hidden patches.
-
-    Example:
-    >>> both = representation(keras_vit.ViT_Ti16(image_size=32, classes=10))
-    >>> [tuple(output.shape) for output in both.outputs]
-    [(None, 192), (None, 10)]
+    The features are the input of the head, float `[B, D]`, and the scores are the output of `model`. The features of a
+    distilled model are the mean of the inputs of its two heads, as with `include_top=False` and in timm. For a model
+    without a head, both are the output of `model`. For a pre-training model, both are the output of its encoder for
+    images without hidden patches.
     """
     features = head_input(model)
     output = features if isinstance(model, MaskedModel) else model.outputs[0]

@@ -16,10 +16,7 @@ _DECAYED = ("kernel", "lora_kernel_a", "lora_kernel_b")
 
 
 def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
-    """Return the paths of the weights that decay.
-
-    `mask` is a regular expression for these paths. None selects the kernels and the factors of LoRA.
-    """
+    """Return the paths of the weights that decay: those that match `mask`, or the kernels and the factors of LoRA."""
     weights = model.trainable_weights
     if mask is not None:
         return {weight.path for weight in weights if re.search(mask, weight.path)}
@@ -27,11 +24,7 @@ def decayed(model: keras.Model, mask: str | None = None) -> set[str]:
 
 
 def block_matrices(model: keras.Model) -> dict[str, int]:
-    """Return the number of leading input axes of each kernel that `Muon` updates, by path.
-
-    `Muon` updates the trainable kernels of all blocks. Embeddings, the root of a ResNet and the head are outside the
-    blocks. AdamW updates the factors of LoRA.
-    """
+    """Return the number of leading input axes of each kernel that `Muon` updates (those in blocks), by path."""
     found: dict[str, int] = {}
     for block in (layer for layer in all_layers(model) if getattr(layer, "is_block", False)):
         for layer in all_layers(block):  # a layer comes after the layers that contain it
@@ -48,24 +41,10 @@ def _input_axes(layer: keras.layers.Layer, kernel: keras.Variable) -> int:
 
 
 def layer_multipliers(model: keras.Model, decay: float) -> dict[str, float]:
-    """Return a factor on the learning rate of each weight. The factor decreases with the distance from the head.
-
-    Args:
-        model: The model.
-        decay: Factor per layer. 1 does not change the rates.
-
-    Returns:
-        Dictionary from the path of each weight to `decay ** (largest depth - depth)`; see
-        `keras_vit.models.variables.depths`.
+    """Return `decay ** (largest depth - depth)`, the factor on the learning rate, by the path of each weight.
 
     References:
         - [BEiT](https://arxiv.org/abs/2106.08254), appendix on fine-tuning
-
-    Example:
-    >>> model = keras_vit.VisionTransformer(8, 32, 2, 2, 64, image_size=32, classes=10)
-    >>> multipliers = layer_multipliers(model, decay=0.5)
-    >>> multipliers["embedding/kernel"], multipliers["head/kernel"]
-    (0.125, 1.0)
     """
     found, deepest = depths(model)
     return {weight.path: decay ** (deepest - found[weight.path]) for weight in model.trainable_weights}

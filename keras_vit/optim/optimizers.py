@@ -155,16 +155,7 @@ class Muon(Momentum):
 
 
 def orthogonalize(matrix: Any) -> Any:
-    """Return a matrix with the same singular vectors and singular values of about 1.
-
-    Args:
-        matrix: Float32 tensor `[rows, columns]`. A matrix of zeros stays unchanged.
-
-    Example:
-    >>> result = orthogonalize(ops.array([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))
-    >>> [round(float(value), 1) for value in ops.sqrt(ops.sum(ops.square(result), axis=0))]
-    [1.1, 0.7]
-    """
+    """Return a float32 matrix with the same singular vectors and singular values of about 1. Zeros stay zeros."""
     tall = matrix.shape[0] > matrix.shape[1]
     x = ops.transpose(matrix) if tall else matrix  # `square` has the size of the shorter side
     x = x / (ops.sqrt(ops.sum(ops.square(x))) + 1e-7)  # no singular value exceeds 1
@@ -234,12 +225,7 @@ def apply_direction(weight: Any, direction: Any, rate: Any, weight_decay: float 
 
 
 def global_norm(gradients: Iterable[Any]) -> Any:
-    """Return the Euclidean norm of all gradients together, a float32 scalar.
-
-    Example:
-    >>> float(global_norm([ops.array([3.0]), ops.array([4.0])]))
-    5.0
-    """
+    """Return the Euclidean norm of all gradients together, a float32 scalar."""
     return ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
 
 

@@ -8,37 +8,15 @@ from keras import ops
 
 from keras_vit.optim import groups
 from keras_vit.optim.config import Optim
-from keras_vit.optim.optimizers import (
-    OPTIMIZERS,
-    AdamW,
-    Momentum,
-    Muon,
-    Slot,
-    Slots,
-    apply_direction,
-    create_optimizer,
-)
+from keras_vit.optim.optimizers import OPTIMIZERS, AdamW, Momentum, Muon, Slot, Slots, apply_direction, create_optimizer
 from keras_vit.optim.schedules import create_schedule
 
 
 def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> Sequence[Any]:
-    """Scale gradients to the global norm `largest`, unless their norm is already smaller.
-
-    Args:
-        gradients: List of tensors.
-        norm: Global norm of the gradients; see `global_norm`.
-        largest: Largest allowed norm. 0 disables clipping.
-
-    Returns:
-        List of tensors. If `norm` is below `largest`, the result equals the gradients bit for bit.
+    """Scale gradients whose global `norm` is not below `largest` to this norm. 0 disables clipping.
 
     References:
         - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
-
-    Example:
-    >>> (clipped,) = clip_by_global_norm([ops.array([3.0, 4.0])], norm=5.0, largest=1.0)
-    >>> [round(float(value), 4) for value in clipped]
-    [0.6, 0.8]
     """
     if not largest:
         return list(gradients)
@@ -70,22 +48,11 @@ def update_average(average: Any, weight: Any, momentum: float) -> Any:
 class UpdateRule:
     """Gradient clipping, optimizer, learning rate per layer, weight decay and moving average.
 
-    Args:
-        optim: Configuration of the update.
-        total_steps: Number of steps of the run.
-        model: The model whose weights are updated.
-
     Attributes:
-        optimizers: Dictionary from the path of each trainable weight to its optimizer; see `create_optimizer`. With
-            `"muon"`, Muon updates the matrices in blocks, and AdamW updates all other weights.
+        optimizers: The optimizer of each trainable weight, by path; see `_optimizers`.
         rate: Function that maps a step to the learning rate.
         trained: Paths of the trainable weights of the model.
         ema: Momentum of the moving average. 0 disables it.
-
-    Example:
-    >>> keras_vit.adapt(model, "head")
-    >>> UpdateRule(Optim("sgd", 0.1), total_steps=100, model=model).trained
-    ['head/kernel', 'head/bias']
     """
 
     def __init__(self, optim: Optim, total_steps: int, model: keras.Model):
@@ -126,6 +93,7 @@ class UpdateRule:
 
 
 def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
+    """Return an optimizer for each path. With `"muon"`, Muon updates the matrices in blocks, AdamW the rest."""
     optimizer = create_optimizer(optim)
     if not isinstance(optimizer, Muon):
         return dict.fromkeys(paths, optimizer)

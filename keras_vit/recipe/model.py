@@ -70,18 +70,7 @@ def weights_path(recipe: Recipe) -> str | None:
 
 
 def build_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe. The initial weights depend only on the recipe's seed.
-
-    The checkpoint of the recipe is not read; see `resolve`.
-
-    Raises:
-        ValueError: If an argument is wrong or unknown.
-
-    Example:
-    >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
-    >>> build_model(recipe, classes=10).output_shape
-    (None, 10)
-    """
+    """Build the model of a recipe. The initial weights depend only on the seed. The checkpoint is not read."""
     keras.utils.set_random_seed(recipe.seed)
     if isinstance(recipe.task, MaskedTask):
         model = recipe.task.create_model(recipe, channels)

@@ -25,15 +25,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
 def address_of(text: str) -> str | None:
-    """Return the canonical name of a model of the hub, or None if the text does not begin like such a name.
-
-    Raises:
-        ValueError: If the text begins like the name of a model of the hub, but is not valid.
-
-    Example:
-    >>> address_of("hf://facebook/dinov2-small@main"), address_of("dinov2-small.npz")
-    ('hf:facebook/dinov2-small@main', None)
-    """
+    """Return the canonical name of a model of the hub, or None if the text does not begin like such a name."""
     if not text.startswith((PREFIX, "https://huggingface.co/")):
         return None
     found = _NAME.fullmatch(text)
