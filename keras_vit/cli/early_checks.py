@@ -13,12 +13,7 @@ from keras_vit.util import source_specs, storage
 
 
 def check(arguments: Sequence[str]) -> None:
-    """Check the parsed flags, and the other arguments of a program.
-
-    Raises:
-        ValueError: If a flag is missing, flags exclude each other, or a name is wrong.
-        FileNotFoundError: If a file or a directory does not exist.
-    """
+    """Check the parsed flags, and the other arguments of a program."""
     options = flags.FLAGS
     given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
     if "on" in options:  # the files of a job may be on other machines

@@ -13,11 +13,7 @@ _Z2 = float(special.ndtri(1 - SIGNIFICANCE / 2) ** 2)
 
 
 def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
-    """Return the 95% confidence interval of an accuracy.
-
-    References:
-        Wilson 1927, "Probable inference, the law of succession, and statistical inference"
-    """
+    """Return the 95% confidence interval of an accuracy (Wilson 1927)."""
     middle = (correct + _Z2 / 2) / (examples + _Z2)
     half = math.sqrt(_Z2 * (correct * (examples - correct) / examples + _Z2 / 4)) / (examples + _Z2)
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))

@@ -18,9 +18,6 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
 
     Symbolic inputs give symbolic outputs, which can define another model with the same layers. For a pre-training
     model, the encoder computes the outputs for images without hidden patches.
-
-    Raises:
-        ValueError: If a layer does not exist.
     """
     found: dict[str, Any] = {}
     seen = []
@@ -47,10 +44,6 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
 
     `call(layer, *args, **kwargs)` must run one layer and return its output. Unless the inputs are symbolic, the
     arguments include `training=False`, because augmentation layers augment by default.
-
-    Raises:
-        ValueError: If a model that contains attention is neither functional nor sequential, so that the order of its
-            layers is unknown.
     """
     is_symbolic = any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs))
 

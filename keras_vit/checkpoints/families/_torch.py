@@ -173,15 +173,8 @@ def bind(
 ) -> Checkpoint:
     """Bind the tensors of a file, and return the checkpoint with the arguments inferred from the tensors.
 
-    Args:
-        source: The open file.
-        layout: Layout of the file.
-        rules: Rules of the layout.
-        hints: Facts about the file that the caller knows.
-        projection: Stored name of the patch embedding's kernel.
-        stated: Name and value of the configuration's number of attention heads, or None to infer the number.
-        ignored: Names of tensors to skip.
-        kind: Kind of the model.
+    `projection` is the stored name of the patch embedding's kernel. `stated` is the name and value of the
+    configuration's number of attention heads, or None to infer the number. `ignored` tensors are skipped.
     """
     assumed: dict[str, str] = {}
     if stated is not None:
