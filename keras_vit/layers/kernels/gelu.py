@@ -10,8 +10,7 @@ from keras import ops
 from keras_vit.layers import formulas
 from keras_vit.layers.formulas import at_least_float32, has_16_bits
 from keras_vit.layers.kernels.choice import uses_kernel
-from keras_vit.layers.kernels.one_pass import in_one_pass
-from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.kernels.one_pass import in_one_pass, recompute_from
 
 
 def gelu_tanh(x: Any, training: bool = False) -> Any:
