@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, parse_json
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, CheckpointError, parse_json
 
 FILE = "adapter_config.json"
 _NAME = re.compile(r"[\w.-]+")

@@ -7,8 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.architecture import TABLE
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.rules import Binding
 from keras_vit.models import BiTConfig, BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
 from keras_vit.models.config import Config

@@ -8,7 +8,7 @@ from absl import logging
 
 from keras_vit.checkpoints import recognition, resize
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path

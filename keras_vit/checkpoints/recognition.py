@@ -11,9 +11,8 @@ from absl import logging
 from keras_vit import zoo
 from keras_vit.checkpoints import architecture, families, formats
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Family
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_size
 from keras_vit.models import ViTConfig, normalization
 from keras_vit.models.config import plain

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_vit.cli import common_flags, recipe_flags
+from keras_vit.cli import common_flags
 from keras_vit.runs import recipe_file
 from keras_vit.training import chosen_recipe
 from keras_vit.util import source_specs, storage
@@ -19,7 +19,7 @@ def check(arguments: Sequence[str]) -> None:
     if "on" in options:  # the files of a job may be on other machines
         return
     if "override" in options:
-        choices = recipe_flags.choices_from_flags(given)
+        choices = common_flags.choices_from_flags(given)
         if choices.time is not None:
             chosen_recipe.seconds_of(choices.time)
         if choices.config and not storage.is_address(choices.config) and not os.path.isfile(choices.config):

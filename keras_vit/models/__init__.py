@@ -7,7 +7,6 @@ from keras_vit.models.mae import MAEConfig, MaskedAutoencoder
 from keras_vit.models.masked import MaskedConfig as MaskedConfig
 from keras_vit.models.masked import MaskedModel as MaskedModel
 from keras_vit.models.masked_patch import MaskedPatchConfig, MaskedPatchPredictor
-from keras_vit.models.registry import build_variant as build_variant
 from keras_vit.models.representation import features
 from keras_vit.models.representation import representation as representation
 from keras_vit.models.vit import VisionTransformer

@@ -9,6 +9,7 @@ import keras
 from absl import logging
 
 from keras_vit import adaptation, models, zoo
+from keras_vit.applications import create_model
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import ARGUMENT_FIELDS, Recipe
@@ -76,7 +77,7 @@ def build_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
         model = recipe.task.create_model(recipe, channels)
     else:
         arguments = model_arguments_for(recipe, classes, channels)
-        model = models.build_variant(recipe.model.variant, dtype=recipe.precision, **arguments)
+        model = create_model(recipe.model.variant, dtype=recipe.precision, **arguments)
     if recipe.adapt != "all":
         adaptation.adapt(model, recipe.adapt)
     return model

@@ -14,9 +14,8 @@ from absl import logging
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import has_slots, is_square, model_grid, stated_grids
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
 from keras_vit.models.normalization import SYMMETRIC
