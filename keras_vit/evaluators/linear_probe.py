@@ -38,7 +38,6 @@ class LogisticRegression:
         l2: float,
         start: "LogisticRegression | None" = None,
     ):
-        features, labels = check_examples((features, labels), num_classes, "the training set")
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D]
         y = np.eye(num_classes)[labels]  # [N, C]

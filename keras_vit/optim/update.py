@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.optim import groups
+from keras_vit.models import variables
 from keras_vit.optim.config import Optim
 from keras_vit.optim.optimizers import OPTIMIZERS, AdamW, Momentum, Muon, Slot, Slots, apply_direction, create_optimizer
 from keras_vit.optim.schedules import create_schedule
@@ -60,8 +60,8 @@ class UpdateRule:
         self.trained = [weight.path for weight in model.trainable_weights]
         self.optimizers = _optimizers(optim, model, self.trained)
         self.ema, self.clip_norm = optim.ema, optim.clip_norm
-        self._multipliers = groups.layer_multipliers(model, optim.layer_decay)
-        decayed = groups.decayed(model, optim.weight_decay_mask)
+        self._multipliers = variables.layer_multipliers(model, optim.layer_decay)
+        decayed = variables.decayed(model, optim.weight_decay_mask)
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
 
     def slots(self, path: str) -> tuple[Slot, ...]:
@@ -97,6 +97,6 @@ def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[
     optimizer = create_optimizer(optim)
     if not isinstance(optimizer, Muon):
         return dict.fromkeys(paths, optimizer)
-    matrices, rest = groups.block_matrices(model), OPTIMIZERS["adamw"](optim)
+    matrices, rest = variables.block_matrices(model), OPTIMIZERS["adamw"](optim)
     arguments = (optim.momentum, optim.nesterov, optim.momentum_dtype)
     return {path: Muon(*arguments, matrices[path]) if path in matrices else rest for path in paths}
