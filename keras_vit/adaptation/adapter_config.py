@@ -70,12 +70,11 @@ class AdapterConfig:
         for name, value in {**stated, **self._fields}.items():
             if name in _FIELDS:
                 _, is_valid, expected = _FIELDS[name]
+            elif name in _FREE:
+                continue
             else:
-                is_valid, expected = (
-                    (name in _FREE or _is_off(value)),
-                    f"unset: keras_vit supports {', '.join(_FIELDS)}",
-                )
-            if not (is_valid if isinstance(is_valid, bool) else is_valid(value)):
+                is_valid, expected = _is_off, f"unset: keras_vit supports {', '.join(_FIELDS)}"
+            if not is_valid(value):
                 raise CheckpointError(f"{self.path}: {name} must be {expected}. Received: {name}={str(value)[:100]!r}.")
 
     def is_target(self, module: str) -> bool:

@@ -61,9 +61,6 @@ class FewShot(FeatureEvaluator):
             examples.
         l2: Strength of the regularization.
         seeds: Number of draws.
-
-    Example:
-        metrics = keras_vit.evaluators.fewshot.FewShot(shots=(1, 5)).evaluate(train, test, num_classes=10)
     """
 
     name: ClassVar = "fewshot"

@@ -43,8 +43,5 @@ def remove_variable(layer: keras.layers.Layer, variable: keras.Variable) -> None
 
 
 def run_functional(model: keras.Model, inputs: list[Any], call: Callable[..., Any]) -> Any:
-    """Run a functional model with `call(layer, *args, **kwargs)` in place of each layer's call.
-
-    `keras.models.clone_model(call_function=...)` runs the same method, but only on symbolic tensors.
-    """
+    """Run a functional model with `call(layer, *args, **kwargs)` in place of each layer's call, also on tensors."""
     return model._run_through_graph(inputs, call_fn=call)

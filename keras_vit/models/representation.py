@@ -42,10 +42,7 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def endings(model: keras.Model) -> list[Any]:
-    """Return a model and its last layer or operation. If the last layer is a model, continue with its last layer.
-
-    Layers and operations that do not change values in inference, such as dropout, are skipped.
-    """
+    """Return a model and its last layer or operation, into nested models. What does not change values is skipped."""
     found: list[Any] = [model]
     while getattr(found[-1], "outputs", None):  # a functional or sequential model
         operations = found[-1].layers if isinstance(found[-1], keras.Sequential) else found[-1].operations

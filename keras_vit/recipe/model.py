@@ -94,10 +94,7 @@ def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe without initializing its variables. This takes almost no time and memory.
-
-    The model can be called within a `keras.StatelessScope` that provides the values of its variables.
-    """
+    """Build the model of a recipe without initial values, in almost no time, for use in a `keras.StatelessScope`."""
 
     def build():
         with keras.StatelessScope(initialize_variables=False):

@@ -142,9 +142,6 @@ def find_here(address: str) -> str | None:
 
 
 def stated_hashes(folder: str) -> dict[str, str]:
-    """Return the SHA-256 of each large file of a model.
-
-    The hub's cache uses the hash as the name of the file's blob.
-    """
+    """Return the SHA-256 of each large file of a model: the name of its blob in the hub's cache."""
     blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
     return {file: blob for file, blob in blobs.items() if len(blob) == 64}

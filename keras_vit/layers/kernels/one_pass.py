@@ -62,8 +62,8 @@ def _program(function: Callable) -> Callable:
 def recompute_from(upstream: Any, *tensors: Any) -> tuple[Any, ...]:
     """Return copies of `tensors` from which the backward pass can recompute.
 
-    TensorFlow's graph optimizer would merge the recomputation with the forward pass and keep its result in memory.
-    A control dependency on the derivative `upstream` prevents that. In JAX, XLA decides what to recompute.
+    A control dependency on the derivative `upstream` keeps TensorFlow's graph optimizer from merging the recomputation
+    with the forward pass. In JAX, XLA decides what to recompute.
     """
     if keras.backend.backend() != "tensorflow":
         return tensors
