@@ -23,7 +23,7 @@ import numpy as np
 from absl import flags, logging
 
 from benchmarks import tables
-from keras_vit import cli, models, recipe
+from keras_vit import cli, create_model, recipe
 from keras_vit.exporting import artifact_check, onnx_openvino, saved_model, tflite, verify
 from keras_vit.inference import formats, keras_model, model_card, sample_images
 from keras_vit.runs import run_directory
@@ -74,7 +74,7 @@ def run_of(name: str, directory: str) -> str:
     path = os.path.join(directory, "run")
     if not os.path.exists(os.path.join(path, run_directory.MODEL)):
         os.makedirs(path, exist_ok=True)
-        model = models.build_variant(name, image_size=224, classes=1000)
+        model = create_model(name, image_size=224, classes=1000)
         head = model.get_layer("head").kernel
         scale = 4.0 / head.shape[0] ** 0.5  # logits of a few units; with a zero head, all classes would be tied
         head.assign(np.random.default_rng(0).normal(size=head.shape) * scale)

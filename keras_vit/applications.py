@@ -1,15 +1,16 @@
 """Constructors of the published variants, similar to `keras.applications`."""
 
+import dataclasses
 import inspect
 import os
 import textwrap
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from keras_vit import models, zoo
+from keras_vit import zoo
 from keras_vit.checkpoints import load_checkpoint
-from keras_vit.models import BiTResNet, VisionTransformer, ViTConfig, constructor_name
-from keras_vit.models.arguments import bind, with_arguments
+from keras_vit.models import BIT, VIT, BiTConfig, BiTResNet, VisionTransformer, ViTConfig, constructor_name
+from keras_vit.models.arguments import bind, check_names, with_arguments
 from keras_vit.models.bit import PublishedBiT
 from keras_vit.models.vit_options import PublishedViT
 from keras_vit.zoo.variants import full_name
@@ -92,16 +93,29 @@ def create_model(
     >>> model.output_shape
     (None, 10)
     """
-    if weights is None:
-        return models.build_variant(variant, **arguments)
     variant = full_name(variant)
+    if weights is None:
+        return _build(variant, arguments)
     named = zoo.parse(weights, variant)
     path = named.local()  # a failed download raises its error before a large model is built
     if named.entry is not None:
         path, arguments = f"{variant}:{named.entry.name}", _with_published(named.entry, arguments)
-    model = models.build_variant(variant, **arguments)
+    model = _build(variant, arguments)
     load_checkpoint(model, path)
     return model
+
+
+def _build(variant: str, arguments: dict[str, Any]) -> VisionTransformer | BiTResNet:
+    """Build a variant with random weights."""
+    model_class, config_class = (VisionTransformer, ViTConfig) if variant in VIT else (BiTResNet, BiTConfig)
+    check_names("create_model", arguments, config_class.names(), ValueError)
+    sizes = dataclasses.asdict(VIT.get(variant) or BIT[variant])
+    return model_class(**{"name": layer_safe_name(variant), **sizes, **arguments})
+
+
+def layer_safe_name(name: str) -> str:
+    """Convert the name of a variant to a valid Keras name, such as `vit_b16` or `r50_vit_b16`."""
+    return name.lower().replace("/", "").replace("-", "_").replace("+", "_")
 
 
 def _with_published(entry: zoo.PublishedWeights, arguments: dict[str, Any]) -> dict[str, Any]:

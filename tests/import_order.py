@@ -52,7 +52,6 @@ BACKEND_SWITCHES = {
     "keras_vit.layers.kernels.gelu",
     "keras_vit.layers.kernels.feed_forward",
     "keras_vit.layers.kernels.one_pass",
-    "keras_vit.layers.kernels.recompute",
     "keras_vit.models.inputs",
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.

@@ -25,14 +25,12 @@ def keras_vit(work: Work) -> Step:
     """Return inference in a compiled function, or a step of this package's training loop."""
     import tensorflow as tf
 
-    from keras_vit import models, recipe
+    from keras_vit import create_model, recipe
     from keras_vit.training.tf.state import TrainState
     from keras_vit.training.tf.step import TrainStep
 
     policy = keras_policy(work)
-    model = models.build_variant(
-        work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments
-    )
+    model = create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
     images, labels = _examples(work)
     if work.task == "inference":
         return _keras_inference(model, images)

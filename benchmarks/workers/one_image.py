@@ -43,10 +43,10 @@ def openvino(work: Work) -> Step:
 
 
 def _model(work):
-    from keras_vit import models
+    from keras_vit import create_model
 
     policy = keras_policy(work)
-    return models.build_variant(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
+    return create_model(work.model, classes=CLASSES, image_size=work.image_size, dtype=policy, **work.arguments)
 
 
 def _exported(work, name, **options):

@@ -27,11 +27,11 @@ def keras_vit(work: Work) -> Step:
     """Return a request to this package's export with all outputs: probabilities, top labels and validity."""
     import tensorflow as tf
 
-    from keras_vit import models
+    from keras_vit import create_model
     from keras_vit.exporting import graph_ops, signatures
     from keras_vit.inference import ModelCard
 
-    model = models.build_variant(work.model, classes=CLASSES)
+    model = create_model(work.model, classes=CLASSES)
     names = tuple(f"class {index}" for index in range(CLASSES))
     size = (work.image_size, work.image_size, 3)
     card = ModelCard(names, PREPROCESS, "softmax", size, max_pixels=graph_ops.MAX_PIXELS)

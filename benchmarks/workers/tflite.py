@@ -9,11 +9,11 @@ from worker import CLASSES, Step, Work, keras_hub_model, serve
 
 def keras_vit(work: Work) -> Step:
     """Return an inference with the file of this package's converter."""
-    from keras_vit import models
+    from keras_vit import create_model
     from keras_vit.exporting import tflite
     from keras_vit.inference import ModelCard
 
-    model = models.build_variant(work.model, classes=CLASSES)
+    model = create_model(work.model, classes=CLASSES)
     card = ModelCard((), "", "softmax", (work.image_size, work.image_size, 3), precision=work.precision)
     return _caller(tflite.convert(model, card), work)
 

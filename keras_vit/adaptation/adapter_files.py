@@ -1,9 +1,4 @@
-"""Adapters of peft: a folder with the factors of LoRA and the head.
-
-References:
-    - [LoRA](https://arxiv.org/abs/2106.09685)
-    - [peft](https://github.com/huggingface/peft)
-"""
+"""Adapters of peft: a folder with the factors of LoRA and the head."""
 
 import contextlib
 import os

@@ -40,9 +40,8 @@ def modules_of(model: keras.Model, rules: list[Rule]) -> Modules:
 def recognize(model: keras.Model, source: TensorSource) -> tuple[Modules, list[str], list[Binding]]:
     """Recognize the naming scheme of an adapter.
 
-    Returns:
-        All modules of the model in this naming scheme, the names of the modules with factors, and the bindings of
-        variables that are stored without factors.
+    Returns all modules of the model in this naming scheme, the names of the modules with factors, and the bindings of
+    variables that are stored without factors.
     """
     factors = list(dict.fromkeys(match[1] for name in source.tensors if (match := _FACTOR.fullmatch(name))))
     others = [name for name in source.tensors if not _FACTOR.fullmatch(name)]

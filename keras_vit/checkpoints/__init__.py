@@ -14,7 +14,7 @@ The public functions are in `load.py` and `save.py`. Loading takes three steps:
 arguments of a model from the shapes of its variables. To add a project, begin with `families/__init__.py`.
 """
 
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.checkpoints.load import architecture_of, load_checkpoint, model_from_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_checkpoint

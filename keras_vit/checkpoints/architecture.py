@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.models.config import plain
 from keras_vit.models.vit_options import STANDARD
 

@@ -7,10 +7,17 @@ from typing import Any
 import keras
 
 from keras_vit.checkpoints.architecture import TABLE
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.rules import Binding
-from keras_vit.models import BiTConfig, BiTResNet, MAEConfig, MaskedAutoencoder, VisionTransformer, ViTConfig
+from keras_vit.models import (
+    BiTConfig,
+    BiTResNet,
+    MAEConfig,
+    MaskedAutoencoder,
+    VisionTransformer,
+    ViTConfig,
+    normalization,
+)
 from keras_vit.models.config import Config
 from keras_vit.models.normalization import Normalization
 from keras_vit.models.resizing import Resizing
@@ -119,6 +126,18 @@ class Checkpoint:
     def path(self) -> str:
         """Name of the file, for messages."""
         return self.source.path
+
+
+def noted_preprocessing(note: Mapping[str, Any], where: str) -> tuple[Normalization | None, Resizing | None]:
+    """Return the normalization and the resizing of images that this package has written to a file."""
+    stated, resizing = note.get("input_normalization"), note.get("resizing")
+    try:
+        return (
+            None if stated is None else normalization.resolve(stated),
+            None if resizing is None else Resizing.from_dict(resizing),
+        )
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{where} is damaged: {error}") from error
 
 
 def variable_shapes(source: TensorSource, bindings: Iterable[Binding], heads: int) -> dict[str, Shape]:

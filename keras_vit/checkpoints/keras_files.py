@@ -14,8 +14,8 @@ import keras
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import KINDS
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.keras import KerasFile
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.models import MAEConfig, MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
 from keras_vit.models.config import Config
 from keras_vit.util.progress import Progress

@@ -6,13 +6,14 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_vit.checkpoints import recognition, resize
+from keras_vit.checkpoints import recognition
 from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.match import Match, Options
 from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
+from keras_vit.layers.interpolation import METHODS
 from keras_vit.models.base import ConfiguredModel, check_own
 from keras_vit.models.normalization import for_channels, operation
 from keras_vit.util import checks
@@ -80,7 +81,7 @@ def load_checkpoint(
     checks.choice("head", head, ("auto", "keep", "reset"))
     checks.choice("strict", strict, (False, True))
     if method is not None:
-        checks.choice("method", method, resize.METHODS)
+        checks.choice("method", method, METHODS)
     check_own(model, *(kind.model for kind in KINDS.values()))
     hints = recognition.hints_of(model.config.to_dict(), grid, prefix)
     with recognition.identify(path, hints, config) as checkpoint:

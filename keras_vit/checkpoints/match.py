@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.checkpoints import resize
 from keras_vit.checkpoints.architecture import DECODER_TABLE, TABLE
 from keras_vit.checkpoints.checkpoint import Checkpoint, Shape
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.rules import Binding
 from keras_vit.models import ViTConfig, heads

@@ -11,8 +11,7 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints.checkpoint import Checkpoint, Grid, Hints
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.models import vit_config
 from keras_vit.models.config import plain
 

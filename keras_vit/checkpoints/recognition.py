@@ -10,15 +10,13 @@ from absl import logging
 
 from keras_vit import zoo
 from keras_vit.checkpoints import architecture, families, formats
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Kind, noted_preprocessing
 from keras_vit.checkpoints.families.family import Family
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, settle_grid, stated_size
-from keras_vit.models import ViTConfig, normalization
+from keras_vit.models import ViTConfig
 from keras_vit.models.config import plain
 from keras_vit.models.normalization import Normalization
-from keras_vit.models.resizing import Resizing
 from keras_vit.util import checks
 from keras_vit.util.progress import Progress
 
@@ -46,8 +44,7 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
             if checkpoint.kind != "bit":
                 checkpoint.arguments.setdefault("position_resizing", checkpoint.resize_method)
         settle_grid(checkpoint, hints)
-        checkpoint.input_normalization = _input_normalization(checkpoint, family.input_normalization)
-        _take_resizing(checkpoint)
+        _take_preprocessing(checkpoint, family.input_normalization)
         if named.entry is not None:
             _apply_entry(checkpoint, named.entry)
         yield checkpoint
@@ -143,28 +140,19 @@ def _apply_note(checkpoint: Checkpoint) -> None:
     checkpoint.alternatives = {k: v for k, v in checkpoint.alternatives.items() if k not in known}
 
 
-def _input_normalization(checkpoint: Checkpoint, of_project: Normalization | None) -> Normalization | None:
-    """Return the first available normalization: from the metadata, from the configuration, or from the project."""
+def _take_preprocessing(checkpoint: Checkpoint, of_project: Normalization | None) -> None:
+    """Set the normalization and resizing: those in the metadata, or else in the configuration, or of the project."""
     stated, note = checkpoint.input_normalization, checkpoint.source.metadata
-    if note.get("input_normalization") is None:
-        return of_project if stated is None and "input_normalization" not in note else stated
-    try:
-        noted = normalization.resolve(note["input_normalization"])
-    except ValueError as error:
-        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
+    noted, resizing = noted_preprocessing(note, f"{checkpoint.path}: its metadata")
+    checkpoint.resizing = resizing or checkpoint.resizing
+    if noted is None:
+        is_known = stated is not None or "input_normalization" in note
+        checkpoint.input_normalization = stated if is_known else of_project
+        return
     if stated not in (None, noted):
         text = "%s: using its own mean and deviation, %s, not its configuration's. Set input_normalization to change."
         logging.warning(text, checkpoint.path, noted)
-    return noted
-
-
-def _take_resizing(checkpoint: Checkpoint) -> None:
-    """Add the resizing of images in the metadata of `save_checkpoint`."""
-    noted = checkpoint.source.metadata.get("resizing")
-    try:
-        checkpoint.resizing = checkpoint.resizing if noted is None else Resizing.from_dict(noted)
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.path}: its metadata is damaged: {error}") from error
+    checkpoint.input_normalization = noted
 
 
 def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) -> dict[str, Any]:
@@ -191,9 +179,7 @@ def arguments_of(checkpoint: Checkpoint, overrides: dict[str, Any], kind: Kind) 
 
 def _check_size(arguments: dict[str, Any], path: str, limit: int) -> None:
     """Refuse implausible image sizes before position tables of that size are allocated."""
-    size = arguments.get("image_size")
-    if size is not None and stated_size(size) is None:
-        raise CheckpointError(f"{path}: image_size must be an integer or (height, width). Received: {str(size)[:60]}.")
     grid = grid_of(arguments)
     if grid is not None and grid[0] * grid[1] * arguments["hidden_size"] > limit:
+        size = arguments.get("image_size")
         raise CheckpointError(f"{path}: images of {size} have {grid[0]} x {grid[1]} patches. Pass another image_size.")

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from keras_vit.layers.interpolation import METHODS, interpolation_matrix
-from keras_vit.util import checks
+from keras_vit.layers.interpolation import interpolation_matrix
 
 
 def resize_table(
@@ -20,7 +19,6 @@ def resize_table(
     example), rounding errors of the reference implementation make the last row and column zero. This function does not
     reproduce these errors.
     """
-    checks.choice("method", method, METHODS)
     grid = table[0, num_slots:].reshape(*old_grid, -1)  # [h, w, D]
     for axis in (0, 1):
         grid = resize_axis(grid, new_grid[axis], axis, method)

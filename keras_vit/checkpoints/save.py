@@ -12,11 +12,10 @@ import numpy as np
 
 from keras_vit.checkpoints import families
 from keras_vit.checkpoints.checkpoint import KINDS, Layout
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import Files, Writing
 from keras_vit.checkpoints.formats.npz import write_npz
 from keras_vit.checkpoints.formats.safetensors import write_safetensors
-from keras_vit.checkpoints.formats.tensors import TensorInfo
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorInfo
 from keras_vit.checkpoints.match import weights_of
 from keras_vit.checkpoints.recognition import NOTE_VERSION
 from keras_vit.checkpoints.rules import Binding, bind_variables

@@ -26,8 +26,8 @@ from absl import app, flags
 
 from keras_vit.cli import command_line, exit_codes
 from keras_vit.cli.command_line import imports
+from keras_vit.cli.common_flags import default_workdir, recipe_from_flags
 from keras_vit.cli.exit_codes import WHERE_FROM, WRONG_USAGE
-from keras_vit.cli.recipe_flags import default_workdir, recipe_from_flags
 from keras_vit.util import storage
 from keras_vit.util.logs import terminal
 from keras_vit.util.signals import StopRequest

@@ -1,6 +1,7 @@
-"""Start of a program: parsing of flags, help, and imports after the flags are parsed."""
+"""Start of a program: parsing and early checks of flags, help, and imports after the flags are parsed."""
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -8,9 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from keras_vit.cli import early_checks, exit_codes
+from keras_vit.cli import common_flags, exit_codes
 from keras_vit.runs import recipe_file
-from keras_vit.util import logs
+from keras_vit.training import chosen_recipe
+from keras_vit.util import logs, source_specs, storage
 from keras_vit.util.progress import Progress
 
 HELP = "--help lists the flags."
@@ -40,7 +42,7 @@ def imports(name: str, backend: str | None = None) -> Iterator[None]:
         arguments = parsed_arguments()
         if not logging.vlog_is_on(1):
             logs.begin()
-        early_checks.check(arguments[1:])
+        check_early(arguments[1:])
         if backend is not None:
             os.environ["KERAS_BACKEND"] = backend
         with Progress("Starting"):
@@ -74,6 +76,47 @@ def parse(argv: Sequence[str]) -> list[str]:
     except flags.Error as error:
         sys.stderr.write(f"error: {str(error).rstrip('.')}. {HELP}\n")
         sys.exit(exit_codes.WRONG_USAGE)
+
+
+def check_early(arguments: Sequence[str]) -> None:
+    """Check the parsed flags, and the other arguments of a program, without an import of Keras, which takes seconds."""
+    options = flags.FLAGS
+    given = list(itertools.takewhile(lambda argument: not argument.startswith("-"), arguments))
+    if "on" in options:  # the files of a job may be on other machines
+        return
+    if "override" in options:
+        choices = common_flags.choices_from_flags(given)
+        if choices.time is not None:
+            chosen_recipe.seconds_of(choices.time)
+        if choices.config and not storage.is_address(choices.config) and not os.path.isfile(choices.config):
+            recipe_file.find(choices.config.partition(":")[0])
+        for name in (choices.model, choices.weights):
+            if name and os.sep in name:
+                check_weights(name)
+    if "data" in options and (data := common_flags.data_argument(given)):
+        is_folder = "override" in options and not options.config and ":" not in data
+        check_data(f"folder:{data}" if is_folder else data)
+    if "labels" in options and "preprocess" in options:
+        if not options.model and "artifacts" not in options:
+            raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or an artifact.")
+        if options.model:
+            check_weights(options.model)
+
+
+def check_data(spec: str) -> None:
+    """Raise an error if the path of a data set does not exist."""
+    kind, location, _ = source_specs.parts(spec)
+    if kind in source_specs.KINDS and location and not source_specs.exists(spec):
+        raise FileNotFoundError(f"There is no file or folder {location!r}.")
+
+
+def check_weights(name: str) -> None:
+    """Raise an error if weights have neither a known name nor an existing path."""
+    from keras_vit import zoo  # imports NumPy
+    from keras_vit.zoo import variants
+
+    if name not in variants.list_models():
+        zoo.parse(name)
 
 
 def help_text(doc: str, full: bool = False) -> str:

@@ -1,11 +1,15 @@
-"""Definitions of flags that several programs share. A flag has the same meaning in all programs."""
+"""Flags that several programs share, and the recipe that they describe. A flag has the same meaning in all programs."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from keras_vit.training import chosen_recipe
 from keras_vit.util import file_io, image_files, storage
+
+if TYPE_CHECKING:
+    from keras_vit.recipe import Recipe
 
 flags.disclaim_key_flags()  # the flags belong to the program that defines them
 
@@ -133,6 +137,25 @@ def data_argument(arguments: Sequence[str]) -> str | None:
     if len(given) > 1:
         raise ValueError(f"Expected one data set. Received: {', '.join(map(repr, given))}.")
     return given[0] if given else None
+
+
+def choices_from_flags(arguments: Sequence[str]) -> chosen_recipe.Choices:
+    """Return the choices from the flags of `define_recipe_flags` and from the other arguments."""
+    options = flags.FLAGS
+    names = ("config", "model", "weights", "image_size", "adapt", "time")
+    settings = dict(override.partition("=")[::2] for override in options.override)
+    given = {name: options[name].value for name in names}
+    return chosen_recipe.Choices(data_argument(arguments), **given, settings=settings, as_text=True)
+
+
+def recipe_from_flags(arguments: Sequence[str] = (), workdir: str | None = None) -> "Recipe":
+    """Return the checked recipe of the flags; see `chosen_recipe.recipe_of`."""
+    return chosen_recipe.recipe_of(choices_from_flags(arguments), workdir)
+
+
+def default_workdir(arguments: Sequence[str] = ()) -> str:
+    """Return the run directory to use without `--workdir`."""
+    return choices_from_flags(arguments).workdir()
 
 
 def _check_flag(name: str, check: Callable[[Any], object]) -> None:

@@ -99,13 +99,10 @@ def _explain_os_error(error: OSError) -> tuple[int, str]:
     return WRONG_USAGE if wrong_path else FAILED, str(error)
 
 
-def _names(error: BaseException) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
-
-
 def _explain_by_name(error: BaseException) -> tuple[int, str | None]:
     """Explain errors of TensorFlow and JAX by the names of their classes, without importing these packages."""
-    names, text = _names(error), str(getattr(error, "message", error)).strip().split("\n", 1)[0]
+    names = {kind.__name__ for kind in type(error).__mro__}
+    text = str(getattr(error, "message", error)).strip().split("\n", 1)[0]
     if "ResourceExhaustedError" in names:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."

@@ -17,7 +17,8 @@ from keras_vit.evaluators import (  # noqa: F401 - each module registers its eva
     vtab,
 )
 from keras_vit.evaluators.classification import ClassificationMetrics, evaluate
-from keras_vit.evaluators.dataset import Split, collect, opener
+from keras_vit.evaluators.dataset import Split, opener
+from keras_vit.evaluators.dataset import collect as collect
 from keras_vit.evaluators.evaluation import (
     EVALUATORS,
     Context,
@@ -28,7 +29,8 @@ from keras_vit.evaluators.evaluation import (
     register,
 )
 from keras_vit.evaluators.features import FeatureEvaluator
-from keras_vit.evaluators.suite import Scheduled, Suite
+from keras_vit.evaluators.suite import Scheduled as Scheduled
+from keras_vit.evaluators.suite import Suite
 from keras_vit.util.metrics import Metric
 
 __all__ = [
@@ -40,11 +42,9 @@ __all__ = [
     "Metric",
     "NotMeasurable",
     "Result",
-    "Scheduled",
     "Split",
     "SplitEvaluator",
     "Suite",
-    "collect",
     "evaluate",
     "opener",
     "register",

@@ -13,11 +13,7 @@ _Z2 = float(special.ndtri(1 - SIGNIFICANCE / 2) ** 2)
 
 
 def wilson_interval(correct: int, examples: int) -> tuple[float, float]:
-    """Return the 95% confidence interval of an accuracy.
-
-    References:
-        Wilson 1927, "Probable inference, the law of succession, and statistical inference"
-    """
+    """Return the 95% confidence interval of an accuracy (Wilson 1927)."""
     middle = (correct + _Z2 / 2) / (examples + _Z2)
     half = math.sqrt(_Z2 * (correct * (examples - correct) / examples + _Z2 / 4)) / (examples + _Z2)
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
@@ -29,7 +25,7 @@ def examples_for(accuracy: float) -> int:
 
 
 def in_context(correct: int, examples: int, class_examples: np.ndarray, confusion: np.ndarray | None) -> dict[str, Any]:
-    """Return the numbers to report with an accuracy, and a remark if a trivial prediction is as accurate.
+    """Return the numbers to report with an accuracy.
 
     Args:
         correct: Number of images whose top-1 prediction is correct.
@@ -39,13 +35,7 @@ def in_context(correct: int, examples: int, class_examples: np.ndarray, confusio
             whose scores are not finite may be missing.
 
     Returns:
-        A dictionary with the keys:
-
-        - `accuracy_low`, `accuracy_high`: Confidence interval.
-        - `chance`: Accuracy of random predictions.
-        - `largest_class`: Accuracy of always predicting the most frequent class.
-        - `balanced_accuracy`, `macro_f1`: Means of the classes' accuracies and F1 scores; None without `confusion`.
-        - `remark`: A sentence or None.
+        A dictionary; see `ClassificationMetrics.result`. `remark` is None unless a trivial prediction is as accurate.
     """
     low, high = wilson_interval(correct, examples)
     largest = float(class_examples.max() / examples)

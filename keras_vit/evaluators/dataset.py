@@ -128,20 +128,9 @@ def renumber(numbers: np.ndarray, batch: dict) -> dict:
 
 
 def collect(function: Callable[[np.ndarray], np.ndarray], batches: Iterable[dict]) -> Labeled:
-    """Apply a function to all batches, and drop rows of padding.
+    """Apply a function from images to `[B, D]` to all batches, and drop rows of padding.
 
-    Args:
-        function: Function from preprocessed images, float32 `[B, H, W, C]`, to `[B, D]`.
-        batches: Iterable of dictionaries with "image", "label" and, if some rows are padding, "valid".
-
-    Returns:
-        Outputs, float32 `[N, D]`, and labels, `[N]` or, for several classes or values per image, `[N, k]`.
-
-    Example:
-    >>> batches = [{"image": images, "label": np.array([0, 1, 2, 3])}]
-    >>> features, labels = collect(model.predict_on_batch, batches)
-    >>> features.shape, labels.tolist()
-    ((4, 10), [0, 1, 2, 3])
+    Returns the outputs, float32 `[N, D]`, and labels, `[N]` or, for several classes or values per image, `[N, k]`.
     """
     outputs, labels = [], []
     for batch in batches:

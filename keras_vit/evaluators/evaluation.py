@@ -141,10 +141,8 @@ def _class_numbers(
 ) -> tuple[int, ...]:
     """Return the model's class number for each class of the data, or -1 if the model does not have the class.
 
-    Args:
-        names: Names of the classes of the data.
-        known: Alternative names of the model's classes.
-        in_order: Class numbers for data or models without names.
+    `known` are alternative names of the model's classes, and `in_order` the class numbers for data or models without
+    names.
     """
     shown = f"{_some(known[0])}. Received: {_some(names)}"
     for some in known:

@@ -29,9 +29,6 @@ class Knn(FeatureEvaluator):
 
     References:
         Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", section 3.4
-
-    Example:
-        metrics = keras_vit.evaluators.knn.Knn(neighbors=(1, 20)).evaluate(train, test, num_classes=10)
     """
 
     name: ClassVar = "knn"

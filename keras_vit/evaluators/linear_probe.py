@@ -38,7 +38,6 @@ class LogisticRegression:
         l2: float,
         start: "LogisticRegression | None" = None,
     ):
-        features, labels = check_examples((features, labels), num_classes, "the training set")
         self.mean, self.deviation = standardization(features)
         x = self._inputs(features)  # [N, D]
         y = np.eye(num_classes)[labels]  # [N, C]
@@ -80,9 +79,6 @@ class LinearProbe(FeatureEvaluator):
         solver: `"lbfgs"` for logistic regression, or `"ridge"` for least squares in closed form, as in `fewshot`.
         l2: Strength of the regularization, or several strengths from which the best is chosen. The default depends on
             the solver.
-
-    Example:
-        metrics = keras_vit.evaluators.linear_probe.LinearProbe(solver="ridge").evaluate(train, test, num_classes=10)
     """
 
     name: ClassVar = "linear_probe"

@@ -113,14 +113,7 @@ def ignored(card: ModelCard) -> int:
 def count(true: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """Return the confusion matrix of pixels, int64 `[true classes, predicted classes]`.
 
-    Args:
-        true: True classes, integers of any shape. Pixels with numbers outside `range(classes)` are ignored.
-        predicted: Predicted classes, of the same shape.
-        classes: Number of classes.
-
-    Example:
-    >>> count(np.array([[0, 1, 255]]), np.array([[1, 1, 1]]), classes=2).tolist()
-    [[0, 1], [0, 1]]
+    Pixels whose true class is outside `range(classes)` are ignored.
     """
     kept = (true >= 0) & (true < classes)
     pairs = true[kept].astype(np.int64) * classes + predicted[kept]
@@ -161,12 +154,7 @@ def to_classes(scores: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def starts(size: int, crop: int, stride: int) -> list[int]:
-    """Return the starts of windows along an axis. The last window ends at the end of the axis.
-
-    Example:
-    >>> starts(1000, crop=512, stride=341)
-    [0, 341, 488]
-    """
+    """Return the starts of windows along an axis. The last window ends at the end of the axis."""
     windows = max(size - crop + stride - 1, 0) // stride + 1
     return [max(min(index * stride, size - crop), 0) for index in range(windows)]
 
@@ -174,21 +162,10 @@ def starts(size: int, crop: int, stride: int) -> list[int]:
 def slide(
     scores: Callable[[np.ndarray], np.ndarray], image: np.ndarray, window: tuple[int, int], stride: int
 ) -> np.ndarray:
-    """Return the logits of an image of any size, averaged over all windows that contain a pixel.
+    """Return the logits of an image of any size, `[H, W, classes]`, averaged over all windows that contain a pixel.
 
-    Args:
-        scores: Function from windows `[b, *window, C]` to logits `[b, height, width, classes]`.
-        image: Preprocessed image, float32 `[H, W, C]`. An image smaller than a window is padded with zeros.
-        window: Height and width of a window.
-        stride: Pixels between two windows.
-
-    Returns:
-        float32 `[H, W, classes]`.
-
-    Example:
-    >>> logits = slide(lambda windows: windows[:, ::2, ::2], np.ones((10, 7, 3), "float32"), (4, 4), stride=3)
-    >>> logits.shape, float(logits.min())
-    ((10, 7, 3), 1.0)
+    `scores` maps windows `[b, *window, C]` to logits `[b, height, width, classes]`. An `image`, `[H, W, C]`, that is
+    smaller than a window is padded with zeros.
     """
     from keras import ops
 

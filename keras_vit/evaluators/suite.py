@@ -101,23 +101,16 @@ class Suite:
 
 
 class Scheduled:
-    """A suite whose evaluators run at intervals during training.
+    """A suite whose evaluators run at intervals during training. Features are computed again for each evaluation.
 
     Args:
         suite: The evaluators.
-        context: The predictor in training, and its data. Features are computed again for each evaluation.
+        context: The predictor in training, and its data.
         every: Steps between two evaluations, for evaluators without `every=`; 0 evaluates only at the end.
 
     Attributes:
         last: Results of the last evaluation.
         failed: Errors of failed evaluators by name, over all evaluations.
-
-    Example:
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
-    >>> context = keras_vit.evaluators.Context(predictor, keras_vit.evaluators.opener(batch_size=360), "digits")
-    >>> scheduled = Scheduled(Suite(["classification(every=100)"]), context, every=0)
-    >>> [step for step in (50, 100, 200, 250) if scheduled.due(step, last=step == 250)]
-    [100, 200, 250]
     """
 
     def __init__(self, suite: Suite, context: Context, every: int):

@@ -132,7 +132,7 @@ def run(
             if isinstance(layer, EncoderBlock):
                 recorder.length = int(weights.shape[-1])
             on_weights(layer, weights, recorder)
-        recorder.see(layer, args[0] if args else None, output)
+        recorder.see(layer, args[0] if args else None)
         return output
 
     return layer_walk.walk(model, images, call), recorder

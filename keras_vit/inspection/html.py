@@ -71,10 +71,7 @@ def drawing(svg: bytes, title: str) -> str:
 
 
 def card(title: str, help_text: str, content: str, kind: str = "") -> str:
-    """Return a section with a heading, HTML content, and an optional help text behind a "?" button.
-
-    `kind` is the `class` attribute of the section.
-    """
+    """Return a section with a heading, HTML content, and a help text behind a "?" button. `kind` is its `class`."""
     help_html = (
         f'<details class="help"><summary title="What is this?" aria-label="What is this?">?</summary>'
         f"<p>{escape(help_text)}</p></details>"

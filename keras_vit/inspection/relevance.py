@@ -121,10 +121,7 @@ def _run_with_offsets(model: keras.Model, images: np.ndarray, offsets: list[Any]
 
 
 def gradients(function: Callable[[list[Any]], Any], tensors: list[Any]) -> list[Any]:
-    """Return the gradients of the scalar `function(tensors)` with respect to each tensor.
-
-    Keras has no operation for gradients, so TensorFlow or JAX computes them.
-    """
+    """Return the gradients of the scalar `function(tensors)`. Keras cannot: TensorFlow or JAX computes them."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf

@@ -52,19 +52,14 @@ class TokenLayout:
 
 
 class LayoutRecorder:
-    """Recorder that infers the token layout from the layers as they run.
-
-    Attributes:
-        grid: Rows and columns of the patches, or None until the patch embedding has run.
-        length: Number of tokens in the encoder blocks, or None until the first block has run.
-    """
+    """Recorder that infers the token layout from the layers as they run."""
 
     def __init__(self):
         self.grid: tuple[int, int] | None = None
         self.length: int | None = None
         self._reads: list[Any] = []
 
-    def see(self, layer: Any, inputs: Any, output: Any) -> None:
+    def see(self, layer: Any, inputs: Any) -> None:
         """Record a layer that has run."""
         if isinstance(layer, PatchEncoder):
             shape, patch = inputs.shape, layer.patch_size

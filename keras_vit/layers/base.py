@@ -90,8 +90,7 @@ class CompositeLayer(BaseLayer):
 def find_changes(layer: keras.layers.Layer, trainable: bool | None = None) -> dict[str, Any]:
     """Return a JSON-serializable description of the changes made to a layer after `build`.
 
-    `trainable` is the state of the layer's parent. The layer's own state is included only if it differs from the
-    parent's state.
+    The layer's own state is included only if it differs from `trainable`, the state of its parent.
     """
     changes: dict[str, Any] = {}
     if trainable is not None and layer.trainable != trainable:

@@ -16,14 +16,12 @@ from keras_vit.util.values import Values
 
 __all__ = ["Dense", "EinsumDense"]
 
-# Attributes of a layer with LoRA: the base kernel, the scales of a quantized kernel, and the two factors.
-_BASE = (keras_private.KERNEL, "kernel_scale", "kernel_zero")
 _FACTORS = ("lora_kernel_a", "lora_kernel_b")
 PREFIX = "lora."
 _quantized_call = threading.RLock()
 
 
-class _LoraLayer(keras_private.MergedKernel):
+class _LoraLayer(keras.layers.Layer):
     """Mixin for LoRA that does not compute the updated kernel in `call`, and saves the base kernel and the factors."""
 
     lora_enabled: bool
@@ -74,13 +72,12 @@ class _LoraLayer(keras_private.MergedKernel):
         """Add the update to the kernel and remove the factors. A quantized kernel is quantized again."""
         if not self.lora_enabled:
             return
-        for name, value in zip(_BASE, self.merged_kernel(), strict=True):
-            if value is not None:
-                getattr(self, name).assign(value)
+        merged = self._merged_variables()
         for factor in (self.lora_kernel_a, self.lora_kernel_b):
             keras_private.remove_variable(self, factor)
         self.lora_kernel_a = self.lora_kernel_b = self.lora_rank = self.lora_alpha = None
         self.lora_enabled = False
+        super().load_own_variables(merged)
         keras_private.stored_kernel(self).trainable = self.trainable and self.quantization_mode is None
 
     @property
@@ -106,11 +103,11 @@ class _LoraLayer(keras_private.MergedKernel):
         return self.lora_alpha / self.lora_rank
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
-        super().save_own_variables(store)
+        variables = self._merged_variables()
         if self.lora_enabled:
-            for name in (*_BASE, *_FACTORS):
-                if getattr(self, name, None) is not None:
-                    store[PREFIX + name] = getattr(self, name)
+            variables |= self._lora_variables()
+        for name, value in variables.items():
+            store[name] = value
 
     def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
         names = tuple(store.keys())  # Keras' store cannot be iterated
@@ -119,8 +116,22 @@ class _LoraLayer(keras_private.MergedKernel):
             kept = {PREFIX + name: ops.convert_to_numpy(getattr(self, name)) for name in _FACTORS}
         super().load_own_variables({name: store[name] for name in names if not name.startswith(PREFIX)})
         if self.lora_enabled:  # Keras has set the factors to zero, which prevents further training
+            variables = self._lora_variables()
             for name, value in kept.items():
-                getattr(self, name.removeprefix(PREFIX)).assign(value)
+                variables[name].assign(value)
+
+    def _merged_variables(self) -> dict[str, Any]:
+        """Return the variables that Keras saves, with the updated kernel."""
+        store: dict[str, Any] = {}
+        super().save_own_variables(store)
+        return store
+
+    def _lora_variables(self) -> dict[str, Any]:
+        """Return what this layer saves in addition: the base kernel, the scales of a quantized kernel, the factors."""
+        scales = {name: getattr(self, name, None) for name in ("kernel_scale", "kernel_zero")}
+        factors = {name: getattr(self, name) for name in _FACTORS}
+        variables = {"_kernel": keras_private.stored_kernel(self), **scales, **factors}
+        return {PREFIX + name: variable for name, variable in variables.items() if variable is not None}
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Quantize the kernel; see `keras.layers.Layer.quantize`. `type_check` rejects subclasses of this layer."""
@@ -266,13 +277,13 @@ class EinsumDense(_LoraLayer, keras.layers.EinsumDense):
         inner = self._scale() * ops.einsum(f"{of_inputs},{summed}{r}->{kept}{r}", inputs, a)  # [..., r]
         return ops.einsum(f"{kept}{r},{r}{free}->{of_outputs}", inner, b)
 
-    def merged_kernel(self) -> tuple[Any, Any, Any]:
-        """Return the updated kernel, its scale and its zero point. Keras multiplies the factors along the last axis."""
+    def _merged_variables(self) -> dict[str, Any]:
+        """Return the variables that Keras saves, with the updated kernel. Keras multiplies factors of other shapes."""
         if not self.lora_enabled or self.quantization_mode is None:
-            return super().merged_kernel()
+            return super()._merged_variables()
         a, b, update = self.lora_kernel_a, self.lora_kernel_b, self._product_of_factors()
         self.lora_kernel_a, self.lora_kernel_b = update, ops.eye(update.shape[-1])
         try:
-            return super().merged_kernel()
+            return super()._merged_variables()
         finally:
             self.lora_kernel_a, self.lora_kernel_b = a, b

@@ -6,8 +6,6 @@ from typing import Any
 
 import keras
 
-KERNEL = "_kernel"  # attribute with the kernel of a dense layer
-
 
 def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return a layer and all layers in it, at any depth. A layer comes before its sublayers."""
@@ -26,7 +24,7 @@ def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 def stored_kernel(layer: keras.layers.Layer) -> keras.Variable:
     """Return the kernel of a dense layer without the update of LoRA, or the stored integers of a quantized kernel."""
-    return getattr(layer, KERNEL)
+    return layer._kernel
 
 
 @contextlib.contextmanager
@@ -44,25 +42,6 @@ def remove_variable(layer: keras.layers.Layer, variable: keras.Variable) -> None
     layer._untrack_variable(variable)
 
 
-def is_functional(layer: Any) -> bool:
-    """Return whether a layer is a functional model, whose layers `run_functional` can run one by one."""
-    return isinstance(layer, keras.Model) and hasattr(layer, "_nodes_by_depth")
-
-
 def run_functional(model: keras.Model, inputs: list[Any], call: Callable[..., Any]) -> Any:
-    """Run a functional model with `call(layer, *args, **kwargs)` in place of each layer's call.
-
-    `keras.models.clone_model(call_function=...)` runs the same method, but only on symbolic tensors.
-    """
+    """Run a functional model with `call(layer, *args, **kwargs)` in place of each layer's call, also on tensors."""
     return model._run_through_graph(inputs, call_fn=call)
-
-
-class MergedKernel(keras.layers.Layer):
-    """Mixin of dense layers. Keras saves and merges the kernel that `merged_kernel` returns."""
-
-    def merged_kernel(self) -> tuple[Any, Any, Any]:
-        """Return the kernel including the update of LoRA, its scale and its zero point."""
-        return super()._get_kernel_with_merged_lora()
-
-    def _get_kernel_with_merged_lora(self) -> tuple[Any, Any, Any]:
-        return self.merged_kernel()

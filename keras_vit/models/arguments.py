@@ -97,11 +97,7 @@ def configured_by(
 
 
 def with_arguments(text: str | None, config_class: Any, leave_out: Iterable[str] = ()) -> str:
-    """Replace the line "See ..." below "Args:" in a docstring with the arguments of a configuration.
-
-    The descriptions come from the docstrings of the configuration class and its base classes, in the order of the
-    fields.
-    """
+    """Replace the line "See ..." below "Args:" in a docstring with the arguments of a configuration, in their order."""
     entries: dict[str, str] = {}
     for owner in reversed(config_class.__mro__):
         section = inspect.cleandoc(owner.__doc__ or "").partition("Args:\n")[2].split("\n\n", 1)[0]  # empty under -OO

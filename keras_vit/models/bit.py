@@ -21,10 +21,6 @@ class BiTConfig(Config, BiTVariant):
     Args:
         pool_padding: Padding of the root's max-pooling: `"infinity"`, `"zeros"` or `"edge"`; see
             `keras_vit.layers.BiTRoot`.
-
-    Example:
-    >>> BiTConfig(width_factor=3).num_features
-    6144
     """
 
     COMMON: ClassVar[tuple[str, ...]] = (*Config.COMMON, "block_sizes", "width_factor")

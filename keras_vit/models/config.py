@@ -169,6 +169,20 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
     return (None,) if hint is types.NoneType else typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
+def registered_name(name: str, value: Any) -> str:
+    """Return the name under which Keras registers the class or function `value`, which may also be this name."""
+    key = value if isinstance(value, str) else None
+    if isinstance(value, (type, types.FunctionType)):
+        key = keras.saving.get_registered_name(value)
+    found = keras.saving.get_registered_object(key)
+    if found is None or found is not value and key is not value:
+        raise ValueError(
+            f"`{name}` must be a class or function with @keras.saving.register_keras_serializable(), or its registered "
+            f"name, such as 'package>Name'. Received: {name}={value!r}."
+        )
+    return str(key)
+
+
 def pair(size: Size) -> tuple[int, int]:
     """Return a size as (height, width)."""
     return size if isinstance(size, tuple) else (size, size)

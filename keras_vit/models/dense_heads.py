@@ -12,15 +12,7 @@ from keras_vit.util import checks
 
 
 class Segmenter(CompositeLayer):
-    """Base class of segmentation heads, which map the patches after one or more blocks to logits on a grid.
-
-    Args:
-        classes: Number of classes.
-        blocks: Indices of the blocks whose patches are concatenated, or None for the last block. Negative indices count
-            from the end. The model's final norm is applied to the patches of each block.
-        dropout_rate: Probability in [0, 1) of dropping a whole channel of an image.
-        name: Name of the layer.
-    """
+    """Base class of segmentation heads, which map the patches after one or more blocks to logits on a grid."""
 
     def __init__(
         self,

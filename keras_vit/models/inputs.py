@@ -93,10 +93,7 @@ def _scale_and_offset(model: keras.Model | None) -> tuple[Any, Any]:
 
 
 def checked_images(model: keras.Model, images: Any) -> Any:
-    """Check the images passed to a model, and unpack a dict or list that contains a single tensor.
-
-    Raises a ValueError if the shape is wrong. Warns once per model about images that are not normalized.
-    """
+    """Check the shape and, once, the values of the images passed to a model. Unpack a container of a single tensor."""
     values = list(images.values()) if isinstance(images, dict) else images
     if isinstance(values, (list, tuple)) and len(values) == 1 and hasattr(values[0], "shape"):
         images = values[0]
@@ -131,10 +128,7 @@ def check_shape(model: keras.Model, images: Any) -> None:
 
 
 def kind_of_values(images: Any) -> str | None:
-    """Return the kind of the values in a batch, or None if unknown.
-
-    The kind is unknown for symbolic tensors, and for images of a single color, which may be black.
-    """
+    """Return the kind of the values in a batch, or None for symbolic tensors and images of a single color."""
     try:
         if "int" in keras.backend.standardize_dtype(images.dtype):
             return PIXELS

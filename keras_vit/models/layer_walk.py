@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import BiTStage, EncoderBlock, MAPHead, ResNetStage
-from keras_vit.layers.keras_private import all_layers, is_functional, run_functional
+from keras_vit.layers.keras_private import all_layers, run_functional
 from keras_vit.models.base import ConfiguredModel
 from keras_vit.models.masked import MaskedModel
 from keras_vit.util import checks
@@ -18,9 +18,6 @@ def outputs(model: keras.Model, inputs: Any, names: Sequence[str] | None = None)
 
     Symbolic inputs give symbolic outputs, which can define another model with the same layers. For a pre-training
     model, the encoder computes the outputs for images without hidden patches.
-
-    Raises:
-        ValueError: If a layer does not exist.
     """
     found: dict[str, Any] = {}
     seen = []
@@ -47,10 +44,6 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
 
     `call(layer, *args, **kwargs)` must run one layer and return its output. Unless the inputs are symbolic, the
     arguments include `training=False`, because augmentation layers augment by default.
-
-    Raises:
-        ValueError: If a model that contains attention is neither functional nor sequential, so that the order of its
-            layers is unknown.
     """
     is_symbolic = any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs))
 
@@ -83,7 +76,7 @@ def walk(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> Any:
 
 
 def _is_walkable(layer: Any) -> bool:
-    return isinstance(layer, keras.Sequential) or is_functional(layer)
+    return isinstance(layer, keras.Sequential) or (isinstance(layer, keras.Function) and hasattr(layer, "operations"))
 
 
 def has_attention(layer: Any) -> bool:

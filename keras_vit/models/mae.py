@@ -31,10 +31,6 @@ class MAEConfig(MaskedConfig):
         decoder_num_layers: Number of decoder blocks.
         decoder_num_heads: Number of attention heads per decoder block. It must divide `decoder_hidden_size`.
         decoder_mlp_dim: Width of the hidden layers of the decoder's MLPs. None for four times `decoder_hidden_size`.
-
-    Example:
-    >>> MAEConfig(patch_size=16, image_size=224).num_visible
-    49
     """
 
     COMMON: ClassVar[tuple[str, ...]] = (

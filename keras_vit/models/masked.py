@@ -26,10 +26,6 @@ class MaskedConfig(ViTConfig):
 
     Args:
         mask_ratio: Fraction of the patches that are hidden.
-
-    Example:
-    >>> MaskedConfig(patch_size=16, image_size=224, mask_ratio=0.5).num_hidden
-    98
     """
 
     FREE: ClassVar[tuple[str, ...]] = (*ViTConfig.FREE, "mask_ratio")
@@ -86,13 +82,7 @@ class MaskedConfig(ViTConfig):
 
 
 class MaskedModel(ConfiguredModel):
-    """Pre-training model with a `VisionTransformer` encoder. The inputs are images and patch indices.
-
-    Example:
-    >>> model = keras_vit.MaskedAutoencoder(8, 32, 1, 4, 64, image_size=32, decoder_hidden_size=16)
-    >>> isinstance(model, MaskedModel), model.encoder().output_shape
-    (True, (None, 32))
-    """
+    """Pre-training model with a `VisionTransformer` encoder. The inputs are images and patch indices."""
 
     config: MaskedConfig
 

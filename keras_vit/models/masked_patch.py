@@ -24,10 +24,6 @@ class MaskedPatchConfig(MaskedConfig):
         mask_ratio: Fraction of the patches that are corrupted and predicted.
         target: Prediction for each patch: `"mean_color"` (the mean color in 3 bits per channel, as one class),
             `"colors_4x4"` (the colors of the patch downsized to 4 x 4, as 16 classes) or `"pixels"` (all pixels).
-
-    Example:
-    >>> MaskedPatchConfig(patch_size=16, image_size=224).num_colors
-    512
     """
 
     target: Literal["mean_color", "colors_4x4", "pixels"] = "mean_color"

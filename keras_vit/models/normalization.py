@@ -83,10 +83,7 @@ def _is_number(value: Any) -> bool:
 
 
 def value_range(function: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the outputs of a preprocessing function for pixels of 0 and of 255, float32 `[c]` each.
-
-    The function must be linear and treat all pixels equally.
-    """
+    """Return the outputs of a linear preprocessing function for pixels of 0 and of 255, float32 `[c]` each."""
     ends = [np.full((1, 1, 1, channels), value, np.float32) for value in (0.0, 255.0)]
     low, high = (ops.convert_to_numpy(function(ops.convert_to_tensor(end)))[0, 0, 0] for end in ends)
     return low, high

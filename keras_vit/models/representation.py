@@ -42,10 +42,7 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def endings(model: keras.Model) -> list[Any]:
-    """Return a model and its last layer or operation. If the last layer is a model, continue with its last layer.
-
-    Layers and operations that do not change values in inference, such as dropout, are skipped.
-    """
+    """Return a model and its last layer or operation, into nested models. What does not change values is skipped."""
     found: list[Any] = [model]
     while getattr(found[-1], "outputs", None):  # a functional or sequential model
         operations = found[-1].layers if isinstance(found[-1], keras.Sequential) else found[-1].operations
@@ -66,21 +63,12 @@ def activation_of(operation: Any) -> str:
 
 
 def representation(model: keras.Model) -> keras.Model:
-    """Return a model with the same layers whose outputs are the features and the scores.
+    """Return a model with the same layers from images to `[features, scores]`.
 
-    Args:
-        model: A model of this package, or a functional model whose classification layer is named `head`.
-
-    Returns:
-        A model from images to `[features, scores]`. The features are the input of the head, float `[B, D]`, and the
-        scores are the output of `model`. The features of a distilled model are the mean of the inputs of its two heads,
-        as with `include_top=False` and in timm. For a model without a head, both are the output of `model`. For a
-        pre-training model, both are the output of its encoder for images without hidden patches.
-
-    Example:
-    >>> both = representation(keras_vit.ViT_Ti16(image_size=32, classes=10))
-    >>> [tuple(output.shape) for output in both.outputs]
-    [(None, 192), (None, 10)]
+    The features are the input of the head, float `[B, D]`, and the scores are the output of `model`. The features of a
+    distilled model are the mean of the inputs of its two heads, as with `include_top=False` and in timm. For a model
+    without a head, both are the output of `model`. For a pre-training model, both are the output of its encoder for
+    images without hidden patches.
     """
     features = head_input(model)
     output = features if isinstance(model, MaskedModel) else model.outputs[0]

@@ -25,10 +25,6 @@ class Resizing:
         resized: Size before the crop: (height, width), or the length of the shorter side to keep the aspect ratio.
         method: A key of `METHODS`.
         rounding: Rounding of the position of the crop; see `central_crop`.
-
-    Example:
-    >>> Resizing((224, 224), 256, "pillow_bicubic").operations()
-    "decode(precise=True)|resize_small(256, 'pillow_bicubic')|central_crop(224)"
     """
 
     size: tuple[int, int]

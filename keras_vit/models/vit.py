@@ -128,10 +128,7 @@ class Builder:
         return x
 
     def _patches(self, x):
-        """Return the patch embeddings for the encoder.
-
-        Pre-training models override this method to corrupt the embeddings.
-        """
+        """Return the patch embeddings for the encoder. Pre-training models corrupt the embeddings here."""
         return x
 
     def _add_positions(self, name, num_registers):

@@ -14,10 +14,7 @@ REFERENCE_SIZE = 224  # pixels; determines the grid of the position table in mod
 
 
 def stem_stride(resnet_blocks: Sequence[int] | None) -> int:
-    """Return the stride of a hybrid's ResNet, or 1 without a ResNet.
-
-    The root has stride 4, and each stage after the first doubles the stride.
-    """
+    """Return the stride of a hybrid's ResNet, or 1. The root has stride 4; each stage after the first doubles it."""
     return 1 if resnet_blocks is None else 4 * 2 ** max(len(resnet_blocks) - 1, 0)
 
 

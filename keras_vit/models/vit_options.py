@@ -1,7 +1,6 @@
 """Options of Vision Transformers: names, types, defaults, documentation and checks."""
 
 import dataclasses
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +9,7 @@ import keras
 from keras_vit.layers import get_activation, position
 from keras_vit.layers.attention import one_or_three
 from keras_vit.layers.rope import ratio
-from keras_vit.models.config import Config, Options, Published, Size, plain
+from keras_vit.models.config import Config, Options, Published, Size, plain, registered_name
 from keras_vit.util import checks
 from keras_vit.zoo.variants import ViTVariant
 
@@ -285,17 +284,3 @@ class ViTArguments(ViTOptions, Config, ViTVariant):
             f"position_embedding='rope2d' needs heads whose width is a multiple of 4, not of {head_dim}.",
             *("hidden_size", "num_heads", "head_dim"),
         )
-
-
-def registered_name(name: str, value: Any) -> str:
-    """Return the name under which Keras registers the class or function `value`, which may also be this name."""
-    key = value if isinstance(value, str) else None
-    if isinstance(value, (type, types.FunctionType)):
-        key = keras.saving.get_registered_name(value)
-    found = keras.saving.get_registered_object(key)
-    if found is None or found is not value and key is not value:
-        raise ValueError(
-            f"`{name}` must be a class or function with @keras.saving.register_keras_serializable(), or its registered "
-            f"name, such as 'package>Name'. Received: {name}={value!r}."
-        )
-    return str(key)

@@ -56,18 +56,9 @@ def cross_entropy(logits: Any, labels: Any, kind: str = "softmax") -> Any:
 
 
 def is_correct(logits: Any, labels: Any) -> Any:
-    """Return 1 for each example whose largest logit belongs to a true class, and 0 otherwise.
+    """Return 1 for each example whose largest logit belongs to a true class, and 0 otherwise, float32 `[...]`.
 
-    Args:
-        logits: `[..., classes]`.
-        labels: `[..., classes]`. In soft labels, the classes with the largest value are the true classes.
-
-    Returns:
-        `[...]`, float32.
-
-    Example:
-    >>> [float(value) for value in is_correct(ops.array([[0.1, 0.9], [0.8, 0.2]]), ops.array([[0, 1], [0, 1]]))]
-    [1.0, 0.0]
+    In soft labels, the classes with the largest value are the true classes.
     """
     predicted = ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1], dtype="float32")
     labels = ops.cast(labels, "float32")

@@ -1,4 +1,4 @@
-"""Update of a weight and its moving average at the end of a training step, as pure functions for every backend."""
+"""Clipping, and the update of a weight and its moving average at the end of a training step, on every backend."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,20 +6,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.optim import groups
+from keras_vit.models import variables
 from keras_vit.optim.config import Optim
-from keras_vit.optim.optimizers import (
-    OPTIMIZERS,
-    AdamW,
-    Momentum,
-    Muon,
-    Slot,
-    Slots,
-    apply_direction,
-    clip_by_global_norm,
-    create_optimizer,
-)
+from keras_vit.optim.optimizers import OPTIMIZERS, AdamW, Momentum, Muon, Slot, Slots, apply_direction, create_optimizer
 from keras_vit.optim.schedules import create_schedule
+
+
+def clip_by_global_norm(gradients: Sequence[Any], norm: Any, largest: float) -> Sequence[Any]:
+    """Scale gradients whose global `norm` is not below `largest` to this norm. 0 disables clipping.
+
+    References:
+        - [On the difficulty of training recurrent neural networks](https://arxiv.org/abs/1211.5063)
+    """
+    if not largest:
+        return list(gradients)
+    below = norm < largest
+    return [ops.where(below, gradient, gradient / norm * largest) for gradient in gradients]
 
 
 def update_average(average: Any, weight: Any, momentum: float) -> Any:
@@ -46,22 +48,11 @@ def update_average(average: Any, weight: Any, momentum: float) -> Any:
 class UpdateRule:
     """Gradient clipping, optimizer, learning rate per layer, weight decay and moving average.
 
-    Args:
-        optim: Configuration of the update.
-        total_steps: Number of steps of the run.
-        model: The model whose weights are updated.
-
     Attributes:
-        optimizers: Dictionary from the path of each trainable weight to its optimizer; see `create_optimizer`. With
-            `"muon"`, Muon updates the matrices in blocks, and AdamW updates all other weights.
+        optimizers: The optimizer of each trainable weight, by path; see `_optimizers`.
         rate: Function that maps a step to the learning rate.
         trained: Paths of the trainable weights of the model.
         ema: Momentum of the moving average. 0 disables it.
-
-    Example:
-    >>> keras_vit.adapt(model, "head")
-    >>> UpdateRule(Optim("sgd", 0.1), total_steps=100, model=model).trained
-    ['head/kernel', 'head/bias']
     """
 
     def __init__(self, optim: Optim, total_steps: int, model: keras.Model):
@@ -69,8 +60,8 @@ class UpdateRule:
         self.trained = [weight.path for weight in model.trainable_weights]
         self.optimizers = _optimizers(optim, model, self.trained)
         self.ema, self.clip_norm = optim.ema, optim.clip_norm
-        self._multipliers = groups.layer_multipliers(model, optim.layer_decay)
-        decayed = groups.decayed(model, optim.weight_decay_mask)
+        self._multipliers = variables.layer_multipliers(model, optim.layer_decay)
+        decayed = variables.decayed(model, optim.weight_decay_mask)
         self._decays = {path: optim.weight_decay if path in decayed else 0.0 for path in self.trained}
 
     def slots(self, path: str) -> tuple[Slot, ...]:
@@ -102,9 +93,10 @@ class UpdateRule:
 
 
 def _optimizers(optim: Optim, model: keras.Model, paths: Sequence[str]) -> dict[str, Momentum | AdamW]:
+    """Return an optimizer for each path. With `"muon"`, Muon updates the matrices in blocks, AdamW the rest."""
     optimizer = create_optimizer(optim)
     if not isinstance(optimizer, Muon):
         return dict.fromkeys(paths, optimizer)
-    matrices, rest = groups.block_matrices(model), OPTIMIZERS["adamw"](optim)
+    matrices, rest = variables.block_matrices(model), OPTIMIZERS["adamw"](optim)
     arguments = (optim.momentum, optim.nesterov, optim.momentum_dtype)
     return {path: Muon(*arguments, matrices[path]) if path in matrices else rest for path in paths}

@@ -40,13 +40,6 @@ def with_variant(recipe: Recipe, variant: str) -> Recipe:
     """Return the recipe for another variant. Published weights are replaced by published weights of the new variant.
 
     The variant is the name of a model (`"ViT-S/16"`) or of its constructor (`"ViT_S16"`).
-
-    Raises:
-        ValueError: If the variant does not exist.
-
-    Example:
-    >>> with_variant(Recipe(), "ViT_S16").model.variant
-    'ViT-S/16'
     """
     model, variant = recipe.model, full_name(variant)
     checkpoint = model.checkpoint
@@ -67,10 +60,6 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     weights with their variant (`"ViT_S16:augreg"`). If the model does not match a variant, the variant with the nearest
     width is returned, and the recipe takes the model's arguments from the checkpoint. For the name of a variant, the
     result is empty.
-
-    Example:
-    >>> named_checkpoint("ViT_S16:augreg", image_size=224)
-    {'model': 'ViT-S/16', 'weights': 'ViT_S16:augreg', 'image_size': 224}
     """
     variants = models.list_models()
     if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
@@ -90,17 +79,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
 
 
 def with_weights(recipe: Recipe, weights: str) -> Recipe:
-    """Return the recipe with other initial weights.
-
-    `weights` is the name of published weights, a file or directory, an address, or `"none"` to train from scratch.
-
-    Raises:
-        ValueError: If the weights do not exist.
-
-    Example:
-    >>> with_weights(Recipe(), "none").model.checkpoint is None
-    True
-    """
+    """Return the recipe with other initial weights: a name, a file, an address, or `"none"` to train from scratch."""
     model = recipe.model
     if weights == FROM_SCRATCH:
         return dataclasses.replace(recipe, model=dataclasses.replace(model, checkpoint=None))
@@ -111,12 +90,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
 
 
 def with_image_size(recipe: Recipe, image_size: int) -> Recipe:
-    """Return the recipe for another image size in pixels, with the sizes in its preprocessing strings in proportion.
-
-    Example:
-    >>> with_image_size(Recipe(), 448).data.pp_train
-    'decode|resize(448, antialias=True)|flip_lr|value_range(-1, 1)'
-    """
+    """Return the recipe for another image size in pixels, with the sizes in its preprocessing strings in proportion."""
 
     def scaled(text: str) -> str:
         return with_scaled_sizes(text, image_size / recipe.model.image_size)

@@ -22,27 +22,12 @@ _ARGUMENTS = "model.arguments"
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as plain dictionaries that can be written as JSON.
-
-    Example:
-    >>> to_dict(Recipe(total_steps=500))["total_steps"]
-    500
-    """
+    """Return the recipe as plain dictionaries that can be written as JSON."""
     return {**dataclasses.asdict(recipe), "task": str(recipe.task)}
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:
-    """Build a recipe from plain dictionaries, such as the content of `config.json`, and check it.
-
-    Missing fields keep their defaults.
-
-    Raises:
-        ValueError: If a field is unknown, of the wrong type or out of range.
-
-    Example:
-    >>> from_dict({"total_steps": 500, "data": {"source": "digits"}}).data.source
-    'digits'
-    """
+    """Build a recipe from plain dictionaries, such as the content of `config.json`, and check it."""
     optim = values.get("optim")
     if isinstance(optim, dict) and optim.get("frozen") == "":  # the former field `frozen` is now `adapt`
         values = {**values, "optim": {name: value for name, value in optim.items() if name != "frozen"}}
@@ -82,15 +67,7 @@ def check(recipe: Recipe) -> Recipe:
 
 
 def get(recipe: Recipe, path: str) -> Any:
-    """Return the field at a dotted path. A task is returned as text, and an unset argument of the model as None.
-
-    Raises:
-        ValueError: If the field does not exist. The message suggests a similar name.
-
-    Example:
-    >>> get(Recipe(), "optim.schedule.name")
-    'cosine'
-    """
+    """Return the field at a dotted path. A task is returned as text, and an unset argument of the model as None."""
     value: Any = recipe
     parents: list[str] = []
     for name in path.split("."):
@@ -110,15 +87,6 @@ def override(recipe: Recipe, path: str, text: str) -> Recipe:
 
     `text` is a Python literal, or a string without quotes. For a field that can be None, an empty text or `None` means
     None.
-
-    Raises:
-        ValueError: If the field does not exist, or the value has the wrong type.
-
-    Example:
-    >>> recipe = override(Recipe(), "optim.learning_rate", "1e-2")
-    >>> recipe = override(recipe, "model.arguments.layer_scale", "1e-4")
-    >>> recipe.optim.learning_rate, recipe.model.arguments
-    (0.01, {'layer_scale': 0.0001})
     """
     parent, _, name = path.rpartition(".")
     kind = _annotations(type(get(recipe, parent) if parent else recipe)).get(name, Any)

@@ -9,6 +9,7 @@ import keras
 from absl import logging
 
 from keras_vit import adaptation, models, zoo
+from keras_vit.applications import create_model
 from keras_vit.checkpoints import architecture_of
 from keras_vit.models import BiTConfig, ViTConfig
 from keras_vit.recipe.fields import ARGUMENT_FIELDS, Recipe
@@ -70,24 +71,13 @@ def weights_path(recipe: Recipe) -> str | None:
 
 
 def build_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe. The initial weights depend only on the recipe's seed.
-
-    The checkpoint of the recipe is not read; see `resolve`.
-
-    Raises:
-        ValueError: If an argument is wrong or unknown.
-
-    Example:
-    >>> recipe = Recipe(model=fields.Model("ViT-Ti/16", image_size=32, arguments={"num_layers": 1}))
-    >>> build_model(recipe, classes=10).output_shape
-    (None, 10)
-    """
+    """Build the model of a recipe. The initial weights depend only on the seed. The checkpoint is not read."""
     keras.utils.set_random_seed(recipe.seed)
     if isinstance(recipe.task, MaskedTask):
         model = recipe.task.create_model(recipe, channels)
     else:
         arguments = model_arguments_for(recipe, classes, channels)
-        model = models.build_variant(recipe.model.variant, dtype=recipe.precision, **arguments)
+        model = create_model(recipe.model.variant, dtype=recipe.precision, **arguments)
     if recipe.adapt != "all":
         adaptation.adapt(model, recipe.adapt)
     return model
@@ -104,10 +94,7 @@ def model_arguments_for(recipe: Recipe, classes: int, channels: int = 3) -> dict
 
 
 def describe_model(recipe: Recipe, classes: int, channels: int = 3) -> keras.Model:
-    """Build the model of a recipe without initializing its variables. This takes almost no time and memory.
-
-    The model can be called within a `keras.StatelessScope` that provides the values of its variables.
-    """
+    """Build the model of a recipe without initial values, in almost no time, for use in a `keras.StatelessScope`."""
 
     def build():
         with keras.StatelessScope(initialize_variables=False):

@@ -44,17 +44,7 @@ TASKS: dict[str, Any] = {
 
 
 def parse_task(text: str | Task) -> Task:
-    """Parse a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is the inverse.
-
-    Raises:
-        ValueError: If the task or an argument does not exist. The message marks the place in the text.
-
-    Example:
-    >>> parse_task("mae(mask_ratio=0.5)")
-    MAE(mask_ratio=0.5, normalize_pixels=True, decoder_hidden_size=512, decoder_num_layers=8, decoder_num_heads=16)
-    >>> str(parse_task("mae(mask_ratio=0.5, normalize_pixels=True)"))
-    'mae(mask_ratio=0.5)'
-    """
+    """Parse a task, such as `"classification"` or `"mae(mask_ratio=0.5)"`. `str(task)` is the inverse."""
     if isinstance(text, Task):
         return text
     calls = literal_calls.parse(text, "task", "mae(mask_ratio=0.75)")

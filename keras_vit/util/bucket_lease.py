@@ -19,11 +19,6 @@ _PATIENCE = 600  # seconds that the other workers wait until the chief owns the 
 class Lease:
     """Ownership of an address. Ownership that is not renewed for three minutes expires.
 
-    Args:
-        files: The file system of the bucket.
-        address: The address, for messages.
-        path: Path of the object that names the owner.
-
     Attributes:
         key: Key of this process, or of the killed process whose ownership it continues.
         is_unfinished: Whether uploads of the owner are missing. The ownership then stays after the end of the process.

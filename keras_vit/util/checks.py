@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -128,9 +128,7 @@ def positive_int(name: str, value: object, minimum: int = 1) -> int:
 
 def rate(name: str, value: object) -> float:
     """Return `value` if it is a number in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= float(value) < 1.0:
-        raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}.")
-    return float(value)
+    return _number(name, value, "a number in [0, 1)", lambda number: 0.0 <= number < 1.0)
 
 
 def size_pair(name: str, value: object) -> tuple[int, int]:
@@ -159,19 +157,21 @@ def positive_ints(name: str, value: object, minimum: int = 1) -> tuple[int, ...]
 
 def any_number(name: str, value: object) -> float:
     """Return `value` if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"`{name}` must be a finite number. Received: {name}={described(value)!s}.")
-    return float(value)
+    return _number(name, value, "a finite number", lambda number: True)
 
 
 def finite_number(name: str, value: object, zero: bool = False) -> float:
     """Return `value` if it is a finite number above 0, or at least 0 with `zero`."""
-    finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    number = float(value) if finite else -1.0  # type: ignore[arg-type]
-    if number < 0 or (number == 0 and not zero):
-        wanted = "at least 0" if zero else "above 0"
-        raise ValueError(f"`{name}` must be a finite number {wanted}. Received: {name}={value!r}.")
-    return number
+    if zero:
+        return _number(name, value, "a finite number at least 0", lambda number: number >= 0)
+    return _number(name, value, "a finite number above 0", lambda number: number > 0)
+
+
+def _number(name: str, value: object, wanted: str, is_valid: Callable[[float], bool]) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not is_valid(float(value)):  # type: ignore[arg-type]
+        raise ValueError(f"`{name}` must be {wanted}. Received: {name}={described(value)}.")
+    return float(value)  # type: ignore[arg-type]
 
 
 def finite_numbers(name: str, value: object, zero: bool = False) -> tuple[float, ...]:

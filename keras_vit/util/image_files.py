@@ -27,10 +27,6 @@ def find(given: Sequence[str]) -> list[str]:
     (`.txt`) for the paths in its lines. `-` stands for the paths in the lines of standard input. Paths that do not
     exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
     folder, or matches a pattern, is returned once.
-
-    Raises:
-        FileNotFoundError: If no file exists.
-        ValueError: If a list is empty, or a name is a remote address.
     """
     check_local(given)
     paths: list[str] = []

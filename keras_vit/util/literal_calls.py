@@ -16,10 +16,6 @@ def parse(text: str, kind: str = "call", example: str = "name(argument=1)") -> t
 
     An empty text has no calls. `kind` and `example` describe the text in error messages, which point to the position of
     the error.
-
-    Example:
-        >>> [call.name for call in parse("decode|resize(224)")]
-        ['decode', 'resize']
     """
     if not isinstance(text, str):
         raise ValueError(f"The {kind} must be a string, such as {example!r}. Received: {text!r}.")

@@ -30,14 +30,10 @@ _LOCAL_TYPES = ("fuse.", "9p")
 
 @contextlib.contextmanager
 def locked(directory: str | None, flag: str = "--workdir") -> Iterator[None]:
-    """Lock a directory for this process, and create it if it does not exist.
+    """Lock a directory for this process, and create it if it does not exist. None needs no lock.
 
     The owner renews a lease every ten seconds. Another process takes over the lease if the owner is dead, or if the
-    lease was not renewed for three minutes.
-
-    Args:
-        directory: The directory, or None for workers that write nothing and need no lock.
-        flag: Flag that sets the directory, for messages.
+    lease was not renewed for three minutes. Messages name `flag`, the flag that sets the directory.
     """
     if directory is None:
         yield

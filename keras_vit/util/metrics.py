@@ -41,15 +41,8 @@ class Metric:
 def mean_average_precision(scores: Any, targets: Any) -> float:
     """Return the mean of the average precisions of the classes with examples, as in scikit-learn.
 
-    Equal scores have the same rank. A row with a score that is not finite has the lowest rank.
-
-    Args:
-        scores: Logits or probabilities, `[N, classes]`.
-        targets: Whether an example has a class, bool `[N, classes]`.
-
-    Example:
-    >>> mean_average_precision([[0.9, 0.1], [0.8, 0.7]], [[False, False], [True, True]])
-    0.75
+    `scores` are logits or probabilities, `[N, classes]`, and `targets` are bools, `[N, classes]`. Equal scores have the
+    same rank. A row with a score that is not finite has the lowest rank.
     """
     scores, targets, precisions = np.asarray(scores, np.float64), np.asarray(targets), []
     scores = np.where(np.isfinite(scores).all(axis=-1, keepdims=True), scores, -np.inf)
@@ -79,11 +72,6 @@ def segmentation_scores(confusion: Any, ignore: int = 255) -> dict[str, Any]:
           is therefore 1.0 if there are only pixels of the background, and all are predicted as background.
         - `"accuracy"`, `"mean_accuracy"`: Fraction of each class's pixels that are predicted correctly, and the mean.
         - `"pixel_accuracy"`: Fraction of all pixels that are predicted correctly.
-
-    Example:
-    >>> scores = segmentation_scores([[2, 1], [0, 3]])
-    >>> scores["iou"].round(2).tolist(), round(scores["miou"], 3), round(scores["pixel_accuracy"], 3)
-    ([0.67, 0.75], 0.708, 0.833)
     """
     counts = np.asarray(confusion, np.float64)
     right, true, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
@@ -105,21 +93,10 @@ def is_correct(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def regression_errors(true: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the errors of each value.
+    """Return the errors of each value, `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. All values are `[N, k]`.
 
-    Sums are float64. If a value is the same for all images, its R2 is 1 if every prediction is exact, else 0.
-
-    Args:
-        true: True values, `[N, k]`.
-        predicted: Predicted values, `[N, k]`.
-
-    Returns:
-        `"mae"`, `"rmse"` and `"r2"`, float64 `[k]`. The errors of a value are not finite if one of its predictions is
-        not finite. `"r2"` of a single image is NaN.
-
-    Example:
-    >>> regression_errors(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]]))["mae"]
-    array([0.5])
+    If a value is the same for all images, its R2 is 1 if every prediction is exact, else 0. The errors of a value are
+    not finite if one of its predictions is not finite. `"r2"` of a single image is NaN.
     """
     true, predicted = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
     if true.ndim != 2 or true.shape != predicted.shape or not len(true):

@@ -77,10 +77,7 @@ def read_alike(first: str, second: str) -> bool:
 
 
 def exists(spec: str) -> bool:
-    """Return whether the file or folder of a source exists, or its pattern matches a file.
-
-    A source that is not local counts as existing.
-    """
+    """Return whether the files of a source exist. A source that is not local counts as existing."""
     kind, location, _ = parts(spec)
     path = _absolute_path(location)
     paths = [path, *expanded(path)]
@@ -96,12 +93,7 @@ def _absolute_path(location: str) -> str:
 
 
 def expanded(location: str) -> list[str]:
-    """Return the paths that braces stand for: numbers, as in `{00..15}`, or words, as in `{train,val}`.
-
-    Example:
-    >>> expanded("/data/{train,val}-{08..10}.tar")[:4]
-    ['/data/train-08.tar', '/data/train-09.tar', '/data/train-10.tar', '/data/val-08.tar']
-    """
+    """Return the paths that braces stand for: numbers, as in `{00..15}`, or words, as in `{train,val}`."""
     parts = _BRACES.split(location)  # text and content of braces in turn
     choices = [_choices(part) if number % 2 else [part] for number, part in enumerate(parts)]
     if math.prod(map(len, choices)) > _MAX_FILES:

@@ -13,11 +13,6 @@ class Values:
 
     Mean and standard deviation are in the unit of the data. A model predicts standardized values, and `restore`
     converts them to the unit of the data.
-
-    Example:
-    >>> ages = Values(("age",), mean=(40.0,), deviation=(10.0,))
-    >>> ages.standardize(np.float32([[50.0]])), ages.restore(np.float32([[1.0]]))
-    (array([[1.]], dtype=float32), array([[50.]], dtype=float32))
     """
 
     names: tuple[str, ...]
@@ -51,11 +46,7 @@ class Values:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Sequence]) -> "Values":
-        """Create values from the result of `to_dict`.
-
-        Raises:
-            ValueError: If a field is missing or invalid.
-        """
+        """Create values from the result of `to_dict`. A ValueError reports a missing or invalid field."""
         try:
             return cls(**{field.name: tuple(content[field.name]) for field in dataclasses.fields(cls)})
         except (KeyError, TypeError) as error:

@@ -41,20 +41,6 @@ def fetch(address: str) -> str:
     file's SHA-256 is stored in `NAME.npz.sha256` and compared at each use. A damaged file is downloaded again. For
     models of the hub, `huggingface_hub` has its own cache. The weights are compared with the SHA-256 reported by the
     hub.
-
-    Args:
-        address: Bucket and path of a file below `https://storage.googleapis.com/`, or a model of the hub,
-            `hf:OWNER/NAME`.
-
-    Returns:
-        The path of the file, or of the directory for a model of the hub.
-
-    Raises:
-        OSError: If the download fails. The message contains the address, and the path for a manual download.
-        ImportError: If a model of the hub is requested without the extra `[hub]`.
-
-    Example:
-    >>> path = fetch("vit_models/augreg/index.csv")  # doctest: +SKIP
     """
     if storage.is_address(address):
         return storage.fetched(address)
@@ -74,10 +60,6 @@ def places(address: str) -> list[pathlib.Path]:
     """Return the paths at which `fetch` looks for a file, in the mirror (if set) and in the cache.
 
     Users can place a file at any of these paths manually.
-
-    Example:
-    >>> places("hf:facebook/dinov2-small")[-1].as_posix().endswith("keras_vit/hf/facebook/dinov2-small")
-    True
     """
     directories = (os.environ.get(MIRROR_VARIABLE), cache_directory())
     return [pathlib.Path(directory, address.replace(hub.PREFIX, "hf/", 1)) for directory in directories if directory]
@@ -89,21 +71,13 @@ def is_undamaged(path: pathlib.Path) -> bool:
 
 
 def find_here(address: str) -> str | None:
-    """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded.
-
-    Example:
-    >>> find_here("vit_models/augreg/none.npz")
-    """
+    """Return the path of weights on this machine, or None if there is no local copy. Nothing is downloaded."""
     found = next((str(place) for place in places(address) if place.exists()), None)
     return hub.find_here(address) if found is None and address.startswith(hub.PREFIX) else found
 
 
 def verify(path: str) -> bool | None:
-    """Return whether a file or a directory of the hub matches its recorded hashes, or None if there are no hashes.
-
-    Example:
-    >>> verify(keras_vit.save_checkpoint(model, "vit.npz"))
-    """
+    """Return whether a file or a directory of the hub matches its recorded hashes, or None if there are no hashes."""
     hashes = hub.stated_hashes(path) if os.path.isdir(path) else {path: _recorded(pathlib.Path(path))}
     hashes = {file: stated for file, stated in hashes.items() if stated}
     with Progress(f"Verifying {path}"):

@@ -25,15 +25,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
 def address_of(text: str) -> str | None:
-    """Return the canonical name of a model of the hub, or None if the text does not begin like such a name.
-
-    Raises:
-        ValueError: If the text begins like the name of a model of the hub, but is not valid.
-
-    Example:
-    >>> address_of("hf://facebook/dinov2-small@main"), address_of("dinov2-small.npz")
-    ('hf:facebook/dinov2-small@main', None)
-    """
+    """Return the canonical name of a model of the hub, or None if the text does not begin like such a name."""
     if not text.startswith((PREFIX, "https://huggingface.co/")):
         return None
     found = _NAME.fullmatch(text)
@@ -45,6 +37,13 @@ def address_of(text: str) -> str | None:
     return PREFIX + "".join(part or "" for part in found.groups())
 
 
+def _parts(address: str) -> tuple[str, str | None, str]:
+    """Return the name, the revision and the file of a canonical name; see `address_of`."""
+    found = _NAME.fullmatch(address)
+    assert found is not None
+    return found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+
+
 @functools.cache
 def fetch(address: str, place: str) -> str:
     """Download a model at first use, and return its directory, or the path of the file in the address.
@@ -52,9 +51,7 @@ def fetch(address: str, place: str) -> str:
     Once per process, large files are compared with the hub's SHA-256. Errors mention `place`, the directory in which
     users can place the files manually.
     """
-    found = _NAME.fullmatch(address)
-    assert found is not None
-    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    name, revision, file = _parts(address)
     page = f"https://huggingface.co/{name}"
     try:
         import huggingface_hub as hub
@@ -86,10 +83,10 @@ def fetch(address: str, place: str) -> str:
 
 def pinned(address: str, path: str) -> str:
     """Return an address pinned to the downloaded commit, or unchanged if `path` is not in the hub's cache."""
-    name = _NAME.fullmatch(address)
+    name, _, file = _parts(address)
     commit = os.path.basename(os.path.dirname(path) if os.path.isfile(path) else path)
-    assert name is not None
-    return f"{PREFIX}{name[1]}@{commit}{name[3] or ''}" if re.fullmatch("[0-9a-f]{40}", commit) else address
+    is_cached = re.fullmatch("[0-9a-f]{40}", commit) is not None
+    return f"{PREFIX}{name}@{commit}{f'/{file}' if file else ''}" if is_cached else address
 
 
 class _Unusable(OSError):
@@ -135,21 +132,16 @@ def _other_weights(hub: Any, address: str, name: str, folder: str) -> str:
 
 def find_here(address: str) -> str | None:
     """Return a model's directory or its requested file in the cache of `huggingface_hub`, or None if not cached."""
-    found = _NAME.fullmatch(address)
     try:
         from huggingface_hub import try_to_load_from_cache
     except ModuleNotFoundError:
         return None
-    assert found is not None
-    name, revision, file = found[1], (found[2] or "@")[1:] or None, (found[3] or "/")[1:]
+    name, revision, file = _parts(address)
     path = try_to_load_from_cache(name, file or "config.json", revision=revision)
     return None if not isinstance(path, str) else path if file else os.path.dirname(path)
 
 
 def stated_hashes(folder: str) -> dict[str, str]:
-    """Return the SHA-256 of each large file of a model.
-
-    The hub's cache uses the hash as the name of the file's blob.
-    """
+    """Return the SHA-256 of each large file of a model: the name of its blob in the hub's cache."""
     blobs = {str(file): file.readlink().name for file in pathlib.Path(folder).glob("*") if file.is_symlink()}
     return {file: blob for file, blob in blobs.items() if len(blob) == 64}

@@ -23,10 +23,6 @@ class Named:
         text: The name as the caller passed it.
         address: Address for `fetch`; None for a path.
         entry: Published weights with this name; None for other names.
-
-    Example:
-    >>> parse("ViT_S14:dinov2").address
-    'hf:facebook/dinov2-small'
     """
 
     text: str
@@ -45,7 +41,12 @@ class Named:
 
 
 def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
-    """Return the path of weights, and download them if necessary.
+    """Return the path of weights, and download them if necessary; see `parse`."""
+    return parse(weights, model).local()
+
+
+def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
+    """Parse a name of weights, without a download.
 
     Args:
         weights: One of the following:
@@ -56,30 +57,6 @@ def resolve(weights: str | os.PathLike[str], model: str | None = None) -> str:
             - a `gs://` or `https://` address.
         model: Name of the model, as in `keras_vit.list_models()`, or of its constructor. If `model` is passed, the name
             of published weights can omit the model, as in `"augreg"`.
-
-    Returns:
-        A path that `keras_vit.load_checkpoint` reads.
-
-    Raises:
-        ValueError: If `weights` is not one of these. The message lists the names.
-        OSError: If the file can neither be found nor downloaded. The message contains its path and address.
-        ImportError: If a model of the hub is requested without the extra `[hub]`.
-
-    Example:
-    >>> path = resolve("hf:facebook/dinov2-small")  # downloaded once  # doctest: +SKIP
-    >>> path = resolve(keras_vit.save_checkpoint(model, "vit.npz"))
-    >>> path
-    'vit.npz'
-    """
-    return parse(weights, model).local()
-
-
-def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
-    """Parse a name of weights, without a download. Arguments and errors are the same as for `resolve`.
-
-    Example:
-    >>> parse("augreg", "ViT-S/16").address.startswith("vit_models/augreg/S_16")
-    True
     """
     weights = checks.path("weights", weights)
     if os.path.exists(weights):
@@ -104,16 +81,7 @@ def parse(weights: str | os.PathLike[str], model: str | None = None) -> Named:
 
 
 def find(model: str | None, weights: str) -> PublishedWeights | None:
-    """Return the published weights with a name, or None if the name is unknown.
-
-    Args:
-        model: Name of the model. None if `weights` begins with the model.
-        weights: A name such as `"augreg"`, or a model and a name, such as `"ViT_B16:augreg"`.
-
-    Example:
-    >>> find("ViT-B/16", "augreg").resolution, find(None, "ViT_B16:augreg").resolution
-    (384, 384)
-    """
+    """Return the published weights with a name, or None. `model` is None if `weights` begins with the model."""
     own, _, name = weights.rpartition(":")
     model = own if _is_model(own) else model
     return next((entry for entry in list_weights(model) if entry.name == name), None) if model else None

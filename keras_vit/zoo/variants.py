@@ -112,12 +112,7 @@ def list_models() -> list[str]:
 
 
 def constructor_name(variant: str) -> str:
-    """Return the name of a variant's constructor, such as `ViT_B16` for `"ViT-B/16"`.
-
-    Example:
-    >>> constructor_name("R50+ViT-B/16"), constructor_name("ViT-giant2/14"), constructor_name("ViT-S+/16")
-    ('R50_B16', 'ViT_giant2_14', 'ViT_Splus16')
-    """
+    """Return the name of a variant's constructor, such as `ViT_B16` for `"ViT-B/16"`."""
     name = variant.replace("+ViT-", "_").replace("-", "_").replace("+", "plus")
     return re.sub(r"(\d?)/", lambda match: f"{match[1]}_" if match[1] else "", name)
 

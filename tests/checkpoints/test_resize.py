@@ -8,7 +8,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.checkpoints import load_checkpoint, model_from_checkpoint, resize
 from keras_vit.layers import AddPositionEmbs, resize_table
-from keras_vit.layers.interpolation import interpolation_matrix
+from keras_vit.layers.interpolation import METHODS, interpolation_matrix
 from tests import selection, tiny
 from tests.checkpoints import files
 
@@ -47,7 +47,7 @@ def test_grids_that_are_not_square_and_slots():
     assert one.shape == (1, 1, 1) and one[0, 0, 0] == 1.0
 
 
-@pytest.mark.parametrize("method", resize.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("old,new", [(7, 12), (14, 5), (3, 4), (5, 1)])
 def test_every_method_keeps_constants(method, old, new):
     matrix = interpolation_matrix(new, old, method, np)
@@ -68,7 +68,7 @@ def test_loading_at_another_resolution(caplog):
         model = model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=size)
         table = np.asarray(model.get_layer("posembed_input").pos_embedding)
         np.testing.assert_array_equal(table, resize.resize_table(source, (4, 4), grid, 1))
-    for method in resize.METHODS:
+    for method in METHODS:
         model = model_from_checkpoint(files.golden_path("vit_token_legacy"), image_size=48, method=method)
         table = np.asarray(model.get_layer("posembed_input").pos_embedding)
         np.testing.assert_array_equal(table, resize.resize_table(source, (4, 4), (6, 6), 1, method))
@@ -178,7 +178,7 @@ def test_positions_are_resized_as_the_saved_model_resizes_them(tmp_path):
     assert np.abs(found - other).max() > 0.01
 
 
-@pytest.mark.parametrize("method", resize.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("sizes", [((4, 4), (6, 5)), ((7, 7), (12, 3)), ((37, 37), (16, 24)), ((1, 3), (2, 7))])
 def test_the_layer_resizes_like_loading(method, sizes):
     old, new = sizes

@@ -14,7 +14,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.checkpoints import load
-from keras_vit.checkpoints.families import _image_processor
+from keras_vit.checkpoints.families import _preprocessing
 from keras_vit.data import preprocess
 from keras_vit.inference import light_preprocess, open_predictor
 from keras_vit.models.normalization import operation
@@ -65,7 +65,7 @@ def pixels(pp, content):
 def test_pixels_are_those_of_transformers(name, processed):
     document = PROCESSORS[name]
     mean, deviation = tuple(document["image_mean"]), tuple(document["image_std"])
-    pp = f"{_image_processor.of_transformers(document).operations()}|{operation((mean, deviation))}"
+    pp = f"{_preprocessing.of_transformers(document).operations()}|{operation((mean, deviation))}"
     for image in ("wide", "tall", "small"):
         found = pixels(pp, encoded(processed[f"images/{image}"]))
         # The order of rescaling and normalizing rounds differently; a pixel of another value is 1/255 away.
@@ -106,7 +106,7 @@ def test_the_evaluation_of_timm(height, width):
     """By the rules of torchvision: the longer side is cut off, and half of a pixel is rounded to the even number."""
     random = np.random.default_rng(0)
     image = random.integers(0, 256, (height, width, 3), np.uint8)
-    resizing = _image_processor.of_timm({"input_size": [3, 32, 32], "crop_pct": 0.9, "interpolation": "bicubic"})
+    resizing = _preprocessing.of_timm({"input_size": [3, 32, 32], "crop_pct": 0.9, "interpolation": "bicubic"})
     short = math.floor(32 / 0.9)
     sides = [int(short * side / min(height, width)) for side in (height, width)]
     resized = Image.fromarray(image).resize(sides[::-1], Image.Resampling.BICUBIC)
@@ -128,7 +128,7 @@ def test_the_evaluation_of_timm(height, width):
     ],
 )
 def test_other_processors_are_not_guessed(document):
-    assert _image_processor.of_transformers(document) is None
+    assert _preprocessing.of_transformers(document) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_other_processors_are_not_guessed(document):
     [{}, {"input_size": [3, 32, 32], "crop_mode": "border"}, {"input_size": [3, 32, 32], "crop_pct": "1"}],
 )
 def test_other_evaluations_of_timm_are_not_guessed(config):
-    assert _image_processor.of_timm(config) is None
+    assert _preprocessing.of_timm(config) is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_sizes_in_proportion():
     assert photo.scaled((518, 518)) == Resizing((518, 518), 592, "pillow_bicubic")
     assert Resizing((224, 224), 256, "pillow_bicubic").scaled((230, 230)).resized == 263  # 262.86
     assert photo.scaled((224, 336)).operations() == "decode(precise=True)|resize((224, 336), 'pillow_bicubic')"
-    dinov3 = _image_processor.of_transformers({"image_processor_type": "DINOv3ViTImageProcessorFast", "size": 224})
+    dinov3 = _preprocessing.of_transformers({"image_processor_type": "DINOv3ViTImageProcessorFast", "size": 224})
     assert dinov3.operations() == "decode(precise=True)|resize(224, 'bilinear', antialias=True, cast=False)"
 
 

@@ -4,7 +4,6 @@ On JAX: `KERAS_BACKEND=jax python -m pytest tests/layers/test_attention.py`; `te
 """
 
 import functools
-import importlib
 
 import keras
 import numpy as np
@@ -15,7 +14,6 @@ from keras_vit.inspection.relevance import gradients
 from keras_vit.layers import formulas
 from keras_vit.layers.kernels import chunked_attention, fused_attention
 
-kernel = importlib.import_module("keras_vit.layers.kernels.attention")  # the package has the function by this name
 TOKENS = (196, 197, 577, 1025)
 HEADS, SIZE = 2, 8
 
@@ -28,7 +26,7 @@ def implementations():
     """Return {name: function of query, key and value} for this backend and these devices."""
     found = {
         "chunks": functools.partial(chunked_attention.attend, chunk_size=64),
-        "selected": kernel.attention,
+        "selected": fused_attention.attention,
     }
     if keras.backend.backend() == "jax":
         found["jax"] = functools.partial(fused_attention.attend, implementation="xla")
@@ -81,10 +79,10 @@ def test_dropout_of_the_weights(tokens):
     drop = lambda weights: weights * ops.cast(mask, weights.dtype) / 0.9  # noqa: E731
     got, expected = (
         values_and_gradients(lambda q, k, v: function(q, k, v, None, drop), *arrays(tokens))  # noqa: B023
-        for function in (kernel.attention, plain)
+        for function in (fused_attention.attention, plain)
     )
     assert_close(got, expected, 1e-5)
-    without = values_and_gradients(kernel.attention, *arrays(tokens))
+    without = values_and_gradients(fused_attention.attention, *arrays(tokens))
     assert np.abs(got[0] - without[0]).max() > 1e-3
 
 

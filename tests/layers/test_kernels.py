@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import GroupNorm, LayerNorm, MlpBlock, SelfAttention, formulas, kernels
-from keras_vit.layers.kernels import recompute
+from keras_vit.layers.kernels import one_pass
 from keras_vit.layers.kernels.choice import is_plain, uses_kernel
 from tests import half_precision
 
@@ -192,7 +192,7 @@ def test_recomputation_is_not_merged_with_the_forward_pass(layer, shape, module,
     recomputed = operations()
     kernel = importlib.import_module(f"keras_vit.layers.kernels.{module}")
     monkeypatch.setattr(kernel, "recompute_from", lambda upstream, *tensors: tensors)
-    assert recompute.recompute_from is not kernel.recompute_from
+    assert one_pass.recompute_from is not kernel.recompute_from
     assert recomputed > operations()
 
 

@@ -107,7 +107,7 @@ def test_every_listed_model_has_a_constructor():
     for name in keras_vit.list_models():
         function = keras_vit.models.constructor_name(name)
         assert callable(getattr(keras_vit, function)), function
-        assert keras_vit.models.registry.layer_safe_name(name).isidentifier()
+        assert keras_vit.applications.layer_safe_name(name).isidentifier()
 
 
 @pytest.mark.slow

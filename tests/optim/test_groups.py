@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import models
 from keras_vit import recipe as recipes
-from keras_vit.optim import groups
+from keras_vit.models import variables
 from tests import selection
 from tests.models import variants
 from tests.recipe import toy
@@ -20,7 +20,7 @@ STEM = re.compile(r"(embedding|cls|dist|registers|pre_norm|posembed_\w+|conv_roo
 def check(model):
     """The declarations of the layers agree with their names."""
     paths = [weight.path for weight in model.trainable_weights]
-    assert groups.decayed(model) == {path for path in paths if path.endswith("kernel")}
+    assert variables.decayed(model) == {path for path in paths if path.endswith("kernel")}
     blocks = list(dict.fromkeys(found.group() for path in paths if (found := BLOCK.search(path))))
     deepest = len(blocks) + 1
     expected = {}
@@ -28,10 +28,10 @@ def check(model):
         block = BLOCK.search(path)
         depth = 1 + blocks.index(block.group()) if block else 0 if STEM.match(path) else deepest
         expected[path] = 0.5 ** (deepest - depth)
-    assert groups.layer_multipliers(model, 0.5) == expected
+    assert variables.layer_multipliers(model, 0.5) == expected
     shapes = {weight.path: weight.shape for weight in model.trainable_weights}
     kernels = [path for path in paths if BLOCK.search(path) and path.endswith("kernel")]
-    assert groups.block_matrices(model) == {path: input_axes(path, shapes[path]) for path in kernels}
+    assert variables.block_matrices(model) == {path: input_axes(path, shapes[path]) for path in kernels}
 
 
 def input_axes(path, shape):
@@ -72,7 +72,7 @@ def test_groups_of_recipes(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_depths_by_hand():
-    multipliers = groups.layer_multipliers(describe("hybrid"), 0.5)
+    multipliers = variables.layer_multipliers(describe("hybrid"), 0.5)
     expected = {
         "conv_root/kernel": 0,
         "block1/unit1/conv1/kernel": 1,
@@ -85,25 +85,25 @@ def test_depths_by_hand():
         "head/kernel": 5,
     }
     assert {path: multipliers[path] for path in expected} == {path: 0.5 ** (5 - d) for path, d in expected.items()}
-    assert set(groups.layer_multipliers(describe("hybrid"), 1.0).values()) == {1.0}
+    assert set(variables.layer_multipliers(describe("hybrid"), 1.0).values()) == {1.0}
 
 
 def test_a_model_within_a_model_and_one_without_blocks():
     head = keras.layers.Dense(2, name="own_head")
     model = keras.Sequential([describe("features"), head])
-    multipliers = groups.layer_multipliers(model, 0.5)
+    multipliers = variables.layer_multipliers(model, 0.5)
     assert sorted(set(multipliers.values())) == [0.125, 0.25, 0.5, 1.0]
     assert multipliers[head.kernel.path] == 1.0
     assert min(multipliers, key=multipliers.get).split("/")[-2] in ("embedding", "cls", "posembed_input")
     plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
-    assert set(groups.layer_multipliers(plain, 0.5).values()) == {1.0}
+    assert set(variables.layer_multipliers(plain, 0.5).values()) == {1.0}
 
 
 def test_masks_go_by_path():
     model = describe("token")
     paths = [weight.path for weight in model.trainable_weights]
-    assert groups.decayed(model, "kernel$") == groups.decayed(model)
-    assert groups.decayed(model, ".*") == set(paths)
+    assert variables.decayed(model, "kernel$") == variables.decayed(model)
+    assert variables.decayed(model, ".*") == set(paths)
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_lora_and_quantized_kernels():
     factors = [f"{block}/query/lora_kernel_{factor}" for block in (first, second) for factor in "ab"]
     others = [f"{second}/key/kernel", f"{second}/value/kernel", f"{second}/out/kernel"]
     dense = "encoderblock_1/MlpBlock_0/Dense_1/kernel"  # Dense_0 is quantized
-    assert groups.decayed(model) == {*factors, *others, dense, "head/kernel"}
-    assert groups.block_matrices(model) == {**dict(zip(others, (1, 1, 2), strict=True)), dense: 1}
-    multipliers = groups.layer_multipliers(model, 0.5)
+    assert variables.decayed(model) == {*factors, *others, dense, "head/kernel"}
+    assert variables.block_matrices(model) == {**dict(zip(others, (1, 1, 2), strict=True)), dense: 1}
+    multipliers = variables.layer_multipliers(model, 0.5)
     assert [multipliers[path] for path in factors] == [0.25, 0.25, 0.5, 0.5]

@@ -13,14 +13,12 @@ from keras_vit.optim import (
     Momentum,
     Muon,
     Optim,
-    clip_by_global_norm,
     create_optimizer,
     global_norm,
     update_average,
 )
-from keras_vit.optim.optimizers import apply_direction
-from keras_vit.optim.orthogonal import orthogonalize
-from keras_vit.optim.update import UpdateRule
+from keras_vit.optim.optimizers import apply_direction, orthogonalize
+from keras_vit.optim.update import UpdateRule, clip_by_global_norm
 from tests import tiny
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import absl.logging
 from absl import flags
 from absl.testing import flagsaver
 
-from keras_vit.cli import command_line, early_checks, exit_codes
+from keras_vit.cli import command_line, exit_codes
 
 OURS = ("train", "export", "keras_vit", "benchmarks", "tools")
 
@@ -52,7 +52,7 @@ def run(name: str, *arguments: object) -> tuple[int, str]:
                 main = load(name).main
                 absl.logging.set_verbosity(absl.logging.INFO)
                 remaining = command_line.parse([name, *map(str, arguments)])
-                early_checks.check(remaining[1:])
+                command_line.check_early(remaining[1:])
                 return main(remaining) or 0, output.getvalue()
             except BaseException as error:  # noqa: BLE001  as `cli.run` does
                 return exit_codes.report(error), output.getvalue()

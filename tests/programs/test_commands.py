@@ -50,7 +50,7 @@ def test_help_of_the_command_and_of_a_module():
 WITHOUT_KERAS = """
 import json, os, sys
 sys.argv[0] = sys.modules['__main__'].__file__ = 'keras-vit'
-from keras_vit.cli import commands, early_checks
+from keras_vit.cli import command_line, commands
 from keras_vit import zoo
 from keras_vit.zoo import variants
 from train import experiments

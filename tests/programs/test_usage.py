@@ -6,7 +6,7 @@ import pytest
 from absl import flags
 
 from keras_vit import inference
-from keras_vit.cli import commands, recipe_flags
+from keras_vit.cli import commands, common_flags
 from keras_vit.training import train
 from tests import golden_data
 from tests.programs import call, load, run
@@ -126,7 +126,7 @@ def test_flags_are_passed_on_to_the_sweep(outcome, tmp_path, monkeypatch, capsys
 def test_a_run_without_a_directory_has_the_name_of_its_recipe_or_data(arguments, directory):
     load("train.main")
     remaining = flags.FLAGS(["train.main", *arguments])
-    assert recipe_flags.default_workdir(remaining[1:]) == directory
+    assert common_flags.default_workdir(remaining[1:]) == directory
 
 
 WRITE = {  # the programs that write files, and the flag or argument that names the place

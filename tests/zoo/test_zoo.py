@@ -79,7 +79,7 @@ def test_encoders_of_the_hub():
 @pytest.mark.slow
 def test_a_constructor_with_an_encoder_of_the_hub(tmp_path, monkeypatch):
     arguments = {"layer_scale": 1.0, "activation": "gelu", "image_size": 28, "include_top": False}
-    source = tiny.randomize(models.build_variant("ViT-S/14", **arguments))
+    source = tiny.randomize(applications.create_model("ViT-S/14", **arguments))
     source.input_normalization = IMAGENET
     save_checkpoint(source, tmp_path / "hub", format="huggingface")
     fetched = []

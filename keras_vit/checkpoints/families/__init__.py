@@ -60,7 +60,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints.checkpoint import KINDS
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import (
     bit,
     google,
@@ -72,6 +71,7 @@ from keras_vit.checkpoints.families import (
     vit_pytorch,
 )
 from keras_vit.checkpoints.families.family import Family, Writing
+from keras_vit.checkpoints.formats.tensors import CheckpointError
 
 # The first family that recognizes a file reads it. Keras is first: its variables have the names of Google's tensors.
 FAMILIES: tuple[Family, ...] = (

@@ -1,7 +1,6 @@
 """Shared code for the families of PyTorch projects: rules of layers, limits, and entries of configurations."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -10,8 +9,7 @@ from absl import logging
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.rules import (
     CONV,
     DENSE,
@@ -25,8 +23,6 @@ from keras_vit.checkpoints.rules import (
     fused,
     rule,
 )
-from keras_vit.models import normalization
-from keras_vit.models.normalization import Normalization
 
 ATTENTION = "MultiHeadDotProductAttention_0"
 # Number of heads by the model's width, for published models whose heads are not 64 wide.
@@ -173,15 +169,8 @@ def bind(
 ) -> Checkpoint:
     """Bind the tensors of a file, and return the checkpoint with the arguments inferred from the tensors.
 
-    Args:
-        source: The open file.
-        layout: Layout of the file.
-        rules: Rules of the layout.
-        hints: Facts about the file that the caller knows.
-        projection: Stored name of the patch embedding's kernel.
-        stated: Name and value of the configuration's number of attention heads, or None to infer the number.
-        ignored: Names of tensors to skip.
-        kind: Kind of the model.
+    `projection` is the stored name of the patch embedding's kernel. `stated` is the name and value of the
+    configuration's number of attention heads, or None to infer the number. `ignored` tensors are skipped.
     """
     assumed: dict[str, str] = {}
     if stated is not None:
@@ -271,24 +260,3 @@ def label_names(source: TensorSource, classes: int) -> tuple[str, ...] | None:
 def note_missing_config(path: str) -> None:
     """Warn that a file has no configuration."""
     logging.warning("%s has no config.json next to it; its project's defaults are assumed.", path)
-
-
-def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
-    """Return mean and deviation as a normalization, or None if either is missing."""
-    if mean is None or deviation is None:
-        return None
-    try:
-        return normalization.resolve((mean, deviation))
-    except ValueError as error:
-        raise CheckpointError(f"{where} has an invalid mean or deviation of the input: {error}") from error
-
-
-def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:
-    """Return the normalization in `preprocessor_config.json`, or None if it does not apply to pixels in [0, 1]."""
-    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
-    if not isinstance(factor, float) or not math.isclose(255.0 * factor, 1.0, rel_tol=1e-6):
-        return None
-    mean, deviation = preprocessor.get("image_mean"), preprocessor.get("image_std")
-    if not preprocessor.get("do_normalize", True):
-        mean, deviation = 0.0, 1.0
-    return input_normalization(mean, deviation, f"{path}: preprocessor_config.json")

@@ -14,9 +14,8 @@ from absl import logging
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, Shape, variable_shapes
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Writing
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import has_slots, is_square, model_grid, stated_grids
 from keras_vit.checkpoints.rules import GROUP_NORM_4D, SAME, STACKED, WITHOUT_SLOT, Rule, bind_stored, rule
 from keras_vit.models.normalization import SYMMETRIC
@@ -204,8 +203,8 @@ def _stack_depth(source: TensorSource, shapes: Mapping[str, Shape]) -> int:
 def _slots(source: TensorSource, layout: Layout, shapes: Mapping[str, Shape], hints: Hints) -> str:
     """Return `"prefix"` if the class token has an entry in the position table, and `"none"` otherwise.
 
-    A known grid decides. If the grid is unknown, the name of the table decides. If a table named `pos_embedding` has
-    one more entry than a square grid, the first entry belongs to the class token, as in big_vision.
+    A known grid decides, or else the name of the table. If a table named `pos_embedding` has one more entry than a
+    square grid, the first entry belongs to the class token, as in big_vision.
     """
     table, kernel = shapes.get(layout.position, ()), shapes.get("embedding/kernel", ())
     if "cls" not in shapes or len(table) != 3 or len(kernel) != 4 or 0 in kernel:

@@ -11,10 +11,9 @@ from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _image_processor, _torch
+from keras_vit.checkpoints.families import _preprocessing, _torch
 from keras_vit.checkpoints.families._huggingface import DINOV2, DINOV3, SIGLIP, VIT, ModelType, rules
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import Rule, bind_stored
 from keras_vit.models.config import plain
@@ -116,8 +115,8 @@ def bind(
     if "image_size" in config:
         found["image_size"] = config["image_size"]
     if source.preprocessor is not None:
-        checkpoint.input_normalization = _torch.stated_normalization(source.preprocessor, path)
-        checkpoint.resizing = _image_processor.of_transformers(source.preprocessor)
+        checkpoint.input_normalization = _preprocessing.stated_normalization(source.preprocessor, path)
+        checkpoint.resizing = _preprocessing.of_transformers(source.preprocessor)
     labels = config.get("id2label")
     if isinstance(labels, dict) and found["include_top"]:
         names = [labels.get(str(index)) for index in range(found["classes"])]

@@ -5,15 +5,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.checkpoints import architecture
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Hints, Layout, Shape, variable_shapes
-from keras_vit.checkpoints.errors import CheckpointError
+from keras_vit.checkpoints.checkpoint import (
+    KINDS,
+    Checkpoint,
+    Hints,
+    Layout,
+    Shape,
+    noted_preprocessing,
+    variable_shapes,
+)
 from keras_vit.checkpoints.families.family import Family
 from keras_vit.checkpoints.formats.keras import KerasSource
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.keras_files import check_config, resolve_arguments
 from keras_vit.checkpoints.rules import SAME, Binding
-from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig, normalization
-from keras_vit.models.resizing import Resizing
+from keras_vit.models import MaskedPatchConfig, MaskedPatchPredictor, ViTConfig
 
 _PRETRAINING = ("mask_token/", "patch_head/")  # variables that masked patch prediction adds to the encoder
 
@@ -35,13 +41,9 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
         checkpoint.name_classes(checkpoint.frozen.pop("class_names", None))
         checkpoint.values = checkpoint.frozen.pop("values", None)
-        stated, resizing = (checkpoint.frozen.pop(name, None) for name in ("input_normalization", "resizing"))
-        if stated is not None or resizing is not None:
-            try:
-                checkpoint.input_normalization = None if stated is None else normalization.resolve(stated)
-                checkpoint.resizing = None if resizing is None else Resizing.from_dict(resizing)
-            except (TypeError, ValueError) as error:
-                raise CheckpointError(f"{source.path}: config.json is damaged: {error}") from error
+        preprocessing = {name: checkpoint.frozen.pop(name, None) for name in ("input_normalization", "resizing")}
+        found = noted_preprocessing(preprocessing, f"{source.path}: config.json")
+        checkpoint.input_normalization, checkpoint.resizing = found
     elif kind == "bit":
         checkpoint.arguments = architecture.infer_bit(shapes, source.path)
     else:

@@ -12,11 +12,10 @@ from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import ANY, Checkpoint, Hints, Layout
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _huggingface, _timm, _torch, huggingface, huggingface_reading
 from keras_vit.checkpoints.families._huggingface import VIT
 from keras_vit.checkpoints.families.family import Config, Family, Files, Names, Writing
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.rules import Rule, Transform, rule
 from keras_vit.models.normalization import IMAGENET, Normalization
 

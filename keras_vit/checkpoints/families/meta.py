@@ -13,10 +13,9 @@ import numpy as np
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _timm, _torch
 from keras_vit.checkpoints.families.family import Family
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.rules import HEADS_BIAS, Arrays, Rule, Transform, rule
 from keras_vit.models.normalization import IMAGENET
 

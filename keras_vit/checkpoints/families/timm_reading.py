@@ -15,10 +15,9 @@ from absl import logging
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.families import _image_processor, _torch
+from keras_vit.checkpoints.families import _preprocessing, _torch
 from keras_vit.checkpoints.families._timm import STEM, rules
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import grid_of, has_slots, is_square, model_grid, stated_grids, stated_size
 from keras_vit.models.config import plain
 
@@ -110,8 +109,8 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
     pretrained = config.get("pretrained_cfg", config)  # older configurations are flat
     if isinstance(pretrained, dict):
         pair = pretrained.get("mean"), pretrained.get("std")
-        checkpoint.input_normalization = _torch.input_normalization(*pair, f"{path}: config.json")
-        checkpoint.resizing = _image_processor.of_timm(pretrained)
+        checkpoint.input_normalization = _preprocessing.input_normalization(*pair, f"{path}: config.json")
+        checkpoint.resizing = _preprocessing.of_timm(pretrained)
     no_table = architecture.TABLE not in checkpoint.shapes
     if size is not None and (no_table or "img_size" in arguments or _fits(checkpoint, size)):
         found["image_size"] = plain(size)

@@ -13,10 +13,9 @@ from typing import Any
 
 from keras_vit.checkpoints import architecture
 from keras_vit.checkpoints.checkpoint import Checkpoint, Hints, Layout, variable_shapes
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.families import _torch
 from keras_vit.checkpoints.families.family import ANY, Config, Family, Files, Names, Writing
-from keras_vit.checkpoints.formats.tensors import TensorSource
+from keras_vit.checkpoints.formats.tensors import CheckpointError, TensorSource
 from keras_vit.checkpoints.position_grid import stated_size
 from keras_vit.checkpoints.rules import FIRST_AXIS, Rule, Transform, bind_stored, each, rule
 from keras_vit.models.normalization import Normalization

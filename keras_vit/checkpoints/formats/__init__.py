@@ -5,10 +5,9 @@ from typing import Any
 
 from absl import logging
 
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.keras import KerasSource, open_zip
 from keras_vit.checkpoints.formats.safetensors import SafetensorsSource, ShardedSource
-from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, PICKLE, TensorSource, parse_json
+from keras_vit.checkpoints.formats.tensors import MAX_JSON_BYTES, PICKLE, CheckpointError, TensorSource, parse_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

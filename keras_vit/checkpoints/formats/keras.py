@@ -20,13 +20,13 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats import hdf5
 from keras_vit.checkpoints.formats.npz import DAMAGE, NpzSource, guarded, open_archive
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
     PICKLE,
+    CheckpointError,
     TensorInfo,
     TensorSource,
     check_shape,

@@ -16,8 +16,14 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from keras_vit.checkpoints.errors import CheckpointError
-from keras_vit.checkpoints.formats.tensors import MAX_NAME_LENGTH, TensorInfo, TensorSource, check_shape, parse_json
+from keras_vit.checkpoints.formats.tensors import (
+    MAX_NAME_LENGTH,
+    CheckpointError,
+    TensorInfo,
+    TensorSource,
+    check_shape,
+    parse_json,
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _VOID2 = np.dtype("V2")  # the dtype of bfloat16 arrays in `.npy` files

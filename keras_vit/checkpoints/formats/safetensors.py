@@ -18,10 +18,10 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from keras_vit.checkpoints.errors import CheckpointError
 from keras_vit.checkpoints.formats.tensors import (
     MAX_JSON_BYTES,
     MAX_NAME_LENGTH,
+    CheckpointError,
     TensorInfo,
     TensorSource,
     check_shape,

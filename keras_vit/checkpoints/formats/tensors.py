@@ -1,12 +1,10 @@
-"""The interface of the formats: read all headers first, then one tensor at a time."""
+"""The interface of the formats: read all headers first, then one tensor at a time. The error of all formats."""
 
 import json
 import os
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from keras_vit.checkpoints.errors import CheckpointError
 
 MAX_JSON_BYTES = 16 * 2**20  # the largest configuration, with 21,843 class names, has 2 MiB
 MAX_DIMENSIONS = 8
@@ -17,6 +15,18 @@ PICKLE = (
     'with `["model"]` after `torch.load(...)` if the tensors are under that name. '
     "Or fetch the .safetensors file of the same model."
 )
+
+
+class CheckpointError(ValueError):
+    """Raised if a checkpoint cannot be read, does not fit the model, or cannot be written.
+
+    The message explains what to do.
+
+    Example:
+    >>> keras_vit.load_checkpoint(model, "images/cat.png")
+    Traceback (most recent call last):
+    keras_vit.checkpoints.CheckpointError: images/cat.png is not a supported checkpoint ...
+    """
 
 
 class TensorInfo(NamedTuple):

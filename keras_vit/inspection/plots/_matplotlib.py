@@ -30,15 +30,7 @@ _STYLE = {
 
 
 def require_matplotlib() -> Any:
-    """Return the module `matplotlib.figure`. Unlike `pyplot`, a `Figure` has no global state.
-
-    Raises:
-        ImportError: If matplotlib is not installed. The message contains the command to install it.
-
-    Example:
-    >>> require_matplotlib().Figure(figsize=(4, 3)).get_size_inches().tolist()
-    [4.0, 3.0]
-    """
+    """Return the module `matplotlib.figure`. Unlike `pyplot`, a `Figure` has no global state."""
     with extras.needed("plots", "Figures need matplotlib"):
         return importlib.import_module("matplotlib.figure")
 
@@ -66,13 +58,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def heat_colors() -> list[list[int]]:
-    """Return the 256 colors of overlays as [red, green, blue] in 0..255.
-
-    Example:
-    >>> colors = heat_colors()
-    >>> len(colors), len(colors[0])
-    (256, 3)
-    """
+    """Return the 256 colors of overlays as [red, green, blue] in 0..255."""
     require_matplotlib()
     return importlib.import_module("matplotlib").colormaps[HEAT](range(256), bytes=True)[:, :3].tolist()
 
@@ -89,13 +75,7 @@ def encode(image: Any, kind: str) -> bytes:
 def fit(text: str, width: int) -> str:
     """Return a text as one line, shortened with an ellipsis if it does not fit.
 
-    Args:
-        text: Any text. Line breaks and control characters become spaces.
-        width: Maximum width in units of the letter "x". East Asian characters and emoji are two units wide.
-
-    Example:
-    >>> fit("a class with a long name", width=16)
-    'a class with a…'
+    `width` is in units of the letter "x". East Asian characters and emoji are two units wide.
     """
     text = formatting.one_line(text)
     widths = list(itertools.accumulate(map(_width, text)))
@@ -125,12 +105,7 @@ def save(figure: Any, path: str) -> None:
 
 
 def svg(figure: Any) -> bytes:
-    """Return a figure as the bytes of an SVG file.
-
-    Example:
-    >>> svg(training_curve([{"step": 1, "loss": 2.3}], CLASSIFICATION[0]))[:5]
-    b'<?xml'
-    """
+    """Return a figure as the bytes of an SVG file."""
     buffer = io.BytesIO()
     _write(figure, buffer, "svg")
     return buffer.getvalue()

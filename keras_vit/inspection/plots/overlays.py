@@ -64,12 +64,7 @@ def to_rgb(image: np.ndarray) -> np.ndarray:
 
 
 def encode_image(image: np.ndarray) -> bytes:
-    """Encode an image: as JPEG if a side has at least 256 pixels, as PNG otherwise.
-
-    Example:
-    >>> encode_image(to_rgb(images[0]))[1:4]
-    b'PNG'
-    """
+    """Encode an image: as JPEG if a side has at least 256 pixels, as PNG otherwise."""
     kind = "jpeg" if max(np.shape(image)[:2]) >= 256 else "png"
     return _matplotlib.encode(to_rgb(image), kind)
 

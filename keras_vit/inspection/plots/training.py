@@ -68,7 +68,7 @@ def draw_report(
     title: str = "",
     subtitle: str = "",
 ) -> None:
-    r"""Draw the curves of a run and some evaluation images with their predictions.
+    """Draw the curves of a run and some evaluation images with their predictions.
 
     Args:
         path: File to write. The extension sets the format: `.png`, `.svg` or `.pdf`.
@@ -79,10 +79,6 @@ def draw_report(
         quantities: Metrics to plot, the loss and the score.
         title: Headline, such as the accuracy.
         subtitle: Line below the headline.
-
-    Example:
-    >>> metrics = [{"step": 1, "loss": 2.3, "accuracy": 0.1}, {"step": 1, "eval_accuracy": 0.2}]
-    >>> draw_report("report.png", metrics, images[:2], ["cat · 90%", "cat · 60%\n(is dog)"], [True, False])
     """
     count = min(len(images), MAX_IMAGES)
     rows = -(-count // _COLUMNS)

@@ -8,10 +8,10 @@ gate of SwiGLU when TensorFlow trains on CPUs. Layers always call the kernel, in
 `choice.uses_kernel` returns False, the kernel calls the formula.
 """
 
-from keras_vit.layers.kernels.attention import attention
 from keras_vit.layers.kernels.choice import KERNELS, plain
 from keras_vit.layers.kernels.chunked_attention import queries_per_chunk
 from keras_vit.layers.kernels.feed_forward import feed_forward, swiglu
+from keras_vit.layers.kernels.fused_attention import attention
 from keras_vit.layers.kernels.gelu import as_rows, as_sequence, gelu, gelu_tanh
 from keras_vit.layers.kernels.norm import group_norm, layer_norm
 

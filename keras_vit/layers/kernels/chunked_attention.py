@@ -85,10 +85,9 @@ def _transposed(x):
 
 
 def _in_turn(function, state, sequences):
-    """Call `function(state, elements)` with the elements of all sequences, one call at a time.
+    """Call `function(state, elements)` with the elements of all sequences in turn. Return state and outputs.
 
-    The function returns a new state, and an output with the shape and dtype of the first sequence's elements.
-    `_in_turn` returns the final state and the stacked outputs.
+    An output has the shape and dtype of the first sequence's elements.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.scan(lambda state, elements: function(state, elements), state, sequences)

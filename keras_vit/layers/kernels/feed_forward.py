@@ -11,8 +11,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.formulas import at_least_float32
 from keras_vit.layers.kernels import gelu
 from keras_vit.layers.kernels.choice import uses_kernel
-from keras_vit.layers.kernels.one_pass import in_one_pass, is_compiled
-from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.kernels.one_pass import in_one_pass, is_compiled, recompute_from
 
 
 def feed_forward(activation: str, inputs: tuple[Any, ...], layer: keras.layers.Layer, training: bool) -> Any:

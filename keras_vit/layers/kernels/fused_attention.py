@@ -1,13 +1,40 @@
-"""Attention as one operation of cuDNN, for JAX on NVIDIA GPUs."""
+"""Attention as one operation of cuDNN for JAX on NVIDIA GPUs, in chunks for long sequences, or by the formula."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import keras
 
+from keras_vit.layers import formulas
 from keras_vit.layers.formulas import has_16_bits
+from keras_vit.layers.kernels import chunked_attention
+from keras_vit.layers.kernels.choice import uses_kernel
 
 _LARGEST_HEAD = 128  # Hopper supports 256, but XLA's products are as fast at that width
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    dropout: Callable[[Any], Any] | None = None,
+    chunk_size: int | None = None,
+) -> Any:
+    """Compute `softmax(query key^T) value` for a scaled query, with the shapes of `formulas.attention`.
+
+    Short sequences without cuDNN use the formula.
+    """
+    in_chunks = chunked_attention.queries_per_chunk(query.shape[1], chunk_size)
+    if chunk_size is not None and in_chunks:
+        return chunked_attention.attend(query, key, value, in_chunks)
+    if bias is None and dropout is None and uses_kernel("attention"):
+        if applies(query):
+            return attend(query, key, value)
+        if in_chunks:
+            return chunked_attention.attend(query, key, value, in_chunks)
+    return formulas.attention(query, key, value, bias, dropout)[0]
 
 
 def applies(query: Any) -> bool:

@@ -10,8 +10,7 @@ from keras import ops
 from keras_vit.layers import formulas
 from keras_vit.layers.formulas import at_least_float32, has_16_bits
 from keras_vit.layers.kernels.choice import uses_kernel
-from keras_vit.layers.kernels.one_pass import in_one_pass
-from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.kernels.one_pass import in_one_pass, recompute_from
 
 
 def gelu_tanh(x: Any, training: bool = False) -> Any:
@@ -39,10 +38,7 @@ def gelu_tanh_backward(x: Any, d_output: Any) -> Any:
 
 
 def gelu_backward(x: Any, d_output: Any) -> Any:
-    """Return the derivative of the loss with respect to `x`.
-
-    The derivative of GELU is `P(x) + x p(x)`, where `p` is the density of the normal distribution.
-    """
+    """Return the derivative of the loss with respect to `x`: `d_output (P(x) + x p(x))`, with the density `p`."""
     x = at_least_float32(x)
     density = ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return d_output * ops.cast(0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * density, d_output.dtype)

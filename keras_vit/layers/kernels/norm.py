@@ -7,7 +7,7 @@ from keras import ops
 from keras_vit.layers import formulas
 from keras_vit.layers.formulas import at_least_float32, group_moments, mean_over_groups, moments
 from keras_vit.layers.kernels.choice import uses_kernel
-from keras_vit.layers.kernels.recompute import recompute_from
+from keras_vit.layers.kernels.one_pass import recompute_from
 
 
 def layer_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:

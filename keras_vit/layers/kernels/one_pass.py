@@ -1,4 +1,4 @@
-"""Elementwise functions in one pass over memory, compiled by XLA when TensorFlow trains on CPUs."""
+"""Elementwise functions in one pass over memory, compiled by XLA when TensorFlow trains on CPUs; recomputation."""
 
 import functools
 import math
@@ -57,3 +57,17 @@ def _program(function: Callable) -> Callable:
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
+
+
+def recompute_from(upstream: Any, *tensors: Any) -> tuple[Any, ...]:
+    """Return copies of `tensors` from which the backward pass can recompute.
+
+    A control dependency on the derivative `upstream` keeps TensorFlow's graph optimizer from merging the recomputation
+    with the forward pass. In JAX, XLA decides what to recompute.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return tensors
+    import tensorflow as tf
+
+    with tf.control_dependencies([upstream]):
+        return tuple(tf.identity(tensor) for tensor in tensors)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit import models
+from keras_vit import create_model
 from keras_vit.layers import kernels
 from keras_vit.training.planning import cost, plan
 from tests import selection
@@ -88,7 +88,7 @@ def test_activations_that_tensorflow_saves_in_addition():
     ratio = kept_by_tensorflow(small("dropout")) / counted("dropout")
     assert ratio == pytest.approx(1, abs=0.01)
     # Convolutions of BiT have padded copies of their inputs, which are not counted.
-    model = models.build_variant("BiT-R50x1", block_sizes=(1, 1, 1, 1))
+    model = create_model("BiT-R50x1", block_sizes=(1, 1, 1, 1))
     activations = cost.of_config(model.config).activations
     assert kept_by_tensorflow(model, padded_copies=False) / activations == pytest.approx(1, abs=0.02)
     assert 1.1 < kept_by_tensorflow(model) / activations < 1.25
@@ -168,10 +168,10 @@ def test_a_step_that_is_not_compiled_takes_so_many_times_the_activations():
     program = """
 import sys
 import tensorflow as tf
-from keras_vit import models
+from keras_vit import create_model
 from keras_vit.training.planning import cost
 name, dtype, *batches = sys.argv[1:]
-model = models.build_variant(name, dtype=dtype)
+model = create_model(name, dtype=dtype)
 
 @tf.function
 def step(images):

@@ -1,10 +1,13 @@
-"""Read the resizing of image files from transformers' `preprocessor_config.json` and timm's `pretrained_cfg`."""
+"""Read the resizing and normalization of images from transformers' and timm's configurations."""
 
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from keras_vit.checkpoints.formats.tensors import CheckpointError
+from keras_vit.models import normalization
+from keras_vit.models.normalization import Normalization
 from keras_vit.models.resizing import Resizing
 
 # Pillow's filters by number, and by timm's names.
@@ -40,6 +43,27 @@ def of_timm(config: Mapping[str, Any]) -> Resizing | None:
     if mode == "center" and before[0] == before[1]:
         return _resizing(tuple(size[1:]), before[0], method, "even")
     return _resizing(tuple(size[1:]), before, method, "even") if mode == "squash" else None
+
+
+def input_normalization(mean: Any, deviation: Any, where: str) -> Normalization | None:
+    """Return mean and deviation as a normalization, or None if either is missing."""
+    if mean is None or deviation is None:
+        return None
+    try:
+        return normalization.resolve((mean, deviation))
+    except ValueError as error:
+        raise CheckpointError(f"{where} has an invalid mean or deviation of the input: {error}") from error
+
+
+def stated_normalization(preprocessor: dict[str, Any], path: str) -> Normalization | None:
+    """Return the normalization in `preprocessor_config.json`, or None if it does not apply to pixels in [0, 1]."""
+    factor = preprocessor.get("rescale_factor", 1 / 255) if preprocessor.get("do_rescale", True) else 1.0
+    if not isinstance(factor, float) or not math.isclose(255.0 * factor, 1.0, rel_tol=1e-6):
+        return None
+    mean, deviation = preprocessor.get("image_mean"), preprocessor.get("image_std")
+    if not preprocessor.get("do_normalize", True):
+        mean, deviation = 0.0, 1.0
+    return input_normalization(mean, deviation, f"{path}: preprocessor_config.json")
 
 
 def _resizing(size: Any, resized: Any, method: str, rounding: str = "down") -> Resizing | None:
