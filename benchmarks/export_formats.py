@@ -25,7 +25,7 @@ from absl import flags, logging
 from benchmarks import tables
 from keras_vit import cli, models, recipe
 from keras_vit.exporting import artifact_check, onnx_openvino, saved_model, tflite, verify
-from keras_vit.inference import formats, keras_model, model_card, sample_images
+from keras_vit.inference import formats, model_card, open_predictor, sample_images
 from keras_vit.runs import run_directory
 from keras_vit.util import file_io, formatting
 
@@ -72,7 +72,7 @@ def run_of(name: str, directory: str) -> str:
     if name == TRAINED:
         return flags.FLAGS.run
     path = os.path.join(directory, "run")
-    if not os.path.exists(os.path.join(path, run_directory.MODEL)):
+    if not run_directory.is_finished(path):
         os.makedirs(path, exist_ok=True)
         model = models.build_variant(name, image_size=224, classes=1000)
         head = model.get_layer("head").kernel
@@ -81,6 +81,7 @@ def run_of(name: str, directory: str) -> str:
         config = recipe.Recipe(data=recipe.Data(source="digits", pp_train=PREPROCESS, pp_eval=PREPROCESS))
         class_names = [str(index) for index in range(1000)]
         about = {"name": "none", "class_names": class_names, "num_classes": 1000, "label_kind": "class"}
+        model.class_names = class_names
         run_directory.write_config(path, config, about)
         run_directory.save_model(model, path)
     return path
@@ -93,7 +94,7 @@ def export(name: str, directory: str) -> None:
     wanted = [kind for kind in options.formats if kind not in results]
     if not wanted:
         return
-    predictor = keras_model.open_model(run_of(name, directory))
+    predictor = open_predictor(run_of(name, directory))
     model, card = predictor.model, predictor.card
     count, calibrated = (10_000, 256) if name == TRAINED else (options.examples, options.examples)
     images = sample_images.for_model(card, count)

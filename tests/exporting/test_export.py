@@ -15,7 +15,7 @@ from keras_vit.data import UnreadableImageError
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card, sample_images
-from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.keras_card import card_of_model
 from keras_vit.util import file_io
 from tests import selection, tiny
 
