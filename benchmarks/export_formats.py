@@ -25,8 +25,8 @@ from absl import flags, logging
 from benchmarks import tables
 from keras_vit import cli, models, recipe
 from keras_vit.exporting import onnx_openvino, publication, saved_model, tflite, verify
-from keras_vit.inference import formats, model_card, open_predictor, sample_images
-from keras_vit.runs import run_directory
+from keras_vit.inference import formats, keras_model, model_card, sample_images
+from keras_vit.runs import load_run, run_directory
 from keras_vit.util import file_io, formatting
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in formats.TFLITE.precisions), "onnx", "openvino")
@@ -94,7 +94,7 @@ def export(name: str, directory: str) -> None:
     wanted = [kind for kind in options.formats if kind not in results]
     if not wanted:
         return
-    predictor = open_predictor(run_of(name, directory))
+    predictor = keras_model.open_run(load_run(run_of(name, directory)), None, (), None)
     model, card = predictor.model, predictor.card
     count, calibrated = (10_000, 256) if name == TRAINED else (options.examples, options.examples)
     images = sample_images.for_model(card, count)
