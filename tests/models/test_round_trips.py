@@ -152,7 +152,7 @@ def test_class_names_travel(name, tmp_path):
     activation = {"classifier_activation": "softmax"} if name == "probabilities" else {}
     model = variants.make("token" if activation else name, classes=3, **activation)
     assert model.class_names is None
-    model.class_names = list(NAMES)
+    model.class_names, model.prediction_activation = list(NAMES), "sigmoid"
     model.save(tmp_path / "model.keras")
     for copied in (
         keras.models.load_model(tmp_path / "model.keras"),
@@ -160,14 +160,17 @@ def test_class_names_travel(name, tmp_path):
         type(model).from_config({**model.get_config(), "image_size": 48}),
         model_from_checkpoint(tmp_path / "model.keras"),
     ):
-        assert copied.class_names == NAMES
+        assert (copied.class_names, copied.prediction_activation) == (NAMES, "sigmoid")
+    assert model_from_checkpoint(tmp_path / "model.keras", classes=4).prediction_activation is None
+    with pytest.raises(ValueError, match="prediction_activation"):
+        model.prediction_activation = "tanh"
     inputs = keras.Input(model.input_shape[1:])
     clone = keras.models.clone_model(model)
     clone.save(tmp_path / "clone.keras")
     logits = keras.Model(model.input, model.get_layer("head").output)
     around = keras.Model(inputs, model(keras.layers.RandomFlip()(inputs)))
     for copied in (clone, keras.models.load_model(tmp_path / "clone.keras"), logits, around):
-        assert of_head(copied, "class_names") == NAMES
+        assert (of_head(copied, "class_names"), of_head(copied, "prediction_activation")) == (NAMES, "sigmoid")
         assert of_head(keras.Sequential([keras.layers.RandomFlip(), copied]), "class_names") == NAMES
 
 
