@@ -24,9 +24,9 @@ from absl import flags, logging
 
 from benchmarks import tables
 from keras_vit import cli, create_model, recipe
-from keras_vit.exporting import artifact_check, onnx_openvino, saved_model, tflite, verify
+from keras_vit.exporting import onnx_openvino, publication, saved_model, tflite, verify
 from keras_vit.inference import formats, keras_model, model_card, sample_images
-from keras_vit.runs import run_directory
+from keras_vit.runs import load_run, run_directory
 from keras_vit.util import file_io, formatting
 
 FORMATS = ("saved_model", *(f"tflite-{precision}" for precision in formats.TFLITE.precisions), "onnx", "openvino")
@@ -72,7 +72,7 @@ def run_of(name: str, directory: str) -> str:
     if name == TRAINED:
         return flags.FLAGS.run
     path = os.path.join(directory, "run")
-    if not os.path.exists(os.path.join(path, run_directory.MODEL)):
+    if not run_directory.is_finished(path):
         os.makedirs(path, exist_ok=True)
         model = create_model(name, image_size=224, classes=1000)
         head = model.get_layer("head").kernel
@@ -81,6 +81,7 @@ def run_of(name: str, directory: str) -> str:
         config = recipe.Recipe(data=recipe.Data(source="digits", pp_train=PREPROCESS, pp_eval=PREPROCESS))
         class_names = [str(index) for index in range(1000)]
         about = {"name": "none", "class_names": class_names, "num_classes": 1000, "label_kind": "class"}
+        model.class_names = class_names
         run_directory.write_config(path, config, about)
         run_directory.save_model(model, path)
     return path
@@ -93,7 +94,7 @@ def export(name: str, directory: str) -> None:
     wanted = [kind for kind in options.formats if kind not in results]
     if not wanted:
         return
-    predictor = keras_model.open_model(run_of(name, directory))
+    predictor = keras_model.open_run(load_run(run_of(name, directory)), None, (), None)
     model, card = predictor.model, predictor.card
     count, calibrated = (10_000, 256) if name == TRAINED else (options.examples, options.examples)
     images = sample_images.for_model(card, count)
@@ -118,7 +119,7 @@ def export(name: str, directory: str) -> None:
                     model, path, **common, precision=precision, calibration=calibration, tolerance=tolerance
                 )
             results[kind] = {"passed": True, "bytes": model_card.size_of(path), **vars(comparison)}
-        except (verify.VerificationError, artifact_check.ConversionError) as error:
+        except (verify.VerificationError, publication.ConversionError) as error:
             logging.error("%s", error)
             failed = getattr(error, "comparison", None)
             results[kind] = {"passed": False, "error": str(error), **(vars(failed) if failed else {})}

@@ -136,7 +136,7 @@ def learn(share: float, start: str, setting: Setting, file: str, seed: int) -> s
 def train(name: str, seed: int, arguments: Sequence[str]) -> str:
     """Train a model unless its run is finished, and return the run directory."""
     directory = os.path.join(flags.FLAGS.workdir, name)
-    if not os.path.exists(os.path.join(directory, run_directory.MODEL)):
+    if not run_directory.is_finished(directory):
         steps = [] if flags.FLAGS.steps is None else [f"--config.total_steps={flags.FLAGS.steps}"]
         run_program("main", [*arguments, f"--workdir={directory}", f"--config.seed={seed}", *steps])
     return directory

@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 def train(config: str, directory: str, seed: int, overrides: Sequence[str] = ()) -> None:
     """Train a model unless its run is finished, and add up the processor time."""
-    if os.path.exists(os.path.join(directory, run_directory.MODEL)):
+    if run_directory.is_finished(directory):
         return
     arguments = [f"--config={config}", f"--workdir={directory}", f"--config.seed={seed}", *overrides]
     if flags.FLAGS.steps is not None:

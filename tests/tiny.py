@@ -88,6 +88,8 @@ def write_digits_run(directory, output="softmax", seed=0, **arguments):
     source, test = data.open_source("digits", "train"), data.open_source("digits", "test")
     network = models.VisionTransformer(**{**SIZES, "channels": 1, "classes": 10, **arguments})
     randomize(network, seed)
+    if network.output_shape[-1] == 10:
+        network.class_names, network.prediction_activation = source.class_names, output
     directory.mkdir(parents=True, exist_ok=True)
     run_directory.save_model(network, str(directory))
     recipe_used = recipe.Recipe(

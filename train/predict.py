@@ -88,7 +88,10 @@ def main(argv: Sequence[str]) -> int:
         predictor = open_predictor(model, **common_flags.model_options())
         card = predictor.card
         if not card.names:
-            raise ValueError(f"--model must have classes or values. Received: --model={options.model} without names.")
+            raise ValueError(
+                f"--model must have classes or values. Received: --model={options.model} without names. "
+                "--labels=FILE names the classes."
+            )
         check_output(card.kind)
         done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
 

@@ -23,7 +23,7 @@ from keras_vit.cli import common_flags
 common_flags.define_json_flag("a table")
 
 with cli.imports(__name__):
-    from keras_vit.runs import run_directory
+    from keras_vit.runs import Run, run_directory
     from keras_vit.util import formatting
 
     from . import experiments
@@ -31,7 +31,7 @@ with cli.imports(__name__):
 
 def main(argv: Sequence[str]) -> int:
     as_json = flags.FLAGS.json
-    found = [describe(record, as_json) for record in experiments.read_runs(argv[1:] or ["runs"])]
+    found = [describe(run, as_json) for run in experiments.read_runs(argv[1:] or ["runs"])]
     if as_json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return 0
@@ -42,22 +42,22 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def describe(record: experiments.RunRecord, as_json: bool = False) -> dict[str, Any]:
+def describe(run: Run, as_json: bool = False) -> dict[str, Any]:
     """Return the table's entries for a run, and the command that resumes it; None if it is finished or running."""
-    score = record.metric()
-    scores = [line[score.name] for line in record.lines if score.name in line]
+    score = experiments.metric_of_run(run)
+    scores = [line[score.name] for line in run.lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)
-    metrics, config = (os.path.join(record.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))
+    metrics, config = (os.path.join(run.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))
     written = datetime.datetime.fromtimestamp(os.path.getmtime(metrics if os.path.exists(metrics) else config))
-    resume = f"keras-vit train --config={shlex.quote(config)} --workdir={shlex.quote(record.path)}"
+    resume = f"keras-vit train --config={shlex.quote(config)} --workdir={shlex.quote(run.path)}"
     return {
-        "run": record.path,
-        "state": record.state,
+        "run": run.path,
+        "state": run.state,
         "score": score.name,
         "last": last if as_json else score.text(last),
         "best": best if as_json else score.text(best),
         "updated": f"{written:%Y-%m-%d %H:%M}",
-        "resume": resume if record.state.startswith("step") else None,
+        "resume": resume if run.state.startswith("step") else None,
     }
 
 

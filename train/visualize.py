@@ -219,7 +219,7 @@ def note_of(directory: str, description: ModelCard) -> str:
     if checkpoint == "last" or not total:
         return ""
     step = int(checkpoint) if checkpoint.isdecimal() else description.metrics["step"]
-    finished = os.path.exists(os.path.join(directory, run_directory.MODEL))
+    finished = run_directory.is_finished(directory)
     return f"The page shows step {step:,} of {total:,}." + ("" if finished else " The run is not finished.")
 
 

@@ -79,7 +79,7 @@ def fine_tune(task: str) -> float:
     ]
     record = {"arguments": arguments, "weights": weights_sha256(options.weights)}
     record_path = f"{directory}.json"
-    if os.path.exists(os.path.join(directory, run_directory.MODEL)):
+    if run_directory.is_finished(directory):
         before = file_io.read_json(record_path) if os.path.exists(record_path) else record
         if before != record:
             raise ValueError(

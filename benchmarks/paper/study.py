@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit import recipe as recipes
+from keras_vit.runs.run_directory import is_finished
 from keras_vit.training.planning import plan
-from train.experiments.runs import RUNS, final_metrics, is_finished
+from train.experiments.runs import RUNS, final_metrics
 from train.experiments.search import Grid, expand
 
 BATCH = 128

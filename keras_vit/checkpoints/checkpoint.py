@@ -19,8 +19,9 @@ from keras_vit.models import (
     normalization,
 )
 from keras_vit.models.config import Config
-from keras_vit.models.normalization import Normalization
+from keras_vit.models.normalization import Normalization, operation
 from keras_vit.models.resizing import Resizing
+from keras_vit.util import checks
 from keras_vit.zoo import PublishedWeights
 
 Shape = tuple[int, ...]
@@ -99,6 +100,7 @@ class Checkpoint:
     grid: Grid | None = None  # of the position table, if known
     class_names: tuple[str, ...] | None = None
     values: dict[str, Any] | None = None  # of a `.keras` file, see `ConfiguredModel.values`
+    prediction_activation: str | None = None  # of a `.keras` file, see `ConfiguredModel.prediction_activation`
     kind: str = "vit"  # of the model: one of KINDS
     alternatives: dict[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)  # other values that fit the file
     input_normalization: Normalization | None = None  # if the file or its project specifies it
@@ -111,6 +113,24 @@ class Checkpoint:
         """Number of patches in the position table, or None without a table."""
         prefix = sum(name in self.shapes for name in ("cls/cls", "dist/dist"))
         return self.shapes[TABLE][1] - prefix if TABLE in self.shapes else None
+
+    @property
+    def normalization(self) -> str | None:
+        """Operation that normalizes images for the model, or None if unknown."""
+        return operation(self.input_normalization, self.arguments.get("input_range"))
+
+    @property
+    def evaluated_size(self) -> tuple[int, int] | None:
+        """Image size (height, width) for evaluating the checkpoint, or None if its directory does not specify it.
+
+        The published DINOv2 models have position tables for 518 pixels and are evaluated on 224 pixels. The result is
+        also None for a size that is not a multiple of the patch size, because a model ignores the last pixels of such
+        images.
+        """
+        if self.resizing is None:
+            return None
+        size, steps = self.resizing.size, checks.size_pair("", self.arguments.get("patch_size") or 1)
+        return None if any(side % step for side, step in zip(size, steps, strict=True)) else size
 
     def allow_any_head(self) -> None:
         """Accept models with any pooling and head, because the weights of an encoder without a head fit all models."""

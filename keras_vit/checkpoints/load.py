@@ -6,8 +6,9 @@ from typing import Any
 import keras
 from absl import logging
 
+from keras_vit import zoo
 from keras_vit.checkpoints import recognition
-from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint
+from keras_vit.checkpoints.checkpoint import KINDS, Checkpoint, Kind
 from keras_vit.checkpoints.formats.tensors import CheckpointError
 from keras_vit.checkpoints.keras_files import load_keras_file
 from keras_vit.checkpoints.match import Match, Options
@@ -15,8 +16,8 @@ from keras_vit.checkpoints.recognition import Path
 from keras_vit.checkpoints.report import LoadReport, explain
 from keras_vit.layers.interpolation import METHODS
 from keras_vit.models.base import ConfiguredModel, check_own
-from keras_vit.models.normalization import for_channels, operation
-from keras_vit.util import checks
+from keras_vit.models.normalization import for_channels
+from keras_vit.util import checks, file_io
 
 
 def load_checkpoint(
@@ -145,19 +146,41 @@ def model_from_checkpoint(
                 f"{checkpoint.path} contains a {KINDS[checkpoint.kind].noun} without a decoder. Received: decoder=True."
                 " Leave it out, or pass the file of a masked autoencoder that includes the decoder."
             )
-        kind = KINDS[checkpoint.kind] if decoder else recognition.without_decoder(checkpoint)
         if method is not None and checkpoint.kind != "bit":
             overrides = {"position_resizing": method, **overrides}
-        arguments = recognition.arguments_of(checkpoint, overrides, kind)
-        try:
-            model = kind.model.from_config({**arguments, **checkpoint.frozen})
-        except (TypeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
         if head == "auto" and not {"classes", "include_top"} & overrides.keys():
             head = "keep"  # nothing requests another head
-        options = Options(head, method, resize_patch, adapt_channels)
-        _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
-        return model
+        kind = KINDS[checkpoint.kind] if decoder else recognition.without_decoder(checkpoint)
+        return _build(checkpoint, kind, overrides, Options(head, method, resize_patch, adapt_channels), allow_nonfinite)
+
+
+def evaluated_model(
+    path: Path | zoo.Named, image_size: int | None = None, is_resized: bool = False
+) -> tuple[keras.Model, str]:
+    """Build the model of a checkpoint for an image size, by default the size for evaluating the checkpoint.
+
+    With `is_resized`, the default is the size of the checkpoint's model, because the caller resizes the images. Also
+    returns the SHA-256 of the files, which is computed before the weights are read.
+    """
+    wanted: dict[str, Any] = {"image_size": image_size} if image_size else {}
+    with recognition.identify(path, recognition.hints_of(wanted, None, None)) as checkpoint:
+        sha256, size = file_io.joint_sha256(checkpoint.source.files), checkpoint.evaluated_size
+        if size and not (image_size or is_resized):
+            wanted = {"image_size": size}
+        return _build(checkpoint, recognition.without_decoder(checkpoint), wanted, Options("keep")), sha256
+
+
+def _build(
+    checkpoint: Checkpoint, kind: Kind, overrides: dict[str, Any], options: Options, allow_nonfinite: bool = False
+) -> keras.Model:
+    """Build the model of an open checkpoint, and load the checkpoint into it."""
+    arguments = recognition.arguments_of(checkpoint, overrides, kind)
+    try:
+        model = kind.model.from_config({**arguments, **checkpoint.frozen})
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{kind.model.__name__} cannot be built from {checkpoint.path}: {error}") from error
+    _load(model, checkpoint, options, strict=True, allow_nonfinite=allow_nonfinite)
+    return model
 
 
 def architecture_of(
@@ -197,25 +220,6 @@ def architecture_of(
         return "bit" if checkpoint.kind == "bit" else "vit", arguments
 
 
-def normalization_of(path: Path) -> str | None:
-    """Return the operation that normalizes images for a checkpoint, or None if unknown. Only headers are read."""
-    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
-        return operation(checkpoint.input_normalization, checkpoint.arguments.get("input_range"))
-
-
-def evaluated_size(path: Path) -> tuple[int, int] | None:
-    """Return the image size (height, width) for evaluating a checkpoint, or None if its directory does not specify it.
-
-    The published DINOv2 models have position tables for 518 pixels and are evaluated on 224 pixels. The result is also
-    None for a size that is not a multiple of the patch size, because a model ignores the last pixels of such images.
-    """
-    with recognition.identify(path, recognition.hints_of({}, None, None)) as checkpoint:
-        if checkpoint.resizing is None:
-            return None
-        size, steps = checkpoint.resizing.size, checks.size_pair("", checkpoint.arguments.get("patch_size") or 1)
-        return None if any(side % step for side, step in zip(size, steps, strict=True)) else size
-
-
 def _load(
     model: ConfiguredModel, checkpoint: Checkpoint, options: Options, strict: bool, allow_nonfinite: bool
 ) -> LoadReport:
@@ -252,6 +256,7 @@ def _load(
     if "head/kernel" in report.loaded or given is not None:
         model.class_names = model.values = None
         model.class_names, model.values = checkpoint.class_names, checkpoint.values
+        model.prediction_activation = checkpoint.prediction_activation
         _compare_resolution(model, checkpoint)
     return report
 

@@ -22,7 +22,6 @@ from keras_vit.models.config import plain
 _HEAD = ("head/", "head_dist/", "head_norm/")
 _HEAD_LEAVES = ("/kernel", "/bias", "/moving_mean", "/moving_variance")  # without the scales of a quantized head
 _NORMS = ("encoder_norm/", "fc_norm/")
-_AXES = ("/pos_embedding_y", "/pos_embedding_x")
 _FIRST_KERNELS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel")
 # Arguments that may differ between file and model: a load drops or adapts the affected weights.
 _ADAPTED = ("patch_size", "channels", "classes", "include_top", "representation_size")
@@ -156,7 +155,7 @@ class Match:
             return lambda table: resize.resize_table(table, old, new, slots, method)
         if shape == wanted:
             return lambda array: array
-        if name.endswith(_AXES) and shape[::2] == wanted[::2]:
+        if name.endswith(resize.AXES) and shape[::2] == wanted[::2]:
             notes.append(f"{name} was resized from {shape[1]} to {wanted[1]} ({method})")
             return lambda array: resize.resize_axis(array, wanted[1], 1, method).astype(array.dtype)
         if name in _FIRST_KERNELS and len(shape) == 4 and shape[3] == wanted[3]:

@@ -28,9 +28,9 @@ Path = str | os.PathLike[str]
 
 
 @contextlib.contextmanager
-def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
+def identify(path: Path | zoo.Named, hints: Hints, config: Path | dict | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint, recognize its project and architecture from headers, and close the file on exit."""
-    named = zoo.parse(checks.path("path", path))
+    named = path if isinstance(path, zoo.Named) else zoo.parse(checks.path("path", path))
     local = named.local()
     with Progress(f"Reading {local}"), contextlib.closing(formats.open_source(local, config)) as source:
         _check_note(source)
@@ -48,6 +48,12 @@ def identify(path: Path, hints: Hints, config: Path | dict | None = None) -> Ite
         if named.entry is not None:
             _apply_entry(checkpoint, named.entry)
         yield checkpoint
+
+
+def read_headers(path: Path) -> Checkpoint:
+    """Return what the headers of a checkpoint state about its model. The checkpoint is closed."""
+    with identify(path, Hints()) as checkpoint:
+        return checkpoint
 
 
 def _apply_entry(checkpoint: Checkpoint, entry: zoo.PublishedWeights) -> None:

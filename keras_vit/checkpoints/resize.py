@@ -1,8 +1,15 @@
 """Resize position tables and patch kernels with NumPy, in double precision."""
 
+import math
+from typing import Any
+
+import keras
 import numpy as np
 
 from keras_vit.layers.interpolation import interpolation_matrix
+from keras_vit.models.base import ConfiguredModel
+
+AXES = ("/pos_embedding_y", "/pos_embedding_x")  # tables of rows and columns
 
 
 def resize_table(
@@ -58,3 +65,23 @@ def adapt_channels(kernel: np.ndarray, channels: int, standardized: bool) -> np.
     fill = kernel.mean(axis=(0, 1, 2), keepdims=True, dtype=np.float64) if standardized else np.zeros((1, 1, 1, 1))
     shape = (*kernel.shape[:2], channels - 3, kernel.shape[3])
     return np.concatenate([kernel, np.broadcast_to(fill, shape).astype(kernel.dtype)], axis=2)
+
+
+def resized_model(model: keras.Model, image_size: int) -> keras.Model:
+    """Return a copy of a model for images of another size, with resized position embeddings."""
+    if not isinstance(model, ConfiguredModel):
+        raise ValueError(f"image_size is for models of keras_vit. Received: image_size={image_size} for another model.")
+    config = model.get_config()
+    any_size = {"position_grid": None} if "position_grid" in config else {}  # an argument of models for any image size
+    copy = type(model).from_config({**config, **any_size, "image_size": image_size})
+    own: Any = model.config
+    other: Any = copy.config
+    for source, target in zip(model.variables, copy.variables, strict=True):
+        value = keras.ops.convert_to_numpy(source)
+        if source.path.endswith(AXES):
+            value = resize_axis(value, target.shape[1], 1, own.position_resizing)
+        elif value.shape != target.shape:
+            slots = value.shape[1] - math.prod(own.grid)
+            value = resize_table(value, own.grid, other.grid, slots, own.position_resizing)
+        target.assign(value)
+    return copy

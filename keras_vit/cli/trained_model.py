@@ -31,7 +31,10 @@ def open_model(other: str = "output") -> KerasPredictor:
     predictor = inference.open_predictor(path, **common_flags.model_options())
     assert isinstance(predictor, KerasPredictor)  # because the path is not an artifact
     if not predictor.card.names:
-        raise ValueError(f"--model must be a model with classes or values. Received: --model={options.model}.")
+        raise ValueError(
+            f"--model must be a model with classes or values. Received: --model={options.model} without names. "
+            "--labels=FILE names the classes."
+        )
     return predictor
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from keras_vit.evaluators import classification
+from keras_vit.evaluators.class_matching import in_model_classes
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 
 # Classes of both test sets, as class numbers of ILSVRC-2012 from 0, in the order of their WordNet numbers.
@@ -63,10 +64,10 @@ class Subset(SplitEvaluator):
     def check(self, context: Context) -> None:
         if context.predictor.class_names:
             check_largest(self._classes, len(context.predictor.class_names))
-        context.in_model_classes(self.open(context), self._classes)
+        in_model_classes(context.predictor, self.open(context), self._classes)
 
     def measure(self, context: Context) -> Result:
-        opened, predictor = context.in_model_classes(self.open(context), self._classes), context.predictor
+        opened, predictor = in_model_classes(context.predictor, self.open(context), self._classes), context.predictor
         batches = map(self._relabeled, opened.batches)
         kinds = {"output": context.output, "scores_are": predictor.scores_are}
         scores = restrict(predictor.scores, self._classes)

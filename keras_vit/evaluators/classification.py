@@ -8,6 +8,7 @@ import numpy as np
 from scipy import special
 
 from keras_vit.evaluators import confidence
+from keras_vit.evaluators.class_matching import in_model_classes
 from keras_vit.evaluators.evaluation import COUNTS, Context, Result, SplitEvaluator, register
 from keras_vit.outputs import CLASSIFICATION, of
 from keras_vit.util import checks
@@ -37,12 +38,12 @@ class Classification(SplitEvaluator):
     }
 
     def check(self, context: Context) -> None:
-        opened = context.in_model_classes(self.open(context))
+        opened = in_model_classes(context.predictor, self.open(context))
         if of(opened.label_kind).is_independent and not of(context.output).is_independent:
             raise ValueError("Several labels per image need a model that was trained with the sigmoid loss.")
 
     def measure(self, context: Context) -> Result:
-        opened, predictor = context.in_model_classes(self.open(context)), context.predictor
+        opened, predictor = in_model_classes(context.predictor, self.open(context)), context.predictor
         kinds = {"output": context.output, "scores_are": predictor.scores_are}
         return to_result(evaluate(predictor.scores, opened.batches, opened.num_classes, **kinds))
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from keras_vit.evaluators.class_matching import in_model_classes
 from keras_vit.evaluators.dataset import Split, collect
 from keras_vit.evaluators.evaluation import Context, Result, SplitEvaluator, register
 from keras_vit.outputs import of
@@ -50,12 +51,12 @@ class Real(SplitEvaluator):
                     f"{self.labels} contains the class {largest}, which a model of {classes} classes does not have."
                 )
             return
-        if not of(context.in_model_classes(opened).label_kind).is_independent:
+        if not of(in_model_classes(context.predictor, opened).label_kind).is_independent:
             raise ValueError(f"ReaL needs several labels per image, or labels=. Received: source={self.source!r}.")
 
     def measure(self, context: Context) -> Result:
         opened = self.open(context)
-        opened = context.in_model_classes(opened) if self._labels is None else opened
+        opened = in_model_classes(context.predictor, opened) if self._labels is None else opened
         return Result(evaluate(context.predictor.scores, opened.batches, self._select(opened)))
 
     def _select(self, opened: Split) -> list[list[int]] | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from absl import logging
 
+from keras_vit.evaluators.class_matching import in_model_classes
 from keras_vit.evaluators.dataset import Split
 from keras_vit.evaluators.evaluation import Context, NotMeasurable, Result, SplitEvaluator, register
 from keras_vit.inference.model_card import ModelCard
@@ -79,7 +80,9 @@ class Segmentation(SplitEvaluator):
     def _open(self, context: Context) -> Split:
         source, split, pp = self.place(context)
         pp = pp if self.stride is None else context.preprocess
-        return context.in_model_classes(context.open_fitting(source, split, pp, self.label_kinds, self.outputs))
+        return in_model_classes(
+            context.predictor, context.open_fitting(source, split, pp, self.label_kinds, self.outputs)
+        )
 
     def _window(self, context: Context) -> tuple[int, int]:
         height, width = (side or self.crop for side in context.image_shape[:2])

@@ -1,6 +1,6 @@
 """Export of models to SavedModel, TFLite, ONNX and OpenVINO, each verified on real images."""
 
-from keras_vit.exporting.artifact_check import ConversionError
+from keras_vit.exporting.publication import ConversionError
 from keras_vit.exporting.verified_export import export
 from keras_vit.exporting.verify import Comparison, Tolerance, VerificationError
 

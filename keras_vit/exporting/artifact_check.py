@@ -1,9 +1,7 @@
-"""Verification of every signature of an artifact on real images, and publication of verified files."""
+"""Verification of every signature of an artifact on real images."""
 
-import contextlib
 import dataclasses
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,12 @@ from absl import logging
 from keras_vit import inspection
 from keras_vit.data.images import decode
 from keras_vit.exporting import verify
-from keras_vit.inference import masks, model_card, sample_images
+from keras_vit.inference import masks, sample_images
 from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.predictor import Predictor
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.inference.saved_model import FEATURES_TENSOR, SavedModelPredictor
-from keras_vit.util import file_io
 from keras_vit.util.progress import track
 
 BATCH_SIZE = 16
@@ -155,24 +152,3 @@ def _wrong_names(outputs: dict[str, np.ndarray], card: ModelCard) -> list[str]:
     if card.kind.has_probabilities:
         named = named[[card.kind.order(row, outputs[name].shape[1]) for row in outputs[card.output_name]]]
     return [] if (named == outputs[name]).all() else [f"{name} does not name the outputs"]
-
-
-class ConversionError(RuntimeError):
-    """The format's converter or runtime does not support the model."""
-
-
-@contextlib.contextmanager
-def draft(path: str, card: ModelCard) -> Iterator[tuple[str, Callable[..., ModelCard]]]:
-    """Write a draft of a file and its model card, and publish both if the block ends without an error.
-
-    Yields the name of the draft, and a function that writes its card. The arguments of the function replace fields of
-    the card.
-    """
-    with file_io.draft_directory(path) as folder:
-        name = os.path.join(folder, os.path.basename(path))
-        yield name, lambda **fields: model_card.write(name, dataclasses.replace(card, **fields))
-        # Until the new card is published, the old card does not match the new file, and readers reject both.
-        finals = model_card.parts_of(path)
-        for part, file in model_card.parts_of(name).items():
-            file_io.publish_file(file, finals[part])
-        file_io.publish_file(model_card.path_of(name), model_card.path_of(path))

@@ -5,12 +5,13 @@ from typing import Any
 import keras
 
 from keras_vit.adaptation.adapt import lora_layers
-from keras_vit.inference.keras_model import KerasPredictor, check_input, output_activation
+from keras_vit.inference.keras_card import check_input
+from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.layers.base import BaseLayer
 from keras_vit.layers.keras_private import all_layers
 from keras_vit.models.base import ConfiguredModel
-from keras_vit.models.representation import activation_of, endings
+from keras_vit.models.predictions import activation_of, endings, output_activation
 from keras_vit.outputs import CLASSIFICATION
 
 _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate", "rate")

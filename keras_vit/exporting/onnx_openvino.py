@@ -11,12 +11,12 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.exporting import artifact_check, verify
+from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import inference_model, reference
+from keras_vit.exporting.publication import ConversionError, publish
 from keras_vit.inference import formats, openvino
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.onnx import INPUT
-from keras_vit.inference.opening import open_artifact
 from keras_vit.inference.sample_images import SampleImages
 from keras_vit.layers import kernels
 from keras_vit.models.onnx_erfc import register_erfc
@@ -48,34 +48,25 @@ def write(
     copy = inference_model(model, "float32")
     size = 4 * copy.count_params()
     if format == "onnx" and size >= _LARGEST_GRAPH:
-        raise artifact_check.ConversionError(
+        raise ConversionError(
             f"An ONNX file can have at most 2 GiB. Received: a model with {size / 2**30:.2f} GiB of float32 weights. "
             "Export a SavedModel, a .tflite file or an .xml file for OpenVINO."
         )
     exported = with_answers(copy, card, batch_size)
     spec = tf.TensorSpec(exported.input_shape, tf.float32, INPUT)
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input="float32")
-    with artifact_check.draft(path, card) as (name, describe):
+
+    def convert(name: str) -> None:
         verbosity = logging.get_verbosity()
         try:
             with Progress(f"Converting to {format}"), _garbage_collected(), kernels.plain():
                 exported.export(name, format=format, verbose=False, input_signature=[spec])
         except Exception as error:  # each converter has its own exceptions
-            raise artifact_check.ConversionError(f"The model cannot be converted to {format}: {error}") from error
+            raise ConversionError(f"The model cannot be converted to {format}: {error}") from error
         finally:
             logging.set_verbosity(verbosity)  # Keras logs the names of temporary files
-        describe()
-        try:
-            artifact = open_artifact(name)
-        except ValueError as error:
-            raise artifact_check.ConversionError(str(error)) from error
-        result = artifact_check.check(
-            artifact, reference(model, copy, card), images, tolerance or verify.tolerance_of(precision, card.output)
-        )
-        comparison = artifact_check.require(result, f"The {format} file", precision)
-        describe(verification=dataclasses.asdict(comparison))
-        del artifact  # on some systems an open file cannot be moved
-    return path, comparison
+
+    return publish(path, card, convert, reference(model, copy, card), images, tolerance)
 
 
 def _prepare(path: str) -> str:

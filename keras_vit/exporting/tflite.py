@@ -1,6 +1,7 @@
 """Export to TFLite files, which are verified before they are published."""
 
 import dataclasses
+import pathlib
 import tempfile
 from collections.abc import Callable
 
@@ -9,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import preprocess as preprocessing
-from keras_vit.exporting import artifact_check, quantization, signatures, tflite_values, verify
+from keras_vit.exporting import quantization, signatures, tflite_values, verify
 from keras_vit.exporting.inference_model import inference_model, reference
+from keras_vit.exporting.publication import ConversionError, publish
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.inference.tflite import FEATURES, TFLitePredictor, without_deprecation
+from keras_vit.inference.tflite import FEATURES, without_deprecation
 from keras_vit.util.progress import Progress
 from keras_vit.util.values import Values
 
@@ -66,26 +68,15 @@ def write(
     card = dataclasses.replace(card, precision=precision, batch_size=batch_size, input=input)
     copy = inference_model(model, "float32", **quantization.model_arguments(model, precision))
     if any(weight.dtype in ("int8", "uint8") for weight in copy.weights):
-        raise artifact_check.ConversionError(
+        raise ConversionError(
             "TFLite has no operators for layers that Keras quantized. Export the model as it was before `quantize`, "
             "with precision='dynamic_int8'."
         )
     calibration_images = None if calibration is None else card.prepare(calibration.contents)
     with Progress("Converting to TFLite"):
         content = convert(copy, card, normalize, calibration_images, features)
-    with artifact_check.draft(path, card) as (name, describe):
-        with open(name, "wb") as file:
-            file.write(content)
-        describe()
-        try:
-            artifact = TFLitePredictor(name)
-            limits = tolerance or verify.tolerance_of(precision, card.output)
-            result = artifact_check.check(artifact, reference(model, copy, card_of_model), images, limits)
-        except RuntimeError as error:  # raised by the interpreter
-            raise artifact_check.ConversionError(f"The interpreter cannot run the {precision} file: {error}") from error
-        comparison = artifact_check.require(result, f"The {precision} TFLite file", precision)
-        describe(verification=dataclasses.asdict(comparison))
-    return path, comparison
+    write_content = lambda name: pathlib.Path(name).write_bytes(content)  # noqa: E731
+    return publish(path, card, write_content, reference(model, copy, card_of_model), images, tolerance)
 
 
 def convert(
@@ -121,9 +112,7 @@ def convert(
             with without_deprecation():  # the converter calibrates with TensorFlow's deprecated interpreter
                 content = quantization.convert(converter, card.precision, spec, signature, calibration_images)
         except Exception as error:  # the converter's own exception is not public, and its passes may raise others
-            raise artifact_check.ConversionError(
-                f"The model cannot be converted to TFLite ({card.precision}): {error}"
-            ) from error
+            raise ConversionError(f"The model cannot be converted to TFLite ({card.precision}): {error}") from error
     if card.kind.has_values:
         content = tflite_values.append(content, signature, Values.from_dict(card.values))
     return content

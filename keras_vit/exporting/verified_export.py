@@ -1,6 +1,5 @@
 """Export of a model to any format in one call."""
 
-import dataclasses
 import importlib
 import inspect
 import os
@@ -12,12 +11,11 @@ import keras
 from keras_vit import models
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import check_model
-from keras_vit.inference import formats, keras_model, open_predictor, sample_images
-from keras_vit.inference.keras_model import KerasPredictor, has_given_head, output_activation
+from keras_vit.inference import formats, open_predictor, sample_images
+from keras_vit.inference.keras_card import card_of_model
+from keras_vit.inference.keras_model import KerasPredictor
 from keras_vit.inference.model_card import ModelCard
 from keras_vit.inference.sample_images import SampleImages
-from keras_vit.models.base import ConfiguredModel, class_names_of
-from keras_vit.models.representation import endings
 from keras_vit.util import checks, file_io
 
 
@@ -138,23 +136,12 @@ def format_of(path: str, format: str | None = None) -> formats.Format:  # noqa: 
 def _open(
     model: keras.Model | str | os.PathLike, preprocess: str | None, class_names: Sequence[str] | None
 ) -> tuple[keras.Model, ModelCard]:
-    """Return a model and its model card, which states the kind of its output."""
+    """Return a model and its model card."""
     if isinstance(model, keras.Model):
         check_model(model)
         model = model.encoder() if isinstance(model, models.MaskedModel) else model
-        card = keras_model.card_of_model(model, model.name, preprocess, class_names or ())
-    else:
-        predictor = open_predictor(model, preprocess=preprocess, labels=class_names)
-        if not isinstance(predictor, KerasPredictor):
-            raise ValueError(
-                f"`model` must be a Keras model, a run, a `.keras` file or a checkpoint. Received: {model!r}."
-            )
-        model, card = predictor.model, predictor.card
-        check_model(model)
-    *outer, last = endings(model)
-    has_our_head = any(isinstance(m, ConfiguredModel) and m.get_config().get("include_top") for m in outer)
-    is_known = card.values or card.recipe or class_names or class_names_of(model) or has_given_head(model)
-    if is_known or has_our_head or output_activation(model):
-        return model, card
-    output = "scores" if isinstance(last, (keras.layers.Dense, keras.layers.EinsumDense)) else "features"
-    return model, dataclasses.replace(card, output=output, class_names=())
+        return model, card_of_model(model, model.name, preprocess, class_names or ())
+    predictor = open_predictor(model, preprocess=preprocess, labels=class_names)
+    if not isinstance(predictor, KerasPredictor):
+        raise ValueError(f"`model` must be a Keras model, a run, a `.keras` file or a checkpoint. Received: {model!r}.")
+    return predictor.model, predictor.card

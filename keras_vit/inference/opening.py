@@ -55,19 +55,22 @@ def open_predictor(
     if isinstance(labels, (str, os.PathLike)):
         labels = file_io.read_lines(storage.fetched(labels))
     found = formats.find(path)
-    if found is None:
-        with Progress(f"Opening {path}"):
-            from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
-
-            return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
-    if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
+    if found and (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
         raise ValueError(
             f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
             "(--preprocess, --labels). "
             "For another checkpoint or image size, export the model again. Received: "
             f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )
-    return _opened(*found, num_threads)
+    if found:
+        return _opened(*found, num_threads)
+    with Progress(f"Opening {path}"):
+        from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
+        from keras_vit.runs import load_run, run_directory
+
+        if run_directory.is_run(path) or checkpoint != "last":
+            return keras_model.open_run(load_run(path, checkpoint), preprocess, labels or (), image_size)
+        return keras_model.open_weights(path, preprocess, labels or (), image_size)
 
 
 def stated_output(path: str) -> outputs.Output | None:

@@ -11,7 +11,7 @@ from keras_vit.inspection import _inputs, attention
 from keras_vit.layers import EncoderBlock, MAPHead
 from keras_vit.models import layer_walk
 from keras_vit.models.base import ConfiguredModel
-from keras_vit.models.representation import activation_of, endings
+from keras_vit.models.predictions import activation_of, endings
 from keras_vit.outputs import CLASSIFICATION
 from keras_vit.util import checks
 

@@ -150,6 +150,8 @@ class Dense(_LoraLayer, keras.layers.Dense):
         units: Number of outputs.
         class_names: Names of the classes if the layer is a classification head, or None.
         values: Names and standardization of the values if the layer is a regression head, or None.
+        prediction_activation: Activation that converts the logits of a classification head to probabilities, or None
+            for the default.
         **kwargs: Further arguments of `keras.layers.Dense`.
 
     References:
@@ -169,16 +171,19 @@ class Dense(_LoraLayer, keras.layers.Dense):
         *args: Any,
         class_names: Sequence[str] | None = None,
         values: Values | Mapping[str, Any] | None = None,
+        prediction_activation: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(units, *args, **kwargs)
         self.class_names = None if class_names is None else tuple(class_names)
         self.values = Values.from_dict(values) if isinstance(values, Mapping) else values
+        self.prediction_activation = prediction_activation
 
     def get_config(self) -> dict[str, Any]:
         names = {} if self.class_names is None else {"class_names": list(self.class_names)}
         values = {} if self.values is None else {"values": self.values.to_dict()}
-        return {**super().get_config(), **names, **values}
+        activation = {"prediction_activation": self.prediction_activation} if self.prediction_activation else {}
+        return {**super().get_config(), **names, **values, **activation}
 
     def flat_shape(self) -> tuple[int, int]:
         """Return the number of inputs and the number of outputs."""

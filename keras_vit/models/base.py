@@ -19,6 +19,7 @@ from keras_vit.models.config import Config
 from keras_vit.models.inputs import checked_images
 from keras_vit.models.onnx_erfc import register_erfc
 from keras_vit.models.resizing import Resizing
+from keras_vit.outputs import CLASSIFICATION
 from keras_vit.util import checks
 from keras_vit.util.values import Values
 
@@ -104,7 +105,7 @@ class ConfiguredModel(keras.Model):
         the names, so that saved models, copies, clones and models that contain this model keep the names.
         `save_weights` does not save the names.
         """
-        return next((getattr(head, "class_names", None) for head in self._heads()), None)
+        return self._of_head("class_names")
 
     @class_names.setter
     def class_names(self, value: Iterable[str] | None) -> None:
@@ -129,7 +130,7 @@ class ConfiguredModel(keras.Model):
             ValueError: If the number of values differs from the number of outputs, or the model has `class_names` or a
                 `classifier_activation`.
         """
-        return next((getattr(head, "values", None) for head in self._heads()), None)
+        return self._of_head("values")
 
     @values.setter
     def values(self, value: Values | Mapping[str, Any] | None) -> None:
@@ -145,6 +146,25 @@ class ConfiguredModel(keras.Model):
                 )
         for head in self._heads():
             head.values = values
+
+    @property
+    def prediction_activation(self) -> str | None:
+        """Activation that converts the logits to probabilities, `"softmax"` or `"sigmoid"`, or None for the default.
+
+        The default is `"sigmoid"` for one class and `"softmax"` for several classes. Predictors and exported artifacts
+        apply the activation, unless the model has a `classifier_activation`. Like `class_names`, the activation is
+        stored in the head.
+        """
+        return self._of_head("prediction_activation")
+
+    @prediction_activation.setter
+    def prediction_activation(self, value: str | None) -> None:
+        checks.choice("prediction_activation", value, (None, *CLASSIFICATION))
+        for head in self._heads():
+            head.prediction_activation = value
+
+    def _of_head(self, name: str) -> Any:
+        return next((getattr(head, name, None) for head in self._heads()), None)
 
     def _heads(self) -> list[Any]:
         given = self.config.head
@@ -204,6 +224,8 @@ class ConfiguredModel(keras.Model):
             config["class_names"] = list(self.class_names)
         if self.values is not None:
             config["values"] = self.values.to_dict()
+        if self.prediction_activation is not None:
+            config["prediction_activation"] = self.prediction_activation
         if not self.trainable:
             config["trainable"] = False
         changes = {layer.name: find_changes(layer, self.trainable) for layer in self.layers}
@@ -218,13 +240,14 @@ class ConfiguredModel(keras.Model):
         input_normalization = config.pop("input_normalization", None)
         resizing = config.pop("resizing", None)
         class_names, values = config.pop("class_names", ()), config.pop("values", {})
+        activation = config.pop("prediction_activation", None)
         changes = config.pop("layers", {})
         model = cls(**config)
         model.input_normalization = input_normalization
         model.resizing = None if resizing is None else Resizing.from_dict(resizing)
         outputs = model.output_shape[-1] if model.config.include_top else 0  # `config` may change the head
         if outputs == len(class_names) > 0:
-            model.class_names = class_names
+            model.class_names, model.prediction_activation = class_names, activation
         if outputs == len(values.get("names", ())) > 0:
             model.values = values
         if not trainable:
@@ -242,24 +265,6 @@ def check_own(model: Any, *classes: type[ConfiguredModel]) -> None:
             "it contains a VisionTransformer or BiTResNet, pass that model. keras.models.clone_model returns a plain "
             "Functional model: use copy.deepcopy(model) instead, which returns a keras_vit model."
         )
-
-
-def class_names_of(model: Any) -> tuple[str, ...] | None:
-    """Return a model's class names, or None if unknown. Supports clones and enclosing models."""
-    return _of_head(model, "class_names")
-
-
-def values_of(model: Any) -> Values | None:
-    """Return a regression model's values, or None for other models. Supports clones and enclosing models."""
-    return _of_head(model, "values")
-
-
-def _of_head(model: Any, name: str) -> Any:
-    found = getattr(model, name, None)
-    if found is not None or not isinstance(model, keras.Model):
-        return found
-    same_outputs = (keras.layers.Activation, keras.layers.Average, keras.layers.Softmax)
-    return _of_head(next(layer for layer in reversed(model.layers) if not isinstance(layer, same_outputs)), name)
 
 
 def _matches(layer: keras.layers.Layer, filters: Filters) -> bool:

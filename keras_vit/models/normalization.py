@@ -1,6 +1,6 @@
 """Input normalization: the mean and standard deviation, for pixels in [0, 1], with which weights were trained."""
 
-import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +79,8 @@ def for_channels(value: Normalization, channels: int) -> Normalization | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
 
 
 def value_range(function: Callable, channels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,27 +41,6 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
     return PatchMeanPooling(config.num_prefix_tokens + config.num_registers, dtype=policy)(tokens)
 
 
-def endings(model: keras.Model) -> list[Any]:
-    """Return a model and its last layer or operation, into nested models. What does not change values is skipped."""
-    found: list[Any] = [model]
-    while getattr(found[-1], "outputs", None):  # a functional or sequential model
-        operations = found[-1].layers if isinstance(found[-1], keras.Sequential) else found[-1].operations
-        found.append(next(operation for operation in reversed(operations) if not _changes_nothing(operation)))
-    return found
-
-
-def _changes_nothing(operation: Any) -> bool:
-    is_linear = isinstance(operation, keras.layers.Activation) and activation_of(operation) == "linear"
-    return is_linear or type(operation).__name__ in ("Cast", "Dropout", "Flatten", "Identity", "Reshape")
-
-
-def activation_of(operation: Any) -> str:
-    """Return the name of a layer's activation, or the name of an operation that is itself an activation."""
-    function = getattr(operation, "activation", None) or operation
-    name = getattr(function, "__name__", type(function).__name__)
-    return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2
-
-
 def representation(model: keras.Model) -> keras.Model:
     """Return a model with the same layers from images to `[features, scores]`.
 

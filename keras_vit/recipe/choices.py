@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from keras_vit import models, zoo
-from keras_vit.checkpoints import architecture_of
-from keras_vit.checkpoints.load import evaluated_size
+from keras_vit.checkpoints import recognition
 from keras_vit.recipe.fields import Recipe
 from keras_vit.recipe.model import argument_names
 from keras_vit.zoo import hub
@@ -67,10 +66,11 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     entry = zoo.parse(model).entry
     if entry is not None and not hub.address_of(entry.path):  # hub directories can state another evaluation size
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
-    kind, found = architecture_of(model)
-    sizes_of = models.VIT if kind == "vit" else models.BIT
+    checkpoint = recognition.read_headers(model)
+    found = recognition.arguments_of(checkpoint, {}, recognition.without_decoder(checkpoint))
+    sizes_of = models.BIT if checkpoint.kind == "bit" else models.VIT
     same = [name for name, sizes in sizes_of.items() if dataclasses.asdict(sizes).items() <= found.items()]
-    height, width = evaluated_size(model) or (found.get("image_size"),) * 2
+    height, width = checkpoint.evaluated_size or (found.get("image_size"),) * 2
     size = {"image_size": image_size or height} if height == width and (image_size or height) else {}
     nearest = min(
         sizes_of, key=lambda name: abs(getattr(sizes_of[name], "hidden_size", 0) - found.get("hidden_size", 0))

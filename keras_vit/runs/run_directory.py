@@ -51,9 +51,11 @@ def read_config(directory: str) -> dict[str, Any]:
             "exist: pass the run directory of `keras-vit train`."
         )
     config = file_io.read_json(path)
-    for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str), ("output", str)):
+    for name, kind in (("recipe", dict), ("data", dict), ("preprocess", str)):
         if not isinstance(config.get(name), kind):
             raise ValueError(f"{path} must contain {name!r}, a {kind.__name__}. Received: {config.get(name)!r}.")
+    if not isinstance(config["recipe"].get("total_steps"), int):
+        raise ValueError(f"{path} must contain a recipe with the field 'total_steps'.")
     names = config["data"].get("class_names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path} must contain data.class_names, a list of names. Received: {names!r}.")
@@ -158,7 +160,7 @@ def recipe_of(config: dict[str, Any]) -> dict[str, Any]:
 def recorded(directory: str) -> dict[str, Any]:
     """Return the content of `config.json` if the run has weights, otherwise an empty dictionary."""
     manifests = os.path.join(glob.escape(directory), CHECKPOINTS, "**", "*.json")
-    has_weights = os.path.exists(os.path.join(directory, MODEL)) or glob.glob(manifests, recursive=True)
+    has_weights = is_finished(directory) or glob.glob(manifests, recursive=True)
     return read_config(directory) if has_weights and os.path.exists(os.path.join(directory, CONFIG)) else {}
 
 
@@ -167,6 +169,11 @@ def is_run(path: str) -> bool:
     if path.endswith(".keras"):
         return os.path.isfile(path) and os.path.isfile(os.path.join(os.path.dirname(path), CONFIG))
     return any(os.path.exists(os.path.join(path, name)) for name in (MODEL, METRICS, CHECKPOINTS))
+
+
+def is_finished(directory: str) -> bool:
+    """Return whether a run has written its model."""
+    return os.path.exists(os.path.join(directory, MODEL))
 
 
 def save_model(model: "keras.Model", directory: str, base: str | None = None) -> str:

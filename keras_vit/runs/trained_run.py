@@ -1,54 +1,153 @@
-"""A run with its trained model: `load_run`."""
+"""A run: the record in its directory, and its trained model. `load_run` opens it."""
 
+import functools
 import os
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 from absl import logging
 
-from keras_vit import recipe as recipes
-from keras_vit.checkpoints.keras_files import load_keras_file
-from keras_vit.models.variables import weights
-from keras_vit.runs import checkpoints, chosen_checkpoint, pixel_range
-from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, MODEL, last_evaluation, read_config
-from keras_vit.util import file_io, storage
+from keras_vit.outputs import CLASSIFICATION
+from keras_vit.runs import checkpoints, run_directory
+from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, MODEL
+from keras_vit.util import file_io, locks, storage
+from keras_vit.util.metrics import Metric
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.recipe import Recipe
+# Tables of runs read only the records, without Keras and TensorFlow.
 
 
-class Run(NamedTuple):
-    """A run with its trained model.
+class _Trained(NamedTuple):
+    model: "keras.Model"
+    step: int | None
+    sha256: str
+
+
+class Run:
+    """A run in a local directory. Its model is read at first use.
+
+    Only this class reads run directories. `training.run.TrainingRun` writes them, and has the open store of checkpoints
+    and the open data instead of a model.
+
+    Args:
+        path: A run directory, or a `.keras` file in a run directory.
+        checkpoint: Weights of the model, see `load_run`.
 
     Attributes:
-        model: The model.
-        config: Content of `config.json`.
-        class_names: Names of the classes, in the order of the logits.
-        preprocess: Preprocessing from an encoded image to the model's input.
-        output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The run directory.
-        step: Step of the checkpoint of the weights; None for the final weights.
-        sha256: SHA-256 of the model file or, for a checkpoint, of its manifest and `config.json`.
+        config: Content of `config.json`.
+
+    Raises:
+        FileNotFoundError: If there is no `config.json`.
+        ValueError: If `config.json` is damaged.
 
     Example:
     >>> run = load_run("runs/digits")
-    >>> run.preprocess, run.output, run.class_names[:2]
-    ('value_range(-1, 1)', 'softmax', ('0', '1'))
+    >>> run.preprocess, run.class_names[:2], run.state
+    ('value_range(-1, 1)', ('0', '1'), 'finished')
     """
 
-    model: keras.Model
-    config: dict[str, Any]
-    class_names: tuple[str, ...]
-    preprocess: str
-    output: str
-    path: str
-    step: int | None = None
-    sha256: str = ""
+    def __init__(self, path: str, checkpoint: str | int = "last"):
+        self._file = path if path.endswith(".keras") else os.path.join(path, MODEL)
+        self.path, self._checkpoint = os.path.dirname(self._file) or ".", str(checkpoint)
+        self.config: dict[str, Any] = run_directory.read_config(self.path)
+
+    @functools.cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """Lines of `metrics.jsonl`."""
+        return run_directory.read_metrics(self.path)
+
+    @functools.cached_property
+    def recipe(self) -> "Recipe":
+        """The recipe."""
+        from keras_vit import recipe as recipes
+
+        return recipes.from_dict(run_directory.recipe_of(self.config))
+
+    @functools.cached_property
+    def metrics(self) -> Sequence[Metric]:
+        """Loss, score and other metrics of the task."""
+        stated = self.config.get("metrics")  # absent in runs of earlier versions
+        return [Metric(**metric) for metric in stated] if stated else self.recipe.task.metrics
+
+    @property
+    def preprocess(self) -> str:
+        """Preprocessing from an encoded image to the model's input."""
+        return self.config["preprocess"]
 
     @property
     def results(self) -> dict[str, Any]:
-        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
-        return last_evaluation(self.path)
+        """Metrics of the evaluation of the model by name, such as `"eval_accuracy"`; empty without an evaluation."""
+        return run_directory.last_evaluation(self.path, self.step)
+
+    @property
+    def state(self) -> str:
+        """`"finished"`, `"running, step 40 of 100"` or `"step 40 of 100"`."""
+        if run_directory.is_finished(self.path):
+            return "finished"
+        saved = checkpoints.complete_steps(os.path.join(self.path, CHECKPOINTS))
+        total, step = self.config["recipe"]["total_steps"], max([0, *(line["step"] for line in self.lines), *saved])
+        if locks.is_taken(self.path):
+            return f"running, step {step:,} of {total:,}"
+        return f"step {step:,} of {total:,}" + (", without a model" if step >= total else "")
+
+    @property
+    def model(self) -> "keras.Model":
+        """The model."""
+        return self._trained.model
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the logits; empty for a model without classes."""
+        return self.model.class_names or ()
+
+    @property
+    def step(self) -> int | None:
+        """Step of the checkpoint of the weights; None for the final weights."""
+        return self._trained.step
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the model file or, for a checkpoint, of its manifest and `config.json`."""
+        return self._trained.sha256
+
+    @functools.cached_property
+    def _trained(self) -> _Trained:
+        from keras_vit.checkpoints.keras_files import load_keras_file
+
+        if self._checkpoint != "last":
+            return self._restored()
+        sha256 = file_io.sha256(self._file)
+        return _Trained(load_keras_file(self._file), None, sha256)
+
+    def _restored(self) -> _Trained:
+        """Build the model with the weights of the checkpoint."""
+        from keras_vit import recipe as recipes
+        from keras_vit.models.variables import weights
+        from keras_vit.runs import chosen_checkpoint, pixel_range
+
+        chosen = chosen_checkpoint.choose(os.path.join(self.path, CHECKPOINTS), self._checkpoint)
+        sha256 = file_io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(self.path, CONFIG)])
+        recipe, data = recipes.resolve(self.recipe, self.config.get("architecture")), self.config["data"]
+        names, stated = data["class_names"], data.get("values")
+        model = recipes.build_model(recipe, len(stated["names"]) if stated else len(names), data.get("channels", 3))
+        variables = {variable.path: variable for variable in weights(model)}
+        values = chosen.weights({path: tuple(variable.shape) for path, variable in variables.items()})
+        for path, variable in variables.items():
+            variable.assign(values[path])
+        pixel_range.set_normalization(model, recipe.data.pp_eval)
+        if model.config.include_top:
+            output = recipe.task.output(recipe)
+            model.class_names, model.values = (None, stated) if stated else (names, None)
+            model.prediction_activation = output if output in CLASSIFICATION else None
+        logging.info("Using the weights of step %d, from %s", chosen.step, chosen.path)
+        return _Trained(model, chosen.step, sha256)
 
 
-def load_run(path: str, checkpoint: str | int = "last") -> Run:
+def load_run(path: str | os.PathLike, checkpoint: str | int = "last") -> Run:
     """Open a run: its model and everything needed to use it.
 
     Args:
@@ -67,52 +166,17 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     >>> run.model.output_shape, run.config["recipe"]["total_steps"]
     ((None, 10), 4)
     """
-    return open_run(storage.fetched(path, checkpoint), checkpoint)
+    path = storage.fetched(path, checkpoint)
+    file = path if path.endswith(".keras") else os.path.join(path, MODEL)
+    if checkpoint == "last" and not os.path.exists(file):
+        from keras_vit.runs import chosen_checkpoint
 
-
-def open_run(path: str, checkpoint: str | int = "last") -> Run:
-    """Open a run at a local path. Arguments and errors are the same as for `load_run`."""
-    directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
-    model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
-    if checkpoint == "last":
-        _check_finished(directory, model_file)
-    config = read_config(directory)
-    if checkpoint == "last":
-        step, sha256, model = None, file_io.sha256(model_file), load_keras_file(model_file)
-    else:
-        model, step, sha256 = _restore(config, directory, str(checkpoint))
-    names = tuple(config["data"]["class_names"])
-    return Run(model, config, names, config["preprocess"], config["output"], directory, step, sha256)
-
-
-def _restore(config: dict[str, Any], directory: str, checkpoint: str) -> tuple[keras.Model, int, str]:
-    """Build the model of a run with the weights of a checkpoint.
-
-    Returns the model, its step, and the SHA-256 of the checkpoint and `config.json`.
-    """
-    chosen = chosen_checkpoint.choose(os.path.join(directory, CHECKPOINTS), checkpoint)
-    sha256 = file_io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(directory, CONFIG)])
-    recipe = recipes.resolve(recipes.from_dict(config["recipe"]), config.get("architecture"))
-    names, stated = config["data"]["class_names"], config["data"].get("values")
-    outputs = len(stated["names"]) if stated else len(names)
-    model = recipes.build_model(recipe, outputs, config["data"].get("channels", 3))
-    variables = {variable.path: variable for variable in weights(model)}
-    values = chosen.weights({path: tuple(variable.shape) for path, variable in variables.items()})
-    for path, variable in variables.items():
-        variable.assign(values[path])
-    pixel_range.set_normalization(model, recipe.data.pp_eval)
-    if model.config.include_top:
-        model.class_names, model.values = (None, stated) if stated else (names, None)
-    logging.info("Using the weights of step %d, from %s", chosen.step, chosen.path)
-    return model, chosen.step, sha256
-
-
-def _check_finished(directory: str, model_file: str) -> None:
-    """Raise a FileNotFoundError if a run does not have its final model."""
-    if os.path.exists(model_file):
-        return
-    raise FileNotFoundError(
-        f"Expected {os.path.basename(model_file)} in the directory {directory!r}. A run writes it when training ends. "
-        "To finish an interrupted run, start `keras-vit train` again with the same --workdir. "
-        f"Usable with --checkpoint: {chosen_checkpoint.listed(os.path.join(directory, CHECKPOINTS))}."
-    )
+        directory = os.path.dirname(file) or "."
+        raise FileNotFoundError(
+            f"Expected {os.path.basename(file)} in the directory {directory!r}. A run writes it when training ends. "
+            "To finish an interrupted run, start `keras-vit train` again with the same --workdir. "
+            f"Usable with --checkpoint: {chosen_checkpoint.listed(os.path.join(directory, CHECKPOINTS))}."
+        )
+    run = Run(path, checkpoint)
+    run.model  # noqa: B018  read here, so that errors of the model appear here
+    return run

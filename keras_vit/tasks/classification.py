@@ -58,7 +58,7 @@ class Classification(Task):
 
     def name_outputs(self, model: keras.Model) -> None:
         if model.config.include_top:
-            model.class_names = self.class_names
+            model.class_names, model.prediction_activation = self.class_names, self.output(self.recipe)
 
     def values(self, images: Any, batch: dict) -> tuple:
         """Return images and labels, from class numbers `[b]` or values per class `[b, classes]`."""

@@ -64,7 +64,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
     from absl import logging
 
     from keras_vit import recipe as recipes
-    from keras_vit.checkpoints.load import normalization_of
+    from keras_vit.checkpoints.recognition import read_headers
     from keras_vit.data import preprocess, split_sizes
     from keras_vit.runs import pixel_range, run_directory
     from keras_vit.training.planning import fitting, rules
@@ -107,7 +107,7 @@ def recipe_of(choices: Choices, workdir: str | None = None) -> "Recipe":
             return preprocess.split(own)[1]
         path = recipe.model.checkpoint or ""
         try:
-            return normalization_of(recipes.weights_path(recipe) or "")
+            return read_headers(recipes.weights_path(recipe) or "").normalization
         except (OSError, ImportError):
             if path in (choices.model, weights, choices.settings.get("model.checkpoint")):
                 raise

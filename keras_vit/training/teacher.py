@@ -37,10 +37,11 @@ def load(task: Task, channels: int) -> None:
 def check_classes(run: Run, class_names: Sequence[str]) -> None:
     """Raise a ValueError if the model of a run does not classify into the classes of the data."""
     learned = parse_task(run.config["recipe"].get("task", "classification"))
-    if learned.labels != "class" or run.output != "softmax":
+    loss = run.config["recipe"].get("loss", "softmax")
+    if learned.labels != "class" or loss != "softmax":
         raise ValueError(
             "The teacher must be a classifier that was trained with loss='softmax'. Received: "
-            f"{run.path}, trained with task={str(learned)!r} and loss={run.output!r}."
+            f"{run.path}, trained with task={str(learned)!r} and loss={loss!r}."
         )
     known = run.class_names
     if checks.class_numbers(class_names, known).tolist() != list(range(len(known))):

@@ -133,7 +133,9 @@ def test_damaged_values_are_refused(preprocessor, tmp_path):
         model_from_checkpoint(hf_directory(tmp_path / "deit", preprocessor))
 
 
-@pytest.mark.parametrize("value", [0.5, (0.5, 0.0), ((0.4, 0.5), (0.5, 0.5)), ("a", "b"), (0.5, float("nan"))])
+@pytest.mark.parametrize(
+    "value", [0.5, (0.5, 0.0), ((0.4, 0.5), (0.5, 0.5)), ("a", "b"), (0.5, float("nan")), (0.5, 10**400)]
+)
 def test_wrong_values_are_refused(value):
     with pytest.raises(ValueError, match="input_normalization"):
         small().input_normalization = value

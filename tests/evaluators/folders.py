@@ -37,6 +37,7 @@ def write_run(directory, images, on_bad_image="error"):
     model = models.VisionTransformer(
         patch_size=4, hidden_size=8, num_layers=1, num_heads=2, mlp_dim=16, image_size=8, classes=len(CLASSES)
     )
+    model.class_names = CLASSES
     directory.mkdir(parents=True, exist_ok=True)
     run_directory.save_model(model, str(directory))
     data = recipe.Data(source=f"folder:{images}", pp_train=PP, pp_eval=PP, on_bad_image=on_bad_image)

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from keras_vit import recipe as recipes
-from keras_vit.runs import recipe_file
+from keras_vit.runs import Run, recipe_file
 from keras_vit.util import locks
 from tests import programs
 from tests.experiments.test_comparison import write_run
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_stands_for_the_runs_and_sweeps_in_it(folder):
-    found = {record.path.removeprefix(f"{folder}/"): record.state for record in experiments.read_runs([str(folder)])}
+    found = {run.path.removeprefix(f"{folder}/"): run.state for run in experiments.read_runs([str(folder)])}
     assert found == {"a": "finished", "b c": "step 10 of 20", "sweep/runs/000": "finished"}
     assert len(experiments.compare([str(folder)]).rows) == 3
 
@@ -34,23 +34,27 @@ def test_a_folder_stands_for_the_runs_and_sweeps_in_it(folder):
 def test_folders_in_a_run_are_not_further_runs(folder):
     """Such as a checkpoint that was written into it; a folder of runs contains both."""
     write_run(folder / "a" / "copies" / "b", 0.1)
-    assert [record.path for record in experiments.read_runs([str(folder / "a")])] == [str(folder / "a")]
+    assert [run.path for run in experiments.read_runs([str(folder / "a")])] == [str(folder / "a")]
     assert len(experiments.read_runs([str(folder)])) == 4
 
 
 def test_runs_are_searched_three_folders_deep(tmp_path):
     for folder in ("b/c/d", "a/c/d/e"):
         write_run(tmp_path / folder)
-    assert [record.path for record in experiments.read_runs([str(tmp_path)])] == [f"{tmp_path}/b/c/d"]
+    assert [run.path for run in experiments.read_runs([str(tmp_path)])] == [f"{tmp_path}/b/c/d"]
 
 
-def record_of(path, lines, **fields):
-    return experiments.RunRecord(str(path), {"recipe": recipes.to_dict(recipes.Recipe(**fields))}, lines)
+def run_of(path, lines, **fields):
+    """The run in a directory, into which its record is written."""
+    config = {"recipe": recipes.to_dict(recipes.Recipe(**fields)), "data": {"class_names": []}, "preprocess": ""}
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Run(str(path))
 
 
 def test_steps_are_counted_in_thousands(tmp_path):
-    record = record_of(tmp_path, [{"step": 1_500}, {"step": 1_000}], total_steps=20_000)
-    assert record.state == "step 1,500 of 20,000"
+    run = run_of(tmp_path, [{"step": 1_500}, {"step": 1_000}], total_steps=20_000)
+    assert run.state == "step 1,500 of 20,000"
 
 
 @pytest.mark.parametrize("checkpoint", ["ckpt-22.json", "ckpt_22/manifest.json"])
@@ -58,15 +62,15 @@ def test_a_saved_step_counts_without_a_line_of_metrics(checkpoint, tmp_path):
     for name in ("ckpt-30.data-00000-of-00001", checkpoint):
         (tmp_path / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoints" / name).touch()
-    assert record_of(tmp_path, [{"step": 20}], total_steps=30).state == "step 22 of 30"
-    assert record_of(tmp_path, [{"step": 20}], total_steps=22).state == "step 22 of 22, without a model"
+    assert run_of(tmp_path, [{"step": 20}], total_steps=30).state == "step 22 of 30"
+    assert run_of(tmp_path, [{"step": 20}], total_steps=22).state == "step 22 of 22, without a model"
 
 
 def test_a_run_whose_lock_is_taken_is_running(folder):
     with locks.locked(str(folder / "b c")):
-        (record,) = experiments.read_runs([str(folder / "b c")])
-        assert record.state == "running, step 10 of 20"
-    assert record.state == "step 10 of 20"
+        (run,) = experiments.read_runs([str(folder / "b c")])
+        assert run.state == "running, step 10 of 20"
+    assert run.state == "step 10 of 20"
 
 
 def test_program(folder, capsys):
@@ -86,21 +90,19 @@ def test_program(folder, capsys):
 
 
 def test_the_best_of_errors_is_the_smallest(tmp_path):
-    (tmp_path / "config.json").touch()
     lines = [{"step": step, "eval_standardized_mae": value} for step, value in ((1, 2.0), (2, 1.5), (3, 1.75))]
-    record = record_of(tmp_path, lines, task="regression")
-    found = programs.load("train.runs").describe(record)
+    run = run_of(tmp_path, lines, task="regression")
+    found = programs.load("train.runs").describe(run)
     assert (found["score"], found["last"], found["best"]) == ("eval_standardized_mae", "1.75", "1.5")
 
 
 def test_a_run_is_as_new_as_its_metrics(tmp_path):
+    run, shown = run_of(tmp_path, []), []
     times = {"config.json": 1_000_000_000, "metrics.jsonl": 1_000_090_000}
     for name, time in times.items():
-        (tmp_path / name).touch()
         os.utime(tmp_path / name, (time, time))
-    record, shown = record_of(tmp_path, []), []
     for _ in times:
-        shown.append(programs.load("train.runs").describe(record)["updated"])
+        shown.append(programs.load("train.runs").describe(run)["updated"])
         (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
     expected = [datetime.datetime.fromtimestamp(time) for time in (1_000_090_000, 1_000_000_000)]
     assert shown == [f"{time:%Y-%m-%d %H:%M}" for time in expected]

@@ -15,7 +15,7 @@ from keras_vit.data import UnreadableImageError
 from keras_vit.exporting import verify
 from keras_vit.exporting.inference_model import inference_model
 from keras_vit.inference import model_card, sample_images
-from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.keras_card import card_of_model
 from keras_vit.util import file_io
 from tests import selection, tiny
 
@@ -208,7 +208,8 @@ PROBABILITIES = {
 def test_probabilities_are_those_of_the_model(build, output, of_logits):
     """Of the model called directly, and of the copy that is exported."""
     model, images = build(), tiny.arrays(3, tiny.SIZE, tiny.SIZE) / np.float32(127.5) - 1
-    predictor = inference.KerasPredictor(model, card_of_model(model, "model", "value_range(-1, 1)"))
+    labels = tuple(map(str, range(model.output_shape[-1])))  # without names, a layer of another package gives scores
+    predictor = inference.KerasPredictor(model, card_of_model(model, "model", "value_range(-1, 1)", labels))
     expected = expected_outputs(model, images, output if of_logits else "as_is")
     assert predictor.card.output == output
     np.testing.assert_allclose(predictor.predict(images), expected, atol=1e-6)

@@ -1,11 +1,9 @@
 """The preprocessing of a checkpoint's project, from the files beside its tensors: the pixels of its image processor."""
 
-import contextlib
 import io
 import json
 import math
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_vit
-from keras_vit.checkpoints import load
+from keras_vit.checkpoints.checkpoint import Checkpoint, Layout
 from keras_vit.checkpoints.families import _preprocessing
 from keras_vit.data import preprocess
 from keras_vit.inference import light_preprocess, open_predictor
@@ -32,14 +30,11 @@ FILTERS = {
 @pytest.mark.parametrize(
     ("patch_size", "size"), [(14, (224, 196)), ((16, 14), (224, 196)), ((14, 16), None), (16, None), (None, (224, 196))]
 )
-def test_a_size_that_is_not_a_multiple_of_the_patch_size_is_not_taken(patch_size, size, monkeypatch):
-    found = types.SimpleNamespace(
-        resizing=Resizing((224, 196), 256, "pillow_bicubic"), arguments={"patch_size": patch_size}
-    )
-    monkeypatch.setattr(load.recognition, "identify", lambda *_: contextlib.nullcontext(found))
-    assert load.evaluated_size("x") == size
-    found.resizing = None
-    assert load.evaluated_size("x") is None
+def test_a_size_that_is_not_a_multiple_of_the_patch_size_is_not_taken(patch_size, size):
+    found = Checkpoint(None, Layout("timm"), [], {}, arguments={"patch_size": patch_size})
+    assert found.evaluated_size is None
+    found.resizing = Resizing((224, 196), 256, "pillow_bicubic")
+    assert found.evaluated_size == size
 
 
 def encoded(image, form="png"):

@@ -10,7 +10,7 @@ from PIL import Image
 
 from keras_vit import outputs
 from keras_vit.inference import masks, open_predictor
-from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.keras_card import card_of_model
 from tests import tiny
 from tests.models.dense_head import DenseHead
 

@@ -8,7 +8,7 @@ import pytest
 
 from export import latency
 from keras_vit import inference, outputs
-from keras_vit.inference import keras_model
+from keras_vit.inference import keras_card
 from keras_vit.util import file_io, formatting
 from keras_vit.util.values import Values
 from tests import tiny
@@ -73,17 +73,19 @@ def test_the_first_of_equal_classes_is_first():
 @pytest.mark.slow
 def test_labels_of_a_model_without_a_head_are_refused():
     with pytest.raises(ValueError, match="classification head"):
-        keras_model.card_of_model(tiny.model(include_top=False), "a.keras", PREPROCESS, ["a"])
+        keras_card.card_of_model(tiny.model(include_top=False), "a.keras", PREPROCESS, ["a"])
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run of a regression on the digits."""
     directory = tmp_path_factory.mktemp("runs") / "run"
-    tiny.write_digits_run(directory, classes=2)
+    model = tiny.write_digits_run(directory, classes=2)
+    model.values = VALUES
+    model.save(directory / "model.keras")
     config = file_io.read_json(directory / "config.json")
     config["data"] |= {"class_names": [], "num_classes": 0, "label_kind": "values", "values": VALUES.to_dict()}
-    file_io.write_json(directory / "config.json", {**config, "output": "values"})
+    file_io.write_json(directory / "config.json", config)
     return directory
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data import preprocess
-from keras_vit.inference import keras_model
+from keras_vit.inference import keras_card
 from keras_vit.models.inputs import kind_of_values
 from keras_vit.models.normalization import IMAGENET
 from tests import forked, selection, tiny
@@ -301,7 +301,7 @@ def test_a_checkpoint_sets_the_values_of_the_first_layer(tmp_path):
 
 @pytest.mark.slow
 def test_an_export_of_pixels_does_not_normalize_twice():
-    card = keras_model.card_of_model(model_with_range(), "model.keras", None, ())
+    card = keras_card.card_of_model(model_with_range(), "model.keras", None, ())
     pixels = preprocess.single_image(card.preprocess)(tf.io.encode_png(PIXELS[0]))
     np.testing.assert_allclose(pixels, PIXELS[0], rtol=1e-5)
 

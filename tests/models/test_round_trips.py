@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import load_checkpoint, model_from_checkpoint, save_checkpoint
-from keras_vit.models.base import class_names_of, values_of
+from keras_vit.models.predictions import of_head
 from keras_vit.util.values import Values
 from tests import forked, selection
 from tests.models import variants
@@ -152,7 +152,7 @@ def test_class_names_travel(name, tmp_path):
     activation = {"classifier_activation": "softmax"} if name == "probabilities" else {}
     model = variants.make("token" if activation else name, classes=3, **activation)
     assert model.class_names is None
-    model.class_names = list(NAMES)
+    model.class_names, model.prediction_activation = list(NAMES), "sigmoid"
     model.save(tmp_path / "model.keras")
     for copied in (
         keras.models.load_model(tmp_path / "model.keras"),
@@ -160,15 +160,18 @@ def test_class_names_travel(name, tmp_path):
         type(model).from_config({**model.get_config(), "image_size": 48}),
         model_from_checkpoint(tmp_path / "model.keras"),
     ):
-        assert copied.class_names == NAMES
+        assert (copied.class_names, copied.prediction_activation) == (NAMES, "sigmoid")
+    assert model_from_checkpoint(tmp_path / "model.keras", classes=4).prediction_activation is None
+    with pytest.raises(ValueError, match="prediction_activation"):
+        model.prediction_activation = "tanh"
     inputs = keras.Input(model.input_shape[1:])
     clone = keras.models.clone_model(model)
     clone.save(tmp_path / "clone.keras")
     logits = keras.Model(model.input, model.get_layer("head").output)
     around = keras.Model(inputs, model(keras.layers.RandomFlip()(inputs)))
     for copied in (clone, keras.models.load_model(tmp_path / "clone.keras"), logits, around):
-        assert class_names_of(copied) == NAMES
-        assert class_names_of(keras.Sequential([keras.layers.RandomFlip(), copied])) == NAMES
+        assert (of_head(copied, "class_names"), of_head(copied, "prediction_activation")) == (NAMES, "sigmoid")
+        assert of_head(keras.Sequential([keras.layers.RandomFlip(), copied]), "class_names") == NAMES
 
 
 VALUES = Values(("age", "height"), mean=(40.0, 1.7), deviation=(10.0, 0.1))
@@ -193,7 +196,7 @@ def test_values_travel(name, tmp_path):
         assert copied.values == VALUES and copied.class_names is None
     around = keras.Model(model.input, model(keras.layers.RandomFlip()(model.input)))
     for copied in (keras.models.clone_model(model), around):
-        assert values_of(copied) == VALUES
+        assert of_head(copied, "values") == VALUES
     assert model_from_checkpoint(tmp_path / "model.keras", classes=3).values is None
     load_checkpoint(other, save_checkpoint(variants.make(name, classes=2), tmp_path / "timm", format="timm"))
     assert other.values is None  # the head is another
@@ -225,8 +228,8 @@ def test_other_heads_have_no_class_names():
     for change in ({"classes": 4}, {"include_top": False}):
         assert type(model).from_config({**config, **change}).class_names is None
     inputs = keras.Input(model.input_shape[1:])
-    assert class_names_of(keras.Model(inputs, keras.layers.Dense(3)(model(inputs)))) is None
-    assert class_names_of(keras.Model(model.input, model.get_layer("head").input)) is None
+    assert of_head(keras.Model(inputs, keras.layers.Dense(3)(model(inputs))), "class_names") is None
+    assert of_head(keras.Model(model.input, model.get_layer("head").input), "class_names") is None
     for wrong in (NAMES[:2], "abc", 3):
         with pytest.raises(ValueError, match="class_names"):
             model.class_names = wrong

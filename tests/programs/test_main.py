@@ -57,7 +57,7 @@ def test_load_run(whole):
     again = load_run(directory / "model.keras")
     assert run.class_names == again.class_names == tuple(str(digit) for digit in range(10))
     assert run.model.class_names == run.class_names  # the file has them, too
-    assert (run.preprocess, run.output, run.path) == ("value_range(-1, 1)", "softmax", str(directory))
+    assert (run.preprocess, run.path) == ("value_range(-1, 1)", str(directory))
     assert run.model(np.zeros((1, 8, 8, 1), np.float32)).shape == (1, 10)
     with pytest.raises(FileNotFoundError, match="Expected model.keras in the directory"):
         load_run(directory / "tensorboard")

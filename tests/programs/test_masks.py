@@ -132,6 +132,7 @@ def run(tmp_path_factory):
     description = {"name": source, "class_names": list(opened.class_names), "num_classes": opened.num_outputs}
     description |= {"num_train": 6, "num_eval": 6, "label_kind": "mask"}
     network = tiny.model(head=models.LinearSegmenter(opened.num_outputs))
+    network.class_names = opened.class_names
     (folder / "run").mkdir()
     run_directory.save_model(network, str(folder / "run"))
     run_directory.write_config(str(folder / "run"), used, description)

@@ -1,6 +1,7 @@
 """Distillation: the loss by its formula, the teacher's view of an image, and runs that learn from other runs."""
 
 import json
+import types
 
 import keras
 import numpy as np
@@ -14,7 +15,6 @@ from keras_vit import recipe as recipes
 from keras_vit import tasks
 from keras_vit.data import preprocess
 from keras_vit.runs import run_directory, run_fields
-from keras_vit.runs.trained_run import Run
 from keras_vit.tasks.distillation import divergence
 from keras_vit.training import teacher
 from keras_vit.training.teacher import Teacher
@@ -35,7 +35,7 @@ def network(seed, **arguments):
 
 
 def run_of(model, pp="value_range(-1, 1)"):
-    return Run(model, {}, ("a", "b", "c"), pp, "softmax", "teacher")
+    return types.SimpleNamespace(model=model, preprocess=pp)
 
 
 def recipe(temperature=1.0, **optim):
@@ -140,18 +140,18 @@ def test_no_such_temperature():
 def record(folder, **changes):
     """A run directory with a record and without a model."""
     content = {
-        "recipe": {"task": "classification"},
+        "recipe": {"task": "classification", "total_steps": 10},
         "data": {"class_names": ["a", "b"]},
         "preprocess": "value_range(-1, 1)",
-        "output": "softmax",
     }
     (folder / "config.json").write_text(json.dumps(content | changes))
     return recipes.Recipe(task=f"distillation({str(folder)!r})")
 
 
-def check_teacher(class_names, known=("a", "b"), task="classification", output="softmax"):
+def check_teacher(class_names, known=("a", "b"), **recipe):
     """Check a teacher that learned the classes `known` for data with the classes `class_names`."""
-    teacher.check_classes(Run(None, {"recipe": {"task": task}}, known, "", output, "teacher"), class_names)
+    run = types.SimpleNamespace(path="teacher", config={"recipe": recipe}, class_names=known)
+    teacher.check_classes(run, class_names)
 
 
 def test_a_teacher_of_other_classes():
@@ -161,7 +161,7 @@ def test_a_teacher_of_other_classes():
         check_teacher(("b", "a"))
 
 
-@pytest.mark.parametrize("changes", [{"output": "sigmoid"}, {"task": "mae"}])
+@pytest.mark.parametrize("changes", [{"loss": "sigmoid"}, {"task": "mae"}])
 def test_a_teacher_that_is_not_a_classifier(changes):
     with pytest.raises(ValueError, match="must be a classifier"):
         check_teacher(("a", "b"), **changes)

@@ -10,7 +10,7 @@ from export.serving.served_model import ServedModel, ServedPredictor
 from keras_vit import inference, models, tf_serving
 from keras_vit.exporting import saved_model
 from keras_vit.inference import masks
-from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.keras_card import card_of_model
 from tests import tiny
 from tests.tf_serving import servers
 

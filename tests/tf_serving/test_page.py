@@ -19,7 +19,7 @@ from export.serving.served_model import ServedModel
 from keras_vit import inference, models, tf_serving
 from keras_vit.data import headers
 from keras_vit.inference import masks
-from keras_vit.inference.keras_model import card_of_model
+from keras_vit.inference.keras_card import card_of_model
 from keras_vit.inference.masks import palette
 from keras_vit.inference.predictor import FunctionPredictor
 from keras_vit.util.values import Values

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.load import normalization_of
+from keras_vit.checkpoints.recognition import read_headers
 from keras_vit.cli import command_line
 from keras_vit.runs.pixel_range import set_normalization
 from tests import golden_data, programs, tiny
@@ -130,8 +130,8 @@ def test_weights_of_a_model_with_an_input_range(tmp_path):
 
 def test_the_operation_of_each_project():
     """Transformers' DINOv2 has ImageNet's mean and deviation, and Google's files have [-1, 1]."""
-    assert normalization_of(golden_data.GOLDEN / "vit_gap.npz") == "value_range(-1, 1)"
-    assert normalization_of(golden_data.GOLDEN / "timm_dinov2.safetensors") == IMAGENET_NORM
+    assert read_headers(golden_data.GOLDEN / "vit_gap.npz").normalization == "value_range(-1, 1)"
+    assert read_headers(golden_data.GOLDEN / "timm_dinov2.safetensors").normalization == IMAGENET_NORM
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import types
 
 import jax
 import keras
@@ -27,7 +28,6 @@ from keras_vit.runs import checkpoints
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.chosen_checkpoint import choose, listed
 from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
-from keras_vit.runs.trained_run import Run
 from keras_vit.training import distribute
 from keras_vit.training.jax import sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
@@ -235,7 +235,7 @@ def test_distillation_with_divided_weights():
     run = recipe(task="distillation('teacher', temperature=2)", optim={"name": "sgd", "accumulation_steps": 2})
     states = []
     for where in (devices(1), devices(8, fsdp=True)):
-        taught = Run(network(1, image_size=16), {}, (), "resize(16)|value_range(0, 1)", "softmax", "teacher")
+        taught = types.SimpleNamespace(model=network(1, image_size=16), preprocess="resize(16)|value_range(0, 1)")
         states.append(train(run, where, teacher=Teacher(taught, run.data.pp_train)))
     (one, expected), (divided, metrics) = states
     np.testing.assert_allclose(metrics, expected, rtol=1e-4)

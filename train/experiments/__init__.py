@@ -4,13 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .comparison import compare
-from .runs import RunRecord, read_runs
+from .runs import metric_of_run, read_runs
 from .table import Row, Table
 
 if TYPE_CHECKING:
     from .sweeps import sweep
 
-__all__ = ["Row", "RunRecord", "Table", "compare", "read_runs", "sweep"]
+__all__ = ["Row", "Table", "compare", "metric_of_run", "read_runs", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

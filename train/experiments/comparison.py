@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.runs import run_fields
+from keras_vit.runs import Run, run_fields
 from keras_vit.util.metrics import Metric
 
-from .runs import RunRecord, final_metrics, read_runs
+from .runs import final_metrics, metric_of_run, read_runs
 from .table import Row, Table
 
 
@@ -25,10 +25,10 @@ def compare(paths: Sequence[str]) -> Table:
     Example:
     >>> print(compare(["runs/adamw", "runs/sgd"]).markdown())  # doctest: +SKIP
     """
-    records = read_runs(paths)
+    found = read_runs(paths)
     # Runs of several versions have recipes with different fields.
-    versions = {frozenset(field for field in _fields(record) if ".arguments." not in field) for record in records}
-    runs = {record.path: _row(record, len(versions) > 1) for record in records}
+    versions = {frozenset(field for field in _fields(run) if ".arguments." not in field) for run in found}
+    runs = {run.path: _row(run, len(versions) > 1) for run in found}
     if len(runs) < 2 and len(set(map(os.path.normpath, paths))) < 2:
         raise ValueError(f"Expected at least two runs to compare. Received: {', '.join(paths) or 'none'}.")
     common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in runs])
@@ -44,20 +44,20 @@ def compare(paths: Sequence[str]) -> Table:
     return Table(rows, list(metrics.values()))
 
 
-def _fields(record: RunRecord) -> dict[str, Any]:
-    return run_fields.flatten(record.config["recipe"])
+def _fields(run: Run) -> dict[str, Any]:
+    return run_fields.flatten(run.config["recipe"])
 
 
-def _row(record: RunRecord, converted: bool) -> tuple[Row, dict[str, Metric]]:
+def _row(run: Run, converted: bool) -> tuple[Row, dict[str, Metric]]:
     """Return a run as a row with all fields, and the metrics of its results."""
-    versions = {f"version of {name}": text for name, text in record.config.get("versions", {}).items()}
-    results, score = final_metrics(record.path), record.metric()
-    metrics = {name: record.metric(name) for name in results}
+    versions = {f"version of {name}": text for name, text in run.config.get("versions", {}).items()}
+    results, score = final_metrics(run.path), metric_of_run(run)
+    metrics = {name: metric_of_run(run, name) for name in results}
     for metric, name, choose in (
         (Metric(f"best {score.name}", unit=score.unit), score.name, lambda values: max(values, key=score.goodness)),
         (Metric("training loss"), "loss", lambda values: values[-1]),
         (Metric("images per second"), "images_per_second", lambda values: float(f"{statistics.median(values):.3g}")),
     ):
-        if values := [line[name] for line in record.lines if name in line]:
+        if values := [line[name] for line in run.lines if name in line]:
             results[metric.name], metrics[metric.name] = choose(values), metric
-    return Row(run_fields.fields(record.config, converted) | versions, {record.path: record.state}, [results]), metrics
+    return Row(run_fields.fields(run.config, converted) | versions, {run.path: run.state}, [results]), metrics

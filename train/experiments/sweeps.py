@@ -29,7 +29,7 @@ from keras_vit.util.progress import track
 from keras_vit.util.signals import StopRequest
 
 from . import processes
-from .runs import RUNS, final_metrics, is_finished, metric_of
+from .runs import RUNS, final_metrics, metric_of
 from .search import Grid, Settings, expand
 from .table import Row, Table
 
@@ -162,8 +162,8 @@ class _Sweep:
             return pruned or bool(self.stop)
 
         command = [*self.command, f"--config={os.path.join(path, RECIPE)}", f"--workdir={path}"]
-        code = 0 if is_finished(path) else processes.run(command, output, should_stop)
-        if is_finished(path):
+        code = 0 if run_directory.is_finished(path) else processes.run(command, output, should_stop)
+        if run_directory.is_finished(path):
             should_stop()  # reports the last validations
             final = final_metrics(path)
             return "finished" if name in final else f"failed: it has no {name}, but {', '.join(final)}"

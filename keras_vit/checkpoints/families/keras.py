@@ -41,6 +41,7 @@ def recognize(source: TensorSource, hints: Hints) -> Checkpoint | None:
         checkpoint.arguments, checkpoint.frozen = _stored_arguments(source, kind, shapes)
         checkpoint.name_classes(checkpoint.frozen.pop("class_names", None))
         checkpoint.values = checkpoint.frozen.pop("values", None)
+        checkpoint.prediction_activation = checkpoint.frozen.pop("prediction_activation", None)
         preprocessing = {name: checkpoint.frozen.pop(name, None) for name in ("input_normalization", "resizing")}
         found = noted_preprocessing(preprocessing, f"{source.path}: config.json")
         checkpoint.input_normalization, checkpoint.resizing = found
@@ -82,7 +83,7 @@ def _stored_arguments(
     changes = arguments.get("layers", {})
     if not _keeps_weights(changes):
         raise CheckpointError(f"{path} has changed or quantized layers. Use keras.saving.load_model.")
-    names = ("trainable", "input_normalization", "resizing", "class_names", "values")
+    names = ("trainable", "input_normalization", "resizing", "class_names", "values", "prediction_activation")
     state = {name: arguments[name] for name in names if name in arguments}
     if '"lora": ' not in json.dumps(changes):  # with LoRA, the stored kernels are merged, and are loaded without LoRA
         state["layers"] = changes
