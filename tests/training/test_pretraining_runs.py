@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from keras_vit import checkpoints, models
 from keras_vit import recipe as recipes
 from keras_vit.inference import open_predictor
-from keras_vit.optim import groups
+from keras_vit.models import variables
 from keras_vit.runs.trained_run import load_run
 from tests import golden_data, programs, selection, tiny
 from tests.training import worlds
@@ -135,7 +135,7 @@ def test_rates_of_fine_tuning_are_those_of_the_reference():
     )
     stored = stored_names(model)
     assert set(stored) == set(expected)
-    rates, decayed = groups.layer_multipliers(model, factor), groups.decayed(model)
+    rates, decayed = variables.layer_multipliers(model, factor), variables.decayed(model)
     for tensor, paths in stored.items():
         rate, decay = expected[tensor]
         for path in paths:

@@ -11,9 +11,8 @@ import keras_vit
 from keras_vit import optim, tasks
 from keras_vit import recipe as recipes
 from keras_vit.layers.bit import BiTRoot
-from keras_vit.models import BIT, VIT
+from keras_vit.models import BIT, VIT, variables
 from keras_vit.models.variables import seed_states
-from keras_vit.optim import groups
 from keras_vit.training import distribute, seeds
 from keras_vit.training.tf import step as step_module
 from keras_vit.training.tf.backend import TensorFlowBackend
@@ -186,7 +185,7 @@ def test_muon_is_for_the_matrices_of_blocks_and_adamw_for_the_rest():
     start = {weight.path: weight.numpy() for weight in model.trainable_variables}
     adam = weights(steps(small(num_layers=2), recipe(name="adamw"), data, count=1)[0])
     state, _ = steps(model, recipe(name="muon"), data, count=1)
-    matrices = groups.block_matrices(model)
+    matrices = variables.block_matrices(model)
     assert len(matrices) == 12
     names = set(state.arrays_by_name())
     for path, value in weights(state).items():
