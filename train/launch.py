@@ -47,8 +47,15 @@ common_flags.define_written_flag(
     "workdir", f"Run directory, or its address in a bucket; by default runs/NAME, in {SHARED} on other machines."
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
-flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else KERAS_BACKEND.")
-flags.DEFINE_integer("restarts", 20, "Maximum number of restarts after a failure.", 0)
+flags.DEFINE_enum(
+    "backend", None, ["tensorflow", "jax"], "Keras backend; default: KERAS_BACKEND, or JAX on GPUs and TPUs."
+)
+flags.DEFINE_integer(
+    "restarts",
+    20,
+    "Maximum number of restarts. A run also ends after three restarts in a row without a newer checkpoint.",
+    0,
+)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
 flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
 flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs per machine; 0 trains on CPUs.", 0)
@@ -78,7 +85,7 @@ def main(argv: Sequence[str]) -> int | None:
     check_flags(place)
     on_tpus = "accelerator" in PLACES[place]
     tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
-    backend = options.backend or ("jax" if tpu else keras.backend.backend())
+    backend = options.backend or default_backend(place, on_tpus)
     if tpu and backend != "jax":
         raise ValueError(
             f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}."
@@ -114,6 +121,17 @@ def main(argv: Sequence[str]) -> int | None:
     sys.stdout.write(f"{output} is written. {advice}{shlex.join(submit)}\n")
     sys.stdout.flush()
     return subprocess.run(submit, check=False).returncode if options.submit else 0
+
+
+def default_backend(place: str, on_tpus: bool) -> str:
+    """Return JAX for TPUs, and for GPUs unless the environment variable KERAS_BACKEND is set.
+
+    On GPUs, JAX uses cuDNN's attention and compiles the step with XLA on any number of GPUs, unlike TensorFlow.
+    """
+    on_gpus = "gpus" in PLACES[place] and flags.FLAGS.gpus > 0
+    if on_tpus or (on_gpus and "KERAS_BACKEND" not in os.environ):
+        return "jax"
+    return keras.backend.backend()
 
 
 def write(path: str, text: str) -> None:

@@ -217,7 +217,7 @@ esac
 
 def run_tpu_vm(directory, codes, **options):
     """Run the script where the training ends with these codes, one after the other; 255 also preempts the slice."""
-    program = '#!/bin/bash\necho "$KERAS_BACKEND $*" >> trained\nread -r code < codes; sed -i 1d codes; exit "$code"\n'
+    program = '#!/bin/bash\necho "$KERAS_VIT_RESTART $KERAS_BACKEND $*" >> trained\nread -r code < codes; sed -i 1d codes; exit "$code"\n'
     for path, text in (("bin/gcloud", GCLOUD), ("keras-vit/bin/keras-vit", program)):
         (directory / path).parent.mkdir(parents=True)
         (directory / path).write_text(text)
@@ -237,7 +237,8 @@ def test_a_slice_is_created_again_after_a_preemption(tmp_path, code):
     result, calls = run_tpu_vm(tmp_path, [255, code, 0])
     assert result.returncode == 0, result.stderr
     assert calls == ["create", "ssh", "ssh", "delete", "create", "ssh", "ssh", "ssh", "ssh", "delete"]
-    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 3
+    command = "jax train " + " ".join(job("tpu-vm").arguments)
+    assert (tmp_path / "trained").read_text().splitlines() == [f"{number} {command}" for number in range(3)]
     created = (tmp_path / "created").read_text()
     assert all(word in created for word in ("--accelerator-type=v5litepod-16", "--spot", "v2-alpha-tpuv5-lite"))
 

@@ -35,9 +35,10 @@ setup() { # JAX trains; TensorFlow for the CPU reads the data
         ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"
 }
 
-train() {
-    everywhere "$(cat <<'COMMAND'
-export KERAS_BACKEND={{backend}} PATH=~/keras-vit/bin:$PATH
+train() { # a run ends after several restarts without a newer checkpoint
+    everywhere "export KERAS_VIT_RESTART=${restart-} $(cat <<'COMMAND'
+KERAS_BACKEND={{backend}} PATH=~/keras-vit/bin:$PATH
+{{if_volume}}export JAX_COMPILATION_CACHE_DIR={{quoted_cache}} # {{docs_cache}}
 {{command}}
 COMMAND
     )"
