@@ -15,6 +15,7 @@ hosts share. For Kubernetes and TPU VMs, the run directory may be an address in 
 gs://my-bucket/runs/s16. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
+import importlib.util
 import itertools
 import os
 import shlex
@@ -129,9 +130,14 @@ def default_backend(place: str, on_tpus: bool) -> str:
     On GPUs, JAX uses cuDNN's attention and compiles the step with XLA on any number of GPUs, unlike TensorFlow.
     """
     on_gpus = "gpus" in PLACES[place] and flags.FLAGS.gpus > 0
-    if on_tpus or (on_gpus and "KERAS_BACKEND" not in os.environ):
-        return "jax"
-    return keras.backend.backend()
+    if not on_tpus and ("KERAS_BACKEND" in os.environ or not on_gpus):
+        return keras.backend.backend()
+    if place == "slurm" and not importlib.util.find_spec("jax"):  # its nodes have the environment of this program
+        raise ValueError(
+            "Training on GPUs uses JAX, which is not installed: pip install 'keras-vision-transformers[jax-cuda12]', or "
+            "pass --backend=tensorflow, which is slower on GPUs."
+        )
+    return "jax"
 
 
 def write(path: str, text: str) -> None:

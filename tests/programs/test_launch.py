@@ -135,6 +135,14 @@ def test_gpus_and_tpus_train_on_jax(variable, arguments, backend, tmp_path, monk
     assert ("NCCL_DEBUG" in text) == ("--gpus=8" in arguments) and "jax-cache" in text or backend == "tensorflow"
 
 
+def test_jax_that_is_missing_is_told_before_the_script_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, output = launch("digits", "--on=slurm", "--gpus=8")
+    assert code == 2 and "jax-cuda12" in output and "--backend=tensorflow" in output and not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_this_jax_has_the_flags_of_the_templates():
     """With an unknown flag, JAX does not start."""

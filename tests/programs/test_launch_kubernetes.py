@@ -217,7 +217,8 @@ esac
 
 def run_tpu_vm(directory, codes, **options):
     """Run the script where the training ends with these codes, one after the other; 255 also preempts the slice."""
-    program = '#!/bin/bash\necho "$KERAS_VIT_RESTART $KERAS_BACKEND $*" >> trained\nread -r code < codes; sed -i 1d codes; exit "$code"\n'
+    program = '#!/bin/bash\necho "$KERAS_VIT_RESTART $KERAS_BACKEND $*" >> trained\n'
+    program += 'read -r code < codes; sed -i 1d codes; exit "$code"\n'
     for path, text in (("bin/gcloud", GCLOUD), ("keras-vit/bin/keras-vit", program)):
         (directory / path).parent.mkdir(parents=True)
         (directory / path).write_text(text)
