@@ -134,8 +134,8 @@ def default_backend(place: str, on_tpus: bool) -> str:
         return keras.backend.backend()
     if place == "slurm" and not importlib.util.find_spec("jax"):  # its nodes have the environment of this program
         raise ValueError(
-            "Training on GPUs uses JAX, which is not installed: pip install 'keras-vision-transformers[jax-cuda12]', or "
-            "pass --backend=tensorflow, which is slower on GPUs."
+            "Training on GPUs uses JAX, which is not installed: pip install 'keras-vision-transformers[jax-cuda12]', "
+            "or pass --backend=tensorflow, which is slower on GPUs."
         )
     return "jax"
 
