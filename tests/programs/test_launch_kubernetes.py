@@ -263,7 +263,7 @@ def test_a_bucket_is_mounted_at_a_directory_with_any_name(tmp_path):
     result, calls = run_tpu_vm(tmp_path, [0], workdir=f"/{ODD}/a b/run")
     assert result.returncode == 0 and calls == ["create", "ssh", "ssh", "delete"], result.stderr
     stubs = 'sudo() { printf \'%s\\n\' "$@"; }; mountpoint() { return 1; }; gcsfuse() { sudo "$@"; }\n'
-    mount = (tmp_path / "setup").read_text().partition("'jax[tpu]' && ")[2]
+    mount = (tmp_path / "setup").read_text().partition("jax-tpu,data]' && ")[2]
     mounted = subprocess.run(["bash", "-c", stubs + mount], cwd=tmp_path, capture_output=True, text=True)
     assert mounted.stdout.splitlines()[-3:] == ["--implicit-dirs", "my-bucket", f"/{ODD}/a b"], mounted.stderr
     assert mounted.stdout.splitlines()[:3] == ["mkdir", "-p", f"/{ODD}/a b"]

@@ -84,7 +84,7 @@ class Job:
             "xla_flags": " ".join(f"--{name}={str(value).lower()}" for name, value in XLA_FLAGS.items()),
             "cache": _yaml(f"{self.workdir}/jax-cache"),
             "quoted_cache": shlex.quote(f"{self.workdir}/jax-cache"),
-            "extras": "cpu,jax,data" + ",buckets" * in_bucket,
+            "extras": "cpu,jax-tpu,data" + ",buckets" * in_bucket,
             "bin": shlex.quote(os.path.dirname(shutil.which("keras-vit") or sys.executable)),
             "no_gpus": "" if self.gpus else "#",
             "no_spot": "" if self.spot else "# ",

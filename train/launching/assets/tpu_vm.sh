@@ -32,7 +32,7 @@ setup() { # JAX trains; TensorFlow for the CPU reads the data
     {{if_volume}}    gcsfuse --implicit-dirs $bucket $mount; }"
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
-        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"
+        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' && $mount"
 }
 
 train() { # a run ends after several restarts without a newer checkpoint
