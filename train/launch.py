@@ -127,7 +127,7 @@ def main(argv: Sequence[str]) -> int | None:
 def default_backend(place: str, on_tpus: bool) -> str:
     """Return JAX for TPUs, and for GPUs unless the environment variable KERAS_BACKEND is set.
 
-    On GPUs, JAX uses cuDNN's attention and compiles the step with XLA on any number of GPUs, unlike TensorFlow.
+    On GPUs, JAX uses cuDNN's attention and compiles the whole step with XLA for all GPUs, unlike TensorFlow.
     """
     on_gpus = "gpus" in PLACES[place] and flags.FLAGS.gpus > 0
     if not on_tpus and ("KERAS_BACKEND" in os.environ or not on_gpus):
