@@ -32,7 +32,7 @@ class TrainStep:
         self.names = [metric.name for metric in recipe.task.step_metrics]  # in the order of the stacked means
         self.seed_states = seed_states(state.model)
         given = state.task.teacher_model.weights if state.task.teacher_model else []
-        self.variables = [*state.trained, *state.fixed, *state.moving, *given]
+        self.xla, self.variables = xla, [*state.trained, *state.fixed, *state.moving, *given]
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
     def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -45,8 +45,9 @@ class TrainStep:
         replica = context.replica_id_in_sync_group
         values = self.inputs(batch, step, replica)
         seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
-        # Arguments, because a compiled function that reads variables would read those of the first replica.
-        weights = [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        weights = []
+        if self.xla and context.num_replicas_in_sync > 1:  # otherwise, all replicas would read those of the first one
+            weights = [tf.convert_to_tensor(variable.value) for variable in self.variables]
         gradients, moved, means = self.gradients(values, seeds, weights)
         *totals, means = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *moved, means])
         gradients, moved = totals[: len(gradients)], totals[len(gradients) :]
@@ -86,8 +87,8 @@ class TrainStep:
         return totals[:count], totals[count:-1], totals[-1]
 
     def _micro_gradients(self, values, seeds, weights):
-        trained = weights[: len(self.state.trained)]
-        pairs = zip(self.variables, weights, strict=True)
+        trained = weights[: len(self.state.trained)] or [weight.value for weight in self.state.trained]
+        pairs = zip(self.variables, weights, strict=False)  # without `weights`, the model reads the variables
         with SeedScope(self.seed_states, seeds, pairs), tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trained)
             loss, means, moved = tasks.loss_and_metrics(
