@@ -9,6 +9,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 
@@ -104,7 +105,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         self.shutdown()
         self.server_close()
 
-    def finish_request(self, request: socket.socket, client_address: object) -> None:
+    def finish_request(self, request: Any, client_address: object) -> None:
         """Exchange messages with another worker, which then confirms that it has received this worker's message."""
         with contextlib.suppress(OSError):
             message = _exchange(request, self.message)
