@@ -101,6 +101,10 @@ def test_an_error_that_a_restart_does_not_mend_ends_all(supervise, final):
     assert supervise(others, processes=4)[::2] == (final, 1)
 
 
+def test_a_run_without_progress_ends_even_if_a_worker_died(supervise):
+    assert supervise({0: worker(70), 1: worker(-9)})[::2] == (70, 1)
+
+
 def test_a_worker_that_hangs_is_named_and_killed(supervise, caplog):
     script = {0: worker(75, "error: another worker cannot be reached"), 1: worker(None, deaf=True)}
     assert supervise(script, {})[::2] == (0, 2)

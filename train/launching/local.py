@@ -15,6 +15,7 @@ from absl import logging
 
 from keras_vit.cli import exit_codes
 from keras_vit.runs import restarts as counted
+from keras_vit.runs.errors import NoProgress
 from keras_vit.util import file_io, signals
 from keras_vit.util.progress import duration
 
@@ -164,8 +165,10 @@ class Workers:
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
-        if final and not died:  # the death of a worker may cause unknown errors in the others
-            return failed[final[0]], self._end_of(final[0])
+        certain = [index for index in final if failed[index] == NoProgress.exit_code]
+        if certain or (final and not died):  # the death of a worker may cause unknown errors in the others
+            first = (certain or final)[0]
+            return failed[first], self._end_of(first)
         if self.hung and not died:
             return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"
         return exit_codes.LOST_WORKER, self._end_of((died or list(failed))[0])
