@@ -56,7 +56,11 @@ EXTRAS = {
     "gpu": ["tensorflow[and-cuda]>=2.21"],
     # The last release for TPUs. It allows any libtpu >= 0.0.14, but its import aborts with libtpu >= 0.0.32.
     "tpu": ["tensorflow-tpu>=2.20,<2.21", "libtpu>=0.0.14,<=0.0.30"],
-    "jax": ["jax>=0.7"],  # in addition to [cpu]; on a TPU VM with 'jax[tpu]', on NVIDIA with 'jax[cuda13]'
+    # In addition to [cpu]: JAX for CPUs, for NVIDIA GPUs with a driver of CUDA 12 or 13, or for TPUs.
+    "jax": ["jax>=0.7"],
+    "jax-cuda12": ["jax[cuda12]>=0.7"],
+    "jax-cuda13": ["jax[cuda13]>=0.7.2"],
+    "jax-tpu": ["jax[tpu]>=0.7"],
     "orbax": ["orbax-checkpoint>=0.11.20"],  # in addition to [jax]: checkpoints of several hosts
     "torch": ["torch>=2.6"],
     # TensorFlow Datasets imports importlib_resources without requiring it.

@@ -15,6 +15,7 @@ hosts share. For Kubernetes and TPU VMs, the run directory may be an address in 
 gs://my-bucket/runs/s16. Both TensorFlow and JAX train on several hosts; TPUs need JAX.
 """
 
+import importlib.util
 import itertools
 import os
 import shlex
@@ -47,8 +48,15 @@ common_flags.define_written_flag(
     "workdir", f"Run directory, or its address in a bucket; by default runs/NAME, in {SHARED} on other machines."
 )
 flags.DEFINE_enum("on", None, list(PLACES), "Place to train at.")
-flags.DEFINE_enum("backend", None, ["tensorflow", "jax"], "Keras backend; default: JAX on TPUs, else KERAS_BACKEND.")
-flags.DEFINE_integer("restarts", 20, "Maximum number of restarts after a failure.", 0)
+flags.DEFINE_enum(
+    "backend", None, ["tensorflow", "jax"], "Keras backend; default: KERAS_BACKEND, or JAX on GPUs and TPUs."
+)
+flags.DEFINE_integer(
+    "restarts",
+    20,
+    "Maximum number of restarts. A run also ends after three restarts in a row without a newer checkpoint.",
+    0,
+)
 flags.DEFINE_integer("processes", 2, "local: number of processes.", 1)
 flags.DEFINE_integer("nodes", 1, "slurm, kubernetes: number of machines.", 1)
 flags.DEFINE_integer("gpus", 1, "slurm, kubernetes: GPUs per machine; 0 trains on CPUs.", 0)
@@ -78,7 +86,7 @@ def main(argv: Sequence[str]) -> int | None:
     check_flags(place)
     on_tpus = "accelerator" in PLACES[place]
     tpu = tpus.parse(options.accelerator or "", options.chips_per_vm) if on_tpus else None
-    backend = options.backend or ("jax" if tpu else keras.backend.backend())
+    backend = options.backend or default_backend(place, on_tpus)
     if tpu and backend != "jax":
         raise ValueError(
             f"--on={place} needs JAX, which trains on all hosts of a slice. Received: --backend={backend}."
@@ -114,6 +122,22 @@ def main(argv: Sequence[str]) -> int | None:
     sys.stdout.write(f"{output} is written. {advice}{shlex.join(submit)}\n")
     sys.stdout.flush()
     return subprocess.run(submit, check=False).returncode if options.submit else 0
+
+
+def default_backend(place: str, on_tpus: bool) -> str:
+    """Return JAX for TPUs, and for GPUs unless the environment variable KERAS_BACKEND is set.
+
+    On GPUs, JAX uses cuDNN's attention and compiles the whole step with XLA for all GPUs, unlike TensorFlow.
+    """
+    on_gpus = "gpus" in PLACES[place] and flags.FLAGS.gpus > 0
+    if not on_tpus and ("KERAS_BACKEND" in os.environ or not on_gpus):
+        return keras.backend.backend()
+    if place == "slurm" and not importlib.util.find_spec("jax"):  # its nodes have the environment of this program
+        raise ValueError(
+            "Training on GPUs uses JAX, which is not installed: pip install 'keras-vision-transformers[jax-cuda12]', "
+            "or pass --backend=tensorflow, which is slower on GPUs."
+        )
+    return "jax"
 
 
 def write(path: str, text: str) -> None:

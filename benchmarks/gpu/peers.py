@@ -25,23 +25,18 @@ def missing(tiny: bool) -> str | None:
 
 
 def training(variant: str, optimizer: str, remat: str = "none", tiny: bool = False) -> dict[str, Any]:
-    """Measure compiled training steps in bfloat16 with the largest batch that fits; see `speed.training`."""
+    """Measure compiled training steps in bfloat16 with growing batches; see `speed.best_batch`."""
     if reason := missing(tiny):
         return {"skipped": reason}
     import torch
 
-    for batch_size in (2,) if tiny else speed.BATCHES:
-        try:
-            seconds, memory = _training(variant, optimizer, remat, batch_size, tiny)
-        except torch.cuda.OutOfMemoryError:
-            fits = False
-        else:
-            fits = True
-        if fits:
-            rates = speed.rates(batch_size / seconds, cost.of_variant(variant))
-            return {"batch_size": batch_size, **rates, "peak_bytes": memory, **_versions()}
-        torch.cuda.empty_cache()  # after the model of this batch size is deleted
-    raise MemoryError(f"{variant} does not fit.")
+    def of_batch(batch_size: int) -> dict[str, Any]:
+        torch.cuda.empty_cache()  # after the model of the previous batch size is deleted
+        seconds, memory = _training(variant, optimizer, remat, batch_size, tiny)
+        rates = speed.rates(batch_size / seconds, cost.of_variant(variant))
+        return {"batch_size": batch_size, **rates, "peak_bytes": memory, **_versions()}
+
+    return speed.best_batch(of_batch, tiny)
 
 
 def _training(variant: str, optimizer: str, remat: str, batch_size: int, tiny: bool) -> tuple[float, int | None]:

@@ -1,7 +1,9 @@
 """Speed and memory of training, inference and attention, with data on the device."""
 
 import functools
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +18,10 @@ from keras_vit.layers import formulas
 from keras_vit.layers.kernels import fused_attention
 from keras_vit.training.planning import cost
 
-BATCHES = (512, 384, 256, 192, 128, 64, 32)
-SECONDS = 4.0  # per measurement
+BATCHES = (128, 256, 512)  # each batch size is compiled
+SMALL_BATCHES = (64, 32)  # for GPUs with little memory
+ENOUGH = 60.0  # seconds after which no larger batch is tried
+SECONDS = 2.0  # per measurement
 # Dense bfloat16 operations per second of a device, from NVIDIA's data sheets.
 PEAKS = {
     "H200": 989e12,
@@ -40,7 +44,7 @@ def peak() -> float | None:
 def training(
     variant: str, optimizer: str, remat: str = "none", tiny: bool = False, task: str = "classification"
 ) -> dict[str, Any]:
-    """Measure training steps with the largest batch that fits.
+    """Measure training steps with growing batches; see `best_batch`.
 
     Args:
         variant: Name of the model, or of the encoder of a masked autoencoder.
@@ -52,13 +56,44 @@ def training(
     Returns:
         Batch size, images per second, model FLOP utilization and peak memory in bytes.
     """
+
+    def of_batch(batch_size: int) -> dict[str, Any]:
+        return _training(*steps.setup(variant, optimizer, tiny, batch_size, remat, task=task), tiny)
+
+    return best_batch(of_batch, tiny)
+
+
+def best_batch(of_batch: Callable[[int], dict[str, Any]], tiny: bool) -> dict[str, Any]:
+    """Return the results of the fastest batch size.
+
+    The sizes grow until a batch does not fit or is hardly faster, or until a minute has passed. Each new best result is
+    printed at once, so that the row keeps it if its time ends.
+    """
+    best, start = dict[str, Any](), time.perf_counter()
     for batch_size in (2,) if tiny else BATCHES:
-        try:
-            return _training(*steps.setup(variant, optimizer, tiny, batch_size, remat, task=task), tiny)
-        except Exception as error:  # noqa: BLE001  XLA's error has no separate class
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-    raise MemoryError(f"{variant} does not fit with {BATCHES[-1]} images.")
+        if best and time.perf_counter() - start > ENOUGH:
+            break
+        found = _fitting(of_batch, batch_size)
+        if not found or (best and found["images_per_second"] < 1.03 * best["images_per_second"]):
+            break
+        best = found
+        sys.stdout.write(json.dumps(best) + "\n")
+        sys.stdout.flush()
+    for batch_size in SMALL_BATCHES:
+        best = best or _fitting(of_batch, batch_size)
+    if not best:
+        raise MemoryError(f"The model does not fit with {SMALL_BATCHES[-1]} images.")
+    return best
+
+
+def _fitting(of_batch: Callable[[int], dict[str, Any]], batch_size: int) -> dict[str, Any]:
+    """Return the results of a batch size, or an empty dictionary if the memory is too small."""
+    try:
+        return of_batch(batch_size)
+    except Exception as error:  # noqa: BLE001  XLA's error has no separate class, and PyTorch may be missing
+        if "RESOURCE_EXHAUSTED" not in str(error) and type(error).__name__ != "OutOfMemoryError":
+            raise
+    return {}
 
 
 def _training(model: keras.Model, recipe: recipes.Recipe, batch_size: int, tiny: bool) -> dict[str, Any]:

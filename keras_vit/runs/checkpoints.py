@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,21 @@ class CheckpointStore:
     """The newest checkpoints of a run, and the best checkpoint.
 
     Several workers share the directory, and only the chief writes.
+
+    Args:
+        directory: Directory of the checkpoints.
+        keep: Number of checkpoints to keep.
+        writes: Whether this process writes.
+        background: Whether `save` only copies the arrays, and another thread writes them. `save` and `wait` raise the
+            error of the earlier write.
     """
 
     whole_arrays = True  # `save` takes whole arrays instead of the parts of a process
 
-    def __init__(self, directory: str, keep: int = 2, writes: bool = True):
+    def __init__(self, directory: str, keep: int = 2, writes: bool = True, background: bool = False):
         self.directory, self.keep, self.writes = directory, keep, writes
+        self._thread = futures.ThreadPoolExecutor(1, "checkpoints") if background else None
+        self._written: futures.Future | None = None
         self.best = os.path.join(directory, BEST)
         if writes:
             remove_unfinished(directory)
@@ -58,14 +68,17 @@ class CheckpointStore:
             for _ in values:  # takes part in the gathering of sharded arrays
                 pass
             return
-        arrays = dict(values)
-        if best:
-            self._save(arrays, self.best)
-        self._save(arrays, self.directory)
-        storage.publish(self.directory)
+        self.wait()  # there is at most one copy of the arrays
+        if self._thread is None:
+            self._save_all(dict(values), best)
+        else:
+            self._written = self._thread.submit(self._save_all, {name: np.array(value) for name, value in values}, best)
 
     def wait(self) -> None:
-        """Wait until all checkpoints are written. Returns at once, because `save` waits itself."""
+        """Wait until all checkpoints are written."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
 
     def newest(self) -> str | None:
         """Return the path of the newest intact checkpoint, or None."""
@@ -100,6 +113,12 @@ class CheckpointStore:
 
     def _read(self, path: str, specs: Mapping[str, tuple]) -> dict[str, Any]:
         return read(path, specs)
+
+    def _save_all(self, arrays: dict[str, Any], best: bool) -> None:
+        if best:
+            self._save(arrays, self.best)
+        self._save(arrays, self.directory)
+        storage.publish(self.directory)
 
     def _save(self, arrays: dict[str, Any], directory: str) -> None:
         from tensorflow.errors import OpError

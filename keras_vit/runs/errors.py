@@ -27,6 +27,12 @@ class Diverged(TrainingError):
     exit_code = 70
 
 
+class NoProgress(TrainingError):
+    """Several restarts in a row brought no newer checkpoint. A restart would most likely end in the same way."""
+
+    exit_code = 70
+
+
 class EvaluatorFailed(TrainingError):
     """An evaluator of the recipe raised an error. Training itself was completed."""
 

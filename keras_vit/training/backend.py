@@ -13,6 +13,7 @@ from keras_vit.recipe import Recipe
 from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.tasks import Task
 from keras_vit.training.state import BaseState
+from keras_vit.util import file_io
 
 # Maps (batches, first step, number of steps) to the metrics of the steps by name, float32 `[steps]`. The names are the
 # task's metrics, `"grad_norm"` and `"learning_rate"`.
@@ -56,8 +57,14 @@ class Backend(Protocol):
         """Build the model of a recipe, and the rest of the state that checkpoints contain."""
 
     def create_store(self, directory: str, keep: int) -> CheckpointStore:
-        """Return the checkpoints of a run. Only the newest `keep` are kept."""
-        return CheckpointStore(directory, keep, writes=self.is_chief)
+        """Return the checkpoints of a run. Only the newest `keep` are kept.
+
+        A single process with an accelerator writes them while training continues. On a CPU, this would only need more
+        memory. Uploads to a bucket include files that training changes, and therefore wait.
+        """
+        is_local = file_io.shown(directory) == directory
+        background = self.device != "cpu" and self.num_workers == 1 and is_local
+        return CheckpointStore(directory, keep, writes=self.is_chief, background=background)
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:
         """Return global batches on the devices.

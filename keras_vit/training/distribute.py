@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 
 import tensorflow as tf
+from absl import logging
 
 from keras_vit import recipe as recipes
 
@@ -87,10 +88,10 @@ def make_deterministic(strategy: tf.distribute.Strategy) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = False) -> bool:
+def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = False, remat: bool = False) -> bool:
     """Return whether to compile the gradient computation with XLA.
 
-    `"auto"` compiles on a single GPU. A TPU compiles everything itself. On a TPU, XLA for the host must not be
+    `"auto"` compiles on GPUs. A TPU compiles everything itself. On a TPU, XLA for the host must not be
     requested, because TensorFlow's TPU build does not contain it.
     """
     if jit == "on" and exact_max_pool:
@@ -101,10 +102,18 @@ def use_xla(jit: str, strategy: tf.distribute.Strategy, exact_max_pool: bool = F
     tpu = isinstance(strategy, tf.distribute.TPUStrategy) or has_tpu_build()
     if jit == "on" and tpu:
         raise ValueError('jit="on" needs XLA on the host, which TensorFlow\'s TPU build lacks. Use jit="auto".')
-    if jit == "on" and strategy.num_replicas_in_sync > 1:
-        raise ValueError('jit="on" works on one device only: TensorFlow mixes up the replicas. Use jit="auto".')
-    one_gpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and bool(tf.config.list_logical_devices("GPU"))
-    return jit == "on" or (jit == "auto" and one_gpu and not tpu and not exact_max_pool)
+    remat = remat and strategy.num_replicas_in_sync > 1  # `tf.recompute_grad` finds variables, not weights in arguments
+    if jit == "on" and remat:
+        raise ValueError(
+            'jit="on": on several devices, TensorFlow cannot compile a model with rematerialization. Use jit="auto", '
+            'which does not compile it, or model.remat="none".'
+        )
+    possible = jit == "auto" and not tpu and bool(tf.config.list_logical_devices("GPU"))
+    if possible and (exact_max_pool or remat):
+        reason = "rematerialization on several devices" if remat else "the deterministic gradient of max pooling"
+        logging.info("The step runs without XLA, which TensorFlow does not support for %s.", reason)
+        return False
+    return jit == "on" or possible
 
 
 def has_tpu_build() -> bool:

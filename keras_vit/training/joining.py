@@ -2,13 +2,15 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
-import keras
 from absl import logging
 
 from keras_vit.runs.errors import Interrupted
@@ -18,15 +20,16 @@ from keras_vit.util.progress import duration
 FIRST, EVERY, LIMIT = 30.0, 60.0, 600.0  # seconds before the first report, between reports, and before the end
 STEPS = 1800.0  # seconds that a call of several steps may take
 _PAUSE = 0.5
+_CONNECT, _ANSWER = 2.0, 10.0  # seconds for a connection, and for an answer of a busy machine
+_LONGEST = 200  # characters of a message
 
 
 @contextlib.contextmanager
 def joining() -> Iterator[None]:
     """Wait for all workers of TF_CONFIG. Within the block, TensorFlow or JAX connects them.
 
-    TensorFlow itself would wait for an hour without a message, and would block all Python threads. A worker counts as
-    started once it listens on its address. This process listens on its own address until TensorFlow or JAX takes over;
-    JAX listens only in the first worker.
+    TensorFlow itself would wait for an hour without a message, and would block all Python threads. Before that, each
+    worker listens on its own address until every other worker has connected to it and has read its name and its job.
 
     Raises:
         Interrupted: If the port of this worker is not free, or if a worker has not started after ten minutes.
@@ -35,11 +38,8 @@ def joining() -> Iterator[None]:
     if len(addresses) == 1:
         yield
         return
-    own = addresses.pop(list(addresses)[index])
-    with _listen(_split(own)[1]) as server:
-        _await(addresses)
-        if index == 0 or keras.backend.backend() == "tensorflow":
-            server.close()
+    meet(addresses, list(addresses)[index], os.environ.get("SLURM_JOB_ID", ""))
+    with _ending(LIMIT, f"The workers did not connect within {duration(LIMIT)}. Start them again."):
         yield
 
 
@@ -49,7 +49,15 @@ def limited(step: int, seconds: float = STEPS) -> Iterator[None]:
 
     TensorFlow and JAX detect workers that ended or are suspended, but wait forever for a worker that reads no data.
     """
-    timer = threading.Timer(seconds, _end, (step, seconds))
+    reason = f"The workers did not complete step {step + 1} within {duration(seconds)}"
+    with _ending(seconds, f"{reason}: one of them hangs, or reads no data. Start them again."):
+        yield
+
+
+@contextlib.contextmanager
+def _ending(seconds: float, reason: str) -> Iterator[None]:
+    """End the process with exit code 75 if the block takes longer than `seconds`."""
+    timer = threading.Timer(seconds, _end, (reason,))
     timer.daemon = True
     timer.start()
     try:
@@ -58,13 +66,76 @@ def limited(step: int, seconds: float = STEPS) -> Iterator[None]:
         timer.cancel()
 
 
-def _end(step: int, seconds: float) -> None:
+def _end(reason: str) -> None:
     try:  # the reader of the log may be gone
-        text = "The workers did not complete step %d within %s: one of them hangs, or reads no data. Start them again."
-        logging.error(text, step + 1, duration(seconds))
+        logging.error("%s", reason)
         logging.flush()
     finally:
         os._exit(Interrupted.exit_code)
+
+
+def meet(addresses: dict[str, str], own: str, job: str = "") -> None:
+    """Wait until this worker has reached all other workers at their addresses, and they have reached this worker.
+
+    `addresses` are those of all workers by name, and `own` is the name of this worker. Two jobs with the same
+    addresses differ in `job`.
+    """
+    job = hashlib.sha256(f"{addresses} {job}".encode()).hexdigest()[:16]
+    others = {name: address for name, address in addresses.items() if name != own}
+    with _Listener(_split(addresses[own])[1], f"{job} {own}") as listener:
+        _await(others, listener, job)
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    """Listener on the port of this worker, which sends its `message` and records the messages of other workers."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, message: str):
+        super().__init__(("", port), socketserver.BaseRequestHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.message = _listen(port), message
+        self.received, self.confirmed = set[str](), set[str]()  # messages of workers, and of workers that were reached
+
+    def __enter__(self) -> "_Listener":
+        threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def finish_request(self, request: Any, client_address: object) -> None:
+        """Exchange messages with another worker, which then confirms that it has received this worker's message."""
+        with contextlib.suppress(OSError):
+            message = _exchange(request, self.message)
+            if message and request.recv(1):
+                self.received.add(message)
+
+    def error(self, address: str, expected: str) -> str:
+        """Return the reason why the worker with the `expected` message was not reached, or an empty string."""
+        try:
+            if expected not in self.confirmed:
+                with socket.create_connection(_split(address), timeout=_CONNECT) as connection:
+                    if _exchange(connection, self.message) != expected:
+                        return "the process that listens there does not take part in this start"
+                    connection.sendall(b".")
+                self.confirmed.add(expected)
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if expected in self.received else "it has not reached this worker"
+
+
+def _exchange(connection: socket.socket, message: str) -> str:
+    """Send a message, and return the message of the other side, or an empty string if it is not a worker's."""
+    connection.settimeout(_ANSWER)
+    connection.sendall(f"{message}\n".encode())
+    received = b""
+    while not received.endswith(b"\n") and len(received) < _LONGEST:
+        if not (byte := connection.recv(1)):  # the confirmation must stay unread
+            return ""
+        received += byte
+    return received.decode(errors="replace").removesuffix("\n")
 
 
 def _listen(port: int) -> socket.socket:
@@ -82,11 +153,11 @@ def _listen(port: int) -> socket.socket:
         ) from error
 
 
-def _await(addresses: dict[str, str]) -> None:
-    """Wait until a connection to each address has succeeded."""
+def _await(addresses: dict[str, str], listener: _Listener, job: str) -> None:
+    """Wait until the listener has exchanged messages with each worker."""
     started, due = time.monotonic(), FIRST
     while True:
-        errors = {name: _error(address) for name, address in addresses.items()}
+        errors = {name: listener.error(address, f"{job} {name}") for name, address in addresses.items()}
         addresses = {name: addresses[name] for name, error in errors.items() if error}
         if not addresses:
             return
@@ -100,15 +171,6 @@ def _await(addresses: dict[str, str]) -> None:
             due = waited + EVERY
             logging.warning("Waiting for workers of TF_CONFIG for %s. Not reached: %s", duration(waited), missing)
         time.sleep(_PAUSE)
-
-
-def _error(address: str) -> str:
-    """Return the reason why a connection to an address fails, or an empty string if it succeeds."""
-    try:
-        socket.create_connection(_split(address), timeout=2).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -205,6 +205,7 @@ class Loop:
         steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False
+        self.store.wait()
         age = step - max((saved for saved in saved_steps(self.store.best) if saved <= step), default=0)
         # All processes follow the chief, because the others may not see its files.
         return self.backend.mean(self.directory is not None and age >= steps) > 0
@@ -221,8 +222,9 @@ class Loop:
         """Wait for the checkpoints when a run ends, except after errors that may have ended the other workers."""
         try:
             yield
-        except (Diverged, Interrupted):
-            self.store.wait()
+        except Exception as error:
+            if self.backend.num_workers == 1 or isinstance(error, Diverged | Interrupted):
+                self.store.wait()
             raise
         self.store.wait()
 
@@ -237,6 +239,7 @@ class Loop:
     def _check_finite(self, history: dict[str, np.ndarray], step: int) -> None:
         wrong = np.flatnonzero(~np.isfinite(sum(history.values())))
         if wrong.size:
+            self.store.wait()
             loss, norm, rate = (history[name][wrong[0]] for name in ("loss", "grad_norm", "learning_rate"))
             raise Diverged(
                 f"The loss is {loss} and the gradient's norm {norm} in step {step + int(wrong[0]) + 1}, at learning "

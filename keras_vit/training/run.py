@@ -13,7 +13,7 @@ from keras_vit import outputs
 from keras_vit import recipe as recipes
 from keras_vit.checkpoints import load_checkpoint
 from keras_vit.inspection.headings import model_title
-from keras_vit.runs import data_record, run_directory, run_fields
+from keras_vit.runs import data_record, restarts, run_directory, run_fields
 from keras_vit.runs.pixel_range import set_normalization
 from keras_vit.training.run_data import Splits
 from keras_vit.training.state import BaseState
@@ -82,6 +82,7 @@ class TrainingRun:
                 self.directory, self.given, self.data.describe(), self.step, self.recipe, backend.record()
             )
             data_record.write(self.directory, self.files)
+            restarts.record(self.directory, self.step or 0)
             storage.publish(self.directory)
 
 

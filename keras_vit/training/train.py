@@ -11,7 +11,7 @@ from keras_vit import evaluators
 from keras_vit import recipe as recipes
 from keras_vit.data import Source
 from keras_vit.inference import FunctionPredictor, ModelCard
-from keras_vit.runs import errors, run_directory
+from keras_vit.runs import errors, restarts, run_directory
 from keras_vit.training import backend as backends
 from keras_vit.training import budget, create, run_summary, trackers
 from keras_vit.training.loop import Loop
@@ -49,6 +49,7 @@ def train(
     """
     for package in set(track) - {"tensorboard"}:
         trackers.require(package)  # raises an error before the slow start
+    restarts.check(workdir)
     with signals.StopRequest(errors.Interrupted.exit_code) as stop:
         backend = create.create(recipe, **devices)
         stop.listen()  # with several processes, TensorFlow and JAX replace the handler of SIGTERM

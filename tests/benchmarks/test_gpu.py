@@ -51,6 +51,27 @@ def test_no_row_begins_without_time(environment, tmp_path):
     assert done.returncode == 0 and all("skipped" in row for row in rows.values())
 
 
+@pytest.mark.slow
+def test_a_row_keeps_what_it_measured_before_its_time_ended(environment):
+    code = """
+import subprocess
+from benchmarks.gpu import __main__ as program
+from benchmarks.gpu.rows import Row
+
+def run(*_, timeout, **options):
+    raise subprocess.TimeoutExpired("worker", timeout, output=written)
+
+subprocess.run = run
+for written in (b'{"batch_size": 128}\\n{"batch_size": 256}\\n{"batch', b'', None):
+    found = program.run(Row("a", "training", ({},)), 60.0, "/tmp")
+    print(found.get("batch_size"), found.get("error"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=worlds.ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["256 None", *["None more than 60 s"] * 2], done.stderr
+
+
 def test_the_rows_are_those_that_the_readme_describes():
     names = [row.name for row in ROWS]
     assert names[:2] == ["correctness", "resume"] and len(set(names)) == len(names)

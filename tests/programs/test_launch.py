@@ -35,8 +35,8 @@ def rendered(place):
         "kubernetes": {"nodes": 2, "gpus": 4, "image": "r/i:1"},
     }
     tpu = {"tpu": tpus.parse("v6e-16"), "slices": 2, "spot": True, "image": "r/i:1"}
-    for recipe_file in (None, str(ROOT / "train/configs/digits.py")):
-        yield job(place, recipe_file=recipe_file, **machines.get(place, tpu)).render()
+    for recipe_file, backend in ((None, "tensorflow"), (str(ROOT / "train/configs/digits.py"), "jax")):
+        yield job(place, backend=backend, recipe_file=recipe_file, **machines.get(place, tpu)).render()
     if place != "slurm":
         yield job(place, "gs://bucket/runs/S_16", **machines.get(place, tpu)).render()
 
@@ -107,6 +107,52 @@ def test_a_changed_file_is_kept(tmp_path, monkeypatch):
     assert launch(*arguments, "--profile")[0] == 2  # another file, too
     assert launch("--overwrite", *arguments)[0] == 0 and pathlib.Path("digits.yaml").read_text() == written
     assert list(tmp_path.iterdir()) == [tmp_path / "digits.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "backend"),
+    [
+        (None, ["--on=slurm", "--gpus=8"], "jax"),
+        (None, ["--on=kubernetes", "--gpus=8"], "jax"),
+        (None, ["--on=slurm", "--gpus=8", "--backend=tensorflow"], "tensorflow"),
+        ("tensorflow", ["--on=slurm", "--gpus=8"], "tensorflow"),
+        (None, ["--on=slurm", "--gpus=0"], "tensorflow"),
+        ("tensorflow", ["--on=jobset", "--accelerator=v5e-16"], "jax"),
+    ],
+)
+def test_gpus_and_tpus_train_on_jax(variable, arguments, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_BACKEND", variable or "")
+    if variable is None:
+        monkeypatch.delenv("KERAS_BACKEND")
+    code, output = launch("digits", "--output=a", *arguments)
+    assert code == 0, output
+    text = pathlib.Path("a").read_text()
+    assert re.search(rf"KERAS_BACKEND(=|, value: ){backend}\b", text)
+    on_gpus = backend == "jax" and "--gpus=8" in arguments
+    for name, value in (("XLA_CLIENT_MEM_FRACTION", files.GPU_MEMORY), ("XLA_FLAGS", "--xla_gpu")):
+        assert bool(re.search(rf'export {name}="?{value}|name: {name}, value: "{value}', text)) == on_gpus
+    assert ("NCCL_DEBUG" in text) == ("--gpus=8" in arguments) and "jax-cache" in text or backend == "tensorflow"
+
+
+def test_jax_that_is_missing_is_told_before_the_script_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, output = launch("digits", "--on=slurm", "--gpus=8")
+    assert code == 2 and "jax-cuda12" in output and "--backend=tensorflow" in output and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_this_jax_has_the_flags_of_the_templates():
+    """With an unknown flag, JAX does not start."""
+    pytest.importorskip("jax")
+    values = {"XLA_FLAGS": " ".join(f"--{name}={value}" for name, value in files.XLA_FLAGS.items())}
+    command = [sys.executable, "-c", "import jax; jax.numpy.zeros(1)"]
+    for flags, starts in ((values["XLA_FLAGS"], True), (f"{values['XLA_FLAGS']} --xla_gpu_no_such_flag=1", False)):
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (done.returncode == 0) == starts, done.stderr
 
 
 def test_submitted_files(tmp_path, monkeypatch):
@@ -183,6 +229,18 @@ def test_each_task_of_slurm_knows_its_cluster(tasks, tmp_path, monkeypatch):
         assert addresses[0][rank].startswith(f"{NODES[int(node)]}:")
     assert all(cluster == addresses[0] for cluster in addresses) and len(set(addresses[0])) == len(addresses)
     assert len({address.rpartition(":")[2] for address in addresses[0]}) == tasks  # no port of the next job
+
+
+@pytest.mark.parametrize("tasks", [1, 8, 32])
+def test_successive_jobs_of_slurm_have_different_ports(tasks):
+    lines = re.search(r"^export tasks=.*?^port=.*?$", job("slurm", tasks_per_node=tasks).render(), re.DOTALL | re.M)[0]
+    loop = f'for SLURM_JOB_ID in {{1..60}} {{740..760}}; do\n{lines}\necho "$port"\ndone'
+    ports = list(
+        map(int, subprocess.run(["bash", "-c", loop], capture_output=True, text=True, check=True).stdout.split())
+    )
+    assert min(ports) >= 20_000 and max(ports) + tasks <= 32_000  # below the ports that Linux gives to clients
+    for one, other in zip(ports, ports[1:], strict=False):
+        assert not set(range(one, one + tasks)) & set(range(other, other + tasks))
 
 
 @pytest.mark.slow

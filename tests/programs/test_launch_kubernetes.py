@@ -217,7 +217,8 @@ esac
 
 def run_tpu_vm(directory, codes, **options):
     """Run the script where the training ends with these codes, one after the other; 255 also preempts the slice."""
-    program = '#!/bin/bash\necho "$KERAS_BACKEND $*" >> trained\nread -r code < codes; sed -i 1d codes; exit "$code"\n'
+    program = '#!/bin/bash\necho "$KERAS_VIT_RESTART $KERAS_BACKEND $*" >> trained\n'
+    program += 'read -r code < codes; sed -i 1d codes; exit "$code"\n'
     for path, text in (("bin/gcloud", GCLOUD), ("keras-vit/bin/keras-vit", program)):
         (directory / path).parent.mkdir(parents=True)
         (directory / path).write_text(text)
@@ -237,7 +238,8 @@ def test_a_slice_is_created_again_after_a_preemption(tmp_path, code):
     result, calls = run_tpu_vm(tmp_path, [255, code, 0])
     assert result.returncode == 0, result.stderr
     assert calls == ["create", "ssh", "ssh", "delete", "create", "ssh", "ssh", "ssh", "ssh", "delete"]
-    assert (tmp_path / "trained").read_text().splitlines() == ["jax train " + " ".join(job("tpu-vm").arguments)] * 3
+    command = "jax train " + " ".join(job("tpu-vm").arguments)
+    assert (tmp_path / "trained").read_text().splitlines() == [f"{number} {command}" for number in range(3)]
     created = (tmp_path / "created").read_text()
     assert all(word in created for word in ("--accelerator-type=v5litepod-16", "--spot", "v2-alpha-tpuv5-lite"))
 
@@ -261,7 +263,7 @@ def test_a_bucket_is_mounted_at_a_directory_with_any_name(tmp_path):
     result, calls = run_tpu_vm(tmp_path, [0], workdir=f"/{ODD}/a b/run")
     assert result.returncode == 0 and calls == ["create", "ssh", "ssh", "delete"], result.stderr
     stubs = 'sudo() { printf \'%s\\n\' "$@"; }; mountpoint() { return 1; }; gcsfuse() { sudo "$@"; }\n'
-    mount = (tmp_path / "setup").read_text().partition("'jax[tpu]' && ")[2]
+    mount = (tmp_path / "setup").read_text().partition("jax-tpu,data]' && ")[2]
     mounted = subprocess.run(["bash", "-c", stubs + mount], cwd=tmp_path, capture_output=True, text=True)
     assert mounted.stdout.splitlines()[-3:] == ["--implicit-dirs", "my-bucket", f"/{ODD}/a b"], mounted.stderr
     assert mounted.stdout.splitlines()[:3] == ["mkdir", "-p", f"/{ODD}/a b"]

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -191,6 +192,48 @@ def test_disk_full(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert restored(tmp_path) == 10
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """An event that ends the wait of all writes, and whether each write began."""
+    free, began, write = threading.Event(), threading.Event(), checkpoints.write
+
+    def blocked(*arguments):
+        began.set()
+        assert free.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoints, "write", blocked)
+    return free, began
+
+
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, slow_disk):
+    """The values are those of the call. Until the checkpoint is complete, the one before is the newest."""
+    free, began = slow_disk
+    store = CheckpointStore(str(tmp_path), background=True)
+    values = arrays(10)
+    store.save(values.items(), best=True)
+    values["model/a/kernel"][:] = -1  # the next step
+    assert began.wait(60) and store.newest() is None
+    free.set()
+    store.save(arrays(20).items())  # waits for the write of step 10
+    assert restored(tmp_path / "best") == 10 and checkpoints.problem_with(str(tmp_path / "ckpt-10")) is None
+    store.wait()
+    assert restored(tmp_path) == 20
+
+
+@pytest.mark.parametrize("ending", ["wait", "save"])
+def test_an_error_in_the_background_ends_the_run(tmp_path, monkeypatch, ending):
+    saved(tmp_path, [10])
+    store = CheckpointStore(str(tmp_path), background=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write", lambda *_: (_ for _ in ()).throw(OSError("No space left on device")))
+        store.save(arrays(20).items())
+        with pytest.raises(StorageError, match="No space left.*step 10 is intact") as error:
+            store.wait() if ending == "wait" else store.save(arrays(30).items())
+    assert error.value.exit_code == 74 and restored(tmp_path) == 10
+    store.wait()  # it is told once
 
 
 def test_intact_checkpoints_if_the_best_cannot_be_written(tmp_path):

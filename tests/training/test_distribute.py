@@ -107,6 +107,20 @@ def test_a_deterministic_max_pool_is_not_compiled(monkeypatch):
         distribute.use_xla("on", strategy, exact_max_pool=True)
 
 
+@pytest.mark.parametrize("replicas", [1, 8])
+def test_rematerialization_is_not_compiled_on_several_gpus(replicas, monkeypatch, caplog):
+    class Strategy:
+        num_replicas_in_sync = replicas
+
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: ["/gpu:0"])
+    with caplog.at_level(logging.INFO, logger="absl"):
+        assert distribute.use_xla("auto", Strategy()) and not caplog.text
+        assert distribute.use_xla("auto", Strategy(), remat=True) == (replicas == 1)
+    assert ("runs without XLA" in caplog.text) == (replicas == 8)
+    with pytest.raises(ValueError, match="model.remat") if replicas == 8 else contextlib.nullcontext():
+        distribute.use_xla("on", Strategy(), remat=True)
+
+
 def test_a_tpu_is_not_asked_for_determinism(monkeypatch):
     asked = []
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(True))

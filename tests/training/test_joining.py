@@ -4,14 +4,14 @@ import contextlib
 import json
 import queue
 import socket
+import socketserver
 import threading
 import time
 
-import keras
 import pytest
 
 from keras_vit.runs.errors import Interrupted
-from keras_vit.training import joining
+from keras_vit.training import distribute, joining
 
 
 def test_steps_that_do_not_end_end_the_process(monkeypatch, caplog):
@@ -25,10 +25,9 @@ def test_steps_that_do_not_end_end_the_process(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("kinds", [("worker", "worker"), ("chief", "worker")])
-@pytest.mark.parametrize(("backend", "own"), [("tensorflow", 0), ("tensorflow", 1), ("jax", 0), ("jax", 1)])
-def test_workers_wait_for_each_other(backend, own, kinds, monkeypatch, caplog):
-    """The one that comes later is named once a minute. On JAX, all but the first go on listening when all have come."""
-    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+@pytest.mark.parametrize("own", [0, 1])
+def test_workers_wait_for_each_other(own, kinds, monkeypatch, caplog):
+    """The one that comes later is named once a minute. When all have come, nobody listens any more."""
     monkeypatch.setattr(joining, "FIRST", 0.02)
     monkeypatch.setattr(joining, "EVERY", 60.0)
     monkeypatch.setattr(joining, "_PAUSE", 0.01)
@@ -38,15 +37,46 @@ def test_workers_wait_for_each_other(backend, own, kinds, monkeypatch, caplog):
         while f"Not reached: {late} at localhost:{port} (Connection refused)" not in caplog.text:
             time.sleep(0.01)
         time.sleep(0.05)
-        servers.append(socket.create_server(("localhost", port)))
+        came.append(late)
+        joining.meet(distribute.check_tf_config()[0], late)
 
-    servers = []
-    threading.Thread(target=come).start()
+    came = []
+    other = threading.Thread(target=come)
+    other.start()
     with joining.joining():
-        assert servers, "it did not wait"
-        assert (joining._error(f"localhost:{own_port}") == "") == (backend == "jax" and own == 1)
-    servers[0].close()
-    assert caplog.text.count("Not reached") == 1
+        assert came == [late], "it did not wait"
+        other.join(60)
+        assert not other.is_alive()
+        for number in (port, own_port):
+            joining._listen(number).close()
+    assert caplog.text.count(f"Not reached: {late} at") == 1
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\x00\x00\x06\x04" + b"\xff" * 300, b"own"])
+def test_a_listener_of_another_job_is_not_a_worker(answer, monkeypatch):
+    monkeypatch.setattr(joining, "LIMIT", 0.05)
+    monkeypatch.setattr(joining, "_PAUSE", 0.01)
+    (name, port), _ = config(monkeypatch, own=0)
+
+    class Answers(socketserver.BaseRequestHandler):
+        def handle(self):
+            message = self.request.recv(1000)
+            self.request.sendall(message if answer == b"own" else answer)
+
+    with socketserver.ThreadingTCPServer(("localhost", port), Answers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        with pytest.raises(Interrupted, match=f"{name} at localhost:{port} .*(does not take part|reset)"):
+            joining.joining().__enter__()
+        server.shutdown()
+
+
+def test_workers_of_two_jobs_do_not_meet(monkeypatch):
+    monkeypatch.setattr(joining, "LIMIT", 0.05)
+    monkeypatch.setattr(joining, "_PAUSE", 0.01)
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    (name, port), _ = config(monkeypatch, own=0)
+    with joining._Listener(port, f"another {name}"), pytest.raises(Interrupted, match=f"{name} .*does not take part"):
+        joining.joining().__enter__()
 
 
 def config(monkeypatch, own, kinds=("worker", "worker")):
@@ -92,4 +122,5 @@ def test_a_worker_listens_for_ipv4_and_ipv6():
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         hosts.append("[::1]")
     with joining._listen(0) as server:
-        assert {host: joining._error(f"{host}:{server.getsockname()[1]}") for host in hosts} == dict.fromkeys(hosts, "")
+        for host in hosts:
+            socket.create_connection(joining._split(f"{host}:{server.getsockname()[1]}"), timeout=60).close()

@@ -313,7 +313,7 @@ def improving(tmp_path_factory):
 
 
 def improving_world(directory):
-    world = toy.World(directory, toy.recipe(total_steps=40, stop_after=2))
+    world = toy.World(directory, toy.recipe(total_steps=40, stop_after=2), background=False)
     world.loop.evaluators = [Improving()]
     return world
 

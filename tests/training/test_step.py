@@ -49,7 +49,8 @@ def test_only_a_deterministic_max_pooling_must_be_exact(layer, deterministic, ex
     class Asked(Exception):
         pass
 
-    def use_xla(jit, strategy, exact_max_pool):
+    def use_xla(jit, strategy, exact_max_pool, remat):
+        assert not remat
         raise Asked(jit, exact_max_pool)
 
     monkeypatch.setattr(distribute, "use_xla", use_xla)

@@ -54,16 +54,19 @@ def one_hot(batch, *_):
 
 
 class World:
-    """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`."""
+    """Everything that a run needs, as `train.main` makes it; `run()` starts or resumes in `directory`.
 
-    def __init__(self, directory, recipe, bad_step=None, strategy=None):
+    Checkpoints are written in the background, as with an accelerator; complete runs on this CPU write them at once.
+    """
+
+    def __init__(self, directory, recipe, bad_step=None, strategy=None, background=True):
         self.directory, self.recipe = str(directory), recipe
         self.strategy = strategy or distribute.create_strategy("one_device")
         self.backend = TensorFlowBackend(self.strategy)
         with self.strategy.scope():
             self.model = network()
             self.state = TrainState(self.model, recipe)
-        self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints)
+        self.store = CheckpointStore(f"{directory}/checkpoints", recipe.keep_checkpoints, background=background)
         self.restored = restore(self.store, self.state)
 
         def inputs(batch, step, replica):

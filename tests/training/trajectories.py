@@ -10,16 +10,18 @@ from keras_vit.training.tf.step import TrainStep
 from tests.training import reference
 
 NAMES = ("traj_sgd_float32", "traj_sgd_bfloat16", "traj_adamw")
-WAYS = {  # name: devices of the process, replicas, micro-batches
+WAYS = {  # name: devices of the process, replicas, micro-batches, XLA
     "one device": (2, 1, 1),
     "accumulation 2": (2, 1, 2),
     "2 mirrored": (2, 2, 1),
     "2 mirrored, accumulation 2": (2, 2, 2),
+    "2 mirrored, accumulation 2, XLA": (2, 2, 2, True),
     "4 mirrored": (4, 4, 1),
 }
 CASES = [  # each optimizer on several devices, and each way at least once
     ("traj_sgd_float32", "one device"),
     ("traj_sgd_float32", "2 mirrored, accumulation 2"),
+    ("traj_sgd_float32", "2 mirrored, accumulation 2, XLA"),
     ("traj_sgd_bfloat16", "2 mirrored"),
     ("traj_adamw", "accumulation 2"),
     ("traj_adamw", "2 mirrored"),
@@ -35,7 +37,7 @@ def strategy_on(devices):
     return tf.distribute.MirroredStrategy(names) if devices > 1 else tf.distribute.OneDeviceStrategy("CPU:0")
 
 
-def follow(name, devices, micro_batches):
+def follow(name, devices, micro_batches, xla=False):
     """Trains as the reference did and returns the relative errors, and how often the step was traced."""
     data, start, end, averages = reference.load(name)
     recipe = reference.recipe(data["meta"], accumulation_steps=micro_batches)
@@ -48,7 +50,7 @@ def follow(name, devices, micro_batches):
     def inputs(batch, step, replica):
         return batch["image"], tf.one_hot(batch["label"], data["meta"]["classes"])
 
-    step = TrainStep(state, recipe, inputs, BATCH)
+    step = TrainStep(state, recipe, inputs, BATCH, xla)
 
     @tf.function(autograph=False)
     def run(batch, index):

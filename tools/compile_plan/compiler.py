@@ -21,6 +21,7 @@ from unittest import mock
 
 from tools.compile_plan import hlo, targets
 from tools.compile_plan.targets import Gpu, Target
+from train.launching import files
 
 # Otherwise libtpu queries the metadata server of Google Cloud, which takes minutes on other machines.
 _ENVIRONMENT = {
@@ -35,8 +36,6 @@ _MEMORY_ERRORS = (
     r"Used ([\d.]+[KMGT]) of ([\d.]+[KMGT]) hbm",
     r"\(([\d.]+[KMGT])\) exceeds available HBM \(([\d.]+[KMGT])\)",
 )
-# The rest is reserved for the driver, the workspaces of cuBLAS and cuDNN, and fragmentation.
-SHARE = 0.9
 _CUDNN = 91000  # the version that programs are traced for
 
 
@@ -239,8 +238,8 @@ class GpuCompiler(Compiler):
 
     packages = {"jax_plugins.xla_cuda12": "jax-cuda12-plugin", "jax": "jax"}
     extra = "plan-gpu"
-    # Both options would try kernels on the device. Matrix products use cuBLAS.
-    options = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
+    # The flags of `keras-vit launch`. The other two would try kernels on the device. Matrix products use cuBLAS.
+    options = {**files.XLA_FLAGS, "xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
 
     @classmethod
     def available(cls) -> bool:
@@ -258,7 +257,8 @@ class GpuCompiler(Compiler):
         }
 
     def capacity(self) -> int:
-        return int(SHARE * self.target.memory)
+        """Return the memory that `keras-vit launch` gives to JAX. The driver, cuBLAS and cuDNN need the rest."""
+        return int(files.GPU_MEMORY * self.target.memory)
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

@@ -18,6 +18,21 @@ TEMPLATES = {"slurm": "slurm.sh", "kubernetes": "job.yaml", "jobset": "jobset.ya
 RECIPES = {"kubernetes": "/recipe/", "jobset": "/recipe/", "tpu-vm": ""}  # directory of the user's recipe file
 CLUSTERS = ("kubernetes", "jobset")  # places whose file contains the user's recipe
 COPIES = "/root/.keras"  # directory of the local copies of buckets in a container
+GPU_MEMORY = 0.9  # share of a GPU's memory for JAX, which `tools.compile_plan` also uses; JAX's default is 0.75
+# Flags of XLA for training on several GPUs: exchange gradients and weights during the computation, and gather the
+# weights of a whole block at once (`fsdp`).
+XLA_FLAGS = {
+    "xla_gpu_enable_latency_hiding_scheduler": True,
+    "xla_gpu_all_gather_combine_threshold_bytes": 128 << 20,
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": 128 << 20,
+}
+_SOURCES = {  # of the settings in the templates
+    "docs_memory": "https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
+    "docs_cache": "https://docs.jax.dev/en/latest/persistent_compilation_cache.html",
+    "docs_flags": "https://docs.jax.dev/en/latest/gpu_performance_tips.html",
+    "docs_nccl": "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    "docs_rdma": "https://docs.nvidia.com/networking/display/kubernetes2540/getting-started-kubernetes.html",
+}
 _ASSETS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assets")
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _FIELD = re.compile(r"^( *)\{\{([\w.]+)\}\}\n|\{\{([\w.]+)\}\}", re.MULTILINE)  # on its own line, or within a line
@@ -64,9 +79,12 @@ class Job:
             "run": shlex.quote(self.workdir),
             "parent": shlex.quote(os.path.dirname(self.workdir)),
             "mount": _yaml(mount),
-            "if_volume": "",
-            "if_bucket": "",
-            "extras": "cpu,jax,data" + ",buckets" * in_bucket,
+            **_SOURCES,
+            "gpu_memory": GPU_MEMORY,
+            "xla_flags": " ".join(f"--{name}={str(value).lower()}" for name, value in XLA_FLAGS.items()),
+            "cache": _yaml(f"{self.workdir}/jax-cache"),
+            "quoted_cache": shlex.quote(f"{self.workdir}/jax-cache"),
+            "extras": "cpu,jax-tpu,data" + ",buckets" * in_bucket,
             "bin": shlex.quote(os.path.dirname(shutil.which("keras-vit") or sys.executable)),
             "no_gpus": "" if self.gpus else "#",
             "no_spot": "" if self.spot else "# ",
@@ -81,6 +99,14 @@ class Job:
             "copy": copy if self.recipe_file else "",
         }
 
+        kept = {  # prefixes of lines that some files lack
+            "if_volume": not in_bucket,
+            "if_bucket": in_bucket,
+            "if_gpus": self.gpus,
+            "if_jax_gpus": self.gpus and self.backend == "jax",
+        }
+        values |= dict.fromkeys(kept, "")
+
         def field(found: re.Match) -> str:
             """Fill a field `{{name}}` of a template. A field on its own line is replaced by any number of lines."""
             key = found[2] or found[3]
@@ -89,7 +115,8 @@ class Job:
                 return value
             return "".join(f"{found[1]}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
 
-        omitted = re.compile(r".*\{\{%s\}\}.*\n" % ("if_volume" if in_bucket else "if_bucket"))
+        names = "|".join(name for name, is_kept in kept.items() if not is_kept)
+        omitted = re.compile(rf".*\{{\{{({names})\}}\}}.*\n")
         text = ""
         for template in (TEMPLATES[self.place], *(["recipe.yaml"] if recipe else [])):
             with open(os.path.join(_ASSETS, template), encoding="utf-8") as file:

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import socket
@@ -15,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from keras_vit.cli import exit_codes
+from keras_vit.runs import restarts as counted
+from keras_vit.runs.errors import NoProgress
 from keras_vit.util import file_io, signals
 from keras_vit.util.progress import duration
 
@@ -25,10 +26,9 @@ PATIENCE, SAVING = 10.0, 60.0
 _LOOK = 0.2  # seconds between two checks of the workers
 # Exit codes after which a restart helps: of a lost worker, SIGTERM and Ctrl-C. Death by a signal counts as well.
 _RESTARTABLE = (exit_codes.LOST_WORKER, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-_RESUMED = re.compile(r"Resuming from the checkpoint of step (\d+)")
 
 
-def run(arguments: Sequence[str], processes: int, backend: str, logs: str, restarts: int = 3) -> int:
+def run(arguments: Sequence[str], processes: int, backend: str, logs: str, restarts: int = 20) -> int:
     """Train in several processes on this machine.
 
     Worker 0 is the chief. The terminal shows its output, and the warnings and errors of the other workers. If a worker
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
         processes: Number of workers, which share the NVIDIA GPUs of the machine.
         backend: Keras backend, `"tensorflow"` or `"jax"`.
         logs: Directory of the logs `worker-0.log`, `worker-1.log` and so on. Each start appends to them.
-        restarts: Maximum number of successive restarts without a newer checkpoint.
+        restarts: Maximum number of restarts. `keras_vit.runs.restarts` limits restarts without a newer checkpoint.
 
     Returns:
         Exit code: 0 after the last step, 75 after a signal, otherwise the exit code of the failed worker.
@@ -50,22 +50,21 @@ def run(arguments: Sequence[str], processes: int, backend: str, logs: str, resta
     """
     file_io.make_directory(logs)
     paths = [os.path.join(logs, f"worker-{index}.log") for index in range(processes)]
-    began, lost, failures, newest = time.monotonic(), list[str](), 0, -1
+    began, lost = time.monotonic(), list[str]()
     with signals.StopRequest() as stop:
         stop.defer("the step of all workers")
         while True:
-            workers = Workers(arguments, environments(processes, backend), paths)
+            number = {counted.VARIABLE: str(len(lost))}
+            workers = Workers(arguments, [own | number for own in environments(processes, backend)], paths)
             code, reason = workers.wait(stop)
-            failures = 1 if workers.resumed > newest else failures + 1
-            newest = max(newest, workers.resumed)
             if stop and code == exit_codes.LOST_WORKER:
                 reason = f"stopped by {stop.signal}; start the same command again to resume"
             elif code == exit_codes.LOST_WORKER:
-                if failures <= restarts:
+                if len(lost) < restarts:
                     lost.append(reason)
                     logging.warning("All workers start again from the last checkpoint: %s.", reason)
                     continue
-                code, reason = exit_codes.FAILED, f"{failures} starts in a row brought no newer checkpoint: {reason}"
+                code, reason = exit_codes.FAILED, f"the run did not end after {restarts} restarts: {reason}"
             break
     took = duration(time.monotonic() - began)
     starts = f"started {len(lost) + 1} times ({'; '.join(lost)}), " if lost else ""
@@ -120,14 +119,10 @@ def start_worker(arguments: Sequence[str], variables: Mapping[str, str], log: st
 
 
 class Workers:
-    """All workers of a training run, from their start to the end of the last worker.
-
-    Attributes:
-        resumed: Step of the checkpoint from which the workers resumed; -1 if they did not.
-    """
+    """All workers of a training run, from their start to the end of the last worker."""
 
     def __init__(self, arguments: Sequence[str], variables: Sequence[dict[str, str]], logs: Sequence[str]):
-        self.logs, self.resumed = logs, -1
+        self.logs = logs
         self.ended: dict[int, int] = {}  # exit code by worker, in the order in which the workers ended
         self.hung: list[int] = []  # workers that had to be killed
         self.processes: list[subprocess.Popen] = []
@@ -170,8 +165,10 @@ class Workers:
         died = [index for index, code in failed.items() if code < 0 and code != -signal.SIGABRT]
         died = [index for index in died if index not in self.hung]
         final = [index for index, code in failed.items() if code > 0 and code not in _RESTARTABLE]
-        if final and not died:  # the death of a worker may cause unknown errors in the others
-            return failed[final[0]], self._end_of(final[0])
+        certain = [index for index in final if failed[index] == NoProgress.exit_code]
+        if certain or (final and not died):  # the death of a worker may cause unknown errors in the others
+            first = (certain or final)[0]
+            return failed[first], self._end_of(first)
         if self.hung and not died:
             return exit_codes.LOST_WORKER, f"worker {_listed(self.hung)} hung"
         return exit_codes.LOST_WORKER, self._end_of((died or list(failed))[0])
@@ -198,8 +195,6 @@ class Workers:
                     sys.stdout.write(line)
                 elif line.startswith(("warning: ", "error: ")):
                     sys.stdout.write(f"worker {index}: {line}")
-                if found := _RESUMED.search(line):
-                    self.resumed = int(found[1])
         sys.stdout.flush()
 
     def _running(self) -> list[int]:

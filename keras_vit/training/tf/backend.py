@@ -59,7 +59,8 @@ class TensorFlowBackend(Backend):
 
     def compile_steps(self, state: TrainState, recipe: recipes.Recipe) -> Callable:
         max_pool = any(isinstance(layer, (keras.layers.MaxPooling2D, BiTRoot)) for layer in state.model.layers)
-        xla = distribute.use_xla(recipe.jit, self.strategy, exact_max_pool=recipe.deterministic and max_pool)
+        remat = recipe.model.remat not in (None, "none")
+        xla = distribute.use_xla(recipe.jit, self.strategy, recipe.deterministic and max_pool, remat)
         inputs = device_preprocessing.training_inputs(state.task)
         return run_steps(self.strategy, TrainStep(state, recipe, inputs, recipe.data.batch_size, xla))
 

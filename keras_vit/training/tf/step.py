@@ -31,6 +31,8 @@ class TrainStep:
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
         self.names = [metric.name for metric in recipe.task.step_metrics]  # in the order of the stacked means
         self.seed_states = seed_states(state.model)
+        given = state.task.teacher_model.weights if state.task.teacher_model else []
+        self.xla, self.variables = xla, [*state.trained, *state.fixed, *state.moving, *given]
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
     def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -43,7 +45,10 @@ class TrainStep:
         replica = context.replica_id_in_sync_group
         values = self.inputs(batch, step, replica)
         seeds = seed_values(self.recipe.seed, step, replica, len(self.seed_states))
-        gradients, moved, means = self.gradients(values, seeds)
+        weights = []
+        if self.xla and context.num_replicas_in_sync > 1:  # otherwise, all replicas would read those of the first one
+            weights = [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        gradients, moved, means = self.gradients(values, seeds, weights)
         *totals, means = context.all_reduce(tf.distribute.ReduceOp.SUM, [*gradients, *moved, means])
         gradients, moved = totals[: len(gradients)], totals[len(gradients) :]
 
@@ -53,17 +58,17 @@ class TrainStep:
         means = dict(zip(self.names, tf.unstack(means), strict=True))
         return {**means, "grad_norm": norm, "learning_rate": rate}
 
-    def _gradients(self, values, seeds):
+    def _gradients(self, values, seeds, weights):
         """Return this replica's gradients, and its share of the moving statistics and of the mean metrics."""
         micro_batches = self.recipe.optim.accumulation_steps
         if micro_batches == 1:
-            return self._micro_gradients(values, seeds)
+            return self._micro_gradients(values, seeds, weights)
         size = values[0].shape[0] // micro_batches
         values = [tf.reshape(value, [micro_batches, size, *value.shape[1:]]) for value in values]  # [m, b / m, ...]
 
         def add(index, totals):
             # The same seeds for every micro-batch, as in the reference.
-            gradients, moved, sums = self._micro_gradients([value[index] for value in values], seeds)
+            gradients, moved, sums = self._micro_gradients([value[index] for value in values], seeds, weights)
             # Without this dependency, the graph optimizer merges these sums with earlier sums. If memory is short, the
             # optimizer also adds temporary variables, which the loop does not free, and the next loop fails.
             with tf.control_dependencies([sums]):
@@ -81,14 +86,15 @@ class TrainStep:
         count = len(self.state.trained)
         return totals[:count], totals[count:-1], totals[-1]
 
-    def _micro_gradients(self, values, seeds):
-        weights = [weight.value for weight in self.state.trained]
-        with SeedScope(self.seed_states, seeds), tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
+    def _micro_gradients(self, values, seeds, weights):
+        trained = weights[: len(self.state.trained)] or [weight.value for weight in self.state.trained]
+        pairs = zip(self.variables, weights, strict=False)  # without `weights`, the model reads the variables
+        with SeedScope(self.seed_states, seeds, pairs), tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trained)
             loss, means, moved = tasks.loss_and_metrics(
                 self.state.task, self.state.model, values, self.global_batch_size, self.state.moving
             )
-            gradients = tape.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients = tape.gradient(loss, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return (
             [tf.cast(gradient, tf.float32) for gradient in gradients],
             moved,

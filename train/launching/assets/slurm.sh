@@ -23,10 +23,23 @@ export PATH={{bin}}:$PATH
 export KERAS_BACKEND={{backend}}
 run={{run}} # the run directory, on storage that all nodes share
 mkdir -p "$run/logs"
+export KERAS_VIT_RESTART=${SLURM_RESTART_COUNT:-0} # a run ends after several restarts without a newer checkpoint
+{{if_jax_gpus}}# JAX on GPUs. It does not start with a flag that it does not know: remove such a flag after an update of JAX.
+{{if_jax_gpus}}unset XLA_PYTHON_CLIENT_MEM_FRACTION # the old name of the next variable
+{{if_jax_gpus}}export XLA_CLIENT_MEM_FRACTION={{gpu_memory}} # of the GPU; {{docs_memory}}
+{{if_jax_gpus}}export JAX_COMPILATION_CACHE_DIR=$run/jax-cache # {{docs_cache}}
+{{if_jax_gpus}}export XLA_FLAGS="{{xla_flags}} ${XLA_FLAGS-}" # {{docs_flags}}
+{{if_gpus}}# NCCL finds NVLink, InfiniBand and RoCE by itself. CHANGE if the log with NCCL_DEBUG=INFO names another network:
+{{if_gpus}}# {{docs_nccl}}
+{{if_gpus}}export NCCL_DEBUG=WARN
+{{if_gpus}}#export NCCL_SOCKET_IFNAME=eth0 # the interface on which the nodes find each other
+{{if_gpus}}#export NCCL_IB_HCA=mlx5 # the adapters for RDMA
 
-# Addresses of all workers, with a port for each task of a node. CHANGE the first port if a firewall blocks these ports.
+# Addresses of all workers, with a port for each task of a node. Jobs with successive numbers have different ports.
+# CHANGE the first port if a firewall blocks these ports.
 export tasks={{tasks_per_node}} workers=
-port=$((20000 + SLURM_JOB_ID % 500 * 20))
+each=$((tasks > 16 ? tasks : 16))
+port=$((20000 + SLURM_JOB_ID % (12000 / each) * each))
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     for ((task = 0; task < tasks; task++)); do
         workers+="${workers:+,}$node:$((port + task))"

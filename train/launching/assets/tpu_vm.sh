@@ -32,12 +32,13 @@ setup() { # JAX trains; TensorFlow for the CPU reads the data
     {{if_volume}}    gcsfuse --implicit-dirs $bucket $mount; }"
     {{copy}}
     everywhere "python3 -m venv ~/keras-vit &&
-        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' 'jax[tpu]' && $mount"
+        ~/keras-vit/bin/pip install --quiet 'keras-vision-transformers[{{extras}}]' && $mount"
 }
 
-train() {
-    everywhere "$(cat <<'COMMAND'
-export KERAS_BACKEND={{backend}} PATH=~/keras-vit/bin:$PATH
+train() { # a run ends after several restarts without a newer checkpoint
+    everywhere "export KERAS_VIT_RESTART=${restart-} $(cat <<'COMMAND'
+KERAS_BACKEND={{backend}} PATH=~/keras-vit/bin:$PATH
+{{if_volume}}export JAX_COMPILATION_CACHE_DIR={{quoted_cache}} # {{docs_cache}}
 {{command}}
 COMMAND
     )"

@@ -1,0 +1,60 @@
+"""Limit of restarts in a row that bring no newer checkpoint.
+
+A supervisor numbers the starts of a run from 0, in the environment variable `KERAS_VIT_RESTART`. All processes of a
+start read the same number and the same files, so that all of them make the same decision before they wait for each
+other. Without the variable, there is no limit.
+
+    restarts.json   the step from which the last start resumed, and the numbers of the first and the last such start
+"""
+
+import os
+
+from keras_vit.runs import checkpoints
+from keras_vit.runs.errors import NoProgress
+from keras_vit.runs.run_directory import CHECKPOINTS
+from keras_vit.util import file_io, storage
+
+VARIABLE = "KERAS_VIT_RESTART"
+FILE = "restarts.json"
+LIMIT = 3
+
+
+def check(workdir: str) -> None:
+    """Raise a NoProgress error if this start would be one restart too many."""
+    number = _number()
+    if not number:
+        return
+    directory = storage.fetched(workdir, small=True, must_exist=False)
+    folders = (os.path.join(directory, CHECKPOINTS), os.path.join(directory, CHECKPOINTS, checkpoints.BEST))
+    newest = max((step for folder in folders for step in checkpoints.complete_steps(folder)), default=0)
+    known = _known(directory, number)
+    since = number - known["first" if newest == known["step"] else "last"]
+    if since > LIMIT:
+        raise NoProgress(
+            f"{LIMIT} restarts in a row brought no newer checkpoint than that of step {newest}. See the errors of "
+            f"these starts in the logs, and start the run again after correcting the cause. Received: {VARIABLE}="
+            f"{number}."
+        )
+
+
+def record(directory: str, step: int) -> None:
+    """Record that this start resumes from the checkpoint of `step`; 0 is a new run."""
+    number = _number()
+    if number is None:
+        return
+    known = _known(directory, number)
+    first = known["first"] if step == known["step"] else number
+    file_io.write_json(os.path.join(directory, FILE), {"step": step, "first": first, "last": number})
+
+
+def _number() -> int | None:
+    """Return the number of this start, or None without a supervisor."""
+    text = os.environ.get(VARIABLE, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _known(directory: str, number: int) -> dict[str, int]:
+    """Return the record of an earlier start by the same supervisor."""
+    path = os.path.join(directory, FILE)
+    known = file_io.read_json(path) if os.path.exists(path) else {}
+    return known if known.get("last", number) <= number and known else {"step": 0, "first": 0, "last": 0}

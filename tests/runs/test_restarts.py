@@ -1,0 +1,58 @@
+"""Restarts in a row without a newer checkpoint are limited."""
+
+import pytest
+
+from keras_vit.runs import checkpoints, restarts
+from keras_vit.runs.errors import NoProgress
+from keras_vit.util import file_io, storage
+from tests.object_store import store  # noqa: F401  a fixture
+
+
+def starts(workdir, monkeypatch, *events):
+    """Start a run once per event, and return the number of starts before one is refused.
+
+    An event is the step of a checkpoint that the start writes, True if it begins to train, or False if it does not.
+    """
+    newest = 0
+    for number, event in enumerate(events):
+        monkeypatch.setenv(restarts.VARIABLE, str(number))
+        try:
+            restarts.check(str(workdir))
+        except NoProgress as error:
+            assert error.exit_code == 70 and f"that of step {newest}." in str(error)
+            return number
+        if event is not False:
+            with storage.written(str(workdir)) as directory:
+                restarts.record(directory, newest)
+                if event is not True:
+                    newest = event
+                    file_io.make_directory(f"{directory}/checkpoints")
+                    file_io.write_json(checkpoints.manifest_of(f"{directory}/checkpoints/ckpt-{newest}"), {})
+                    file_io.write_text(f"{directory}/checkpoints/ckpt-{newest}.index", "")
+    return len(events)
+
+
+@pytest.mark.parametrize(
+    ("events", "allowed"),
+    [
+        ([True] * 9, 4),  # three restarts after the first start
+        ([False] * 9, 4),  # a worker is missing
+        ([10, True, True, True, True, True], 5),  # the first restart resumes from a newer checkpoint
+        ([10, False, False, False, False], 4),
+        ([10, True, True, True, 20, True, 30, False, False, False, False], 10),
+        ([10, 20, 30, 40, 50, 60], 6),
+    ],
+)
+def test_restarts_without_a_newer_checkpoint(events, allowed, tmp_path, monkeypatch):
+    assert starts(tmp_path / "run", monkeypatch, *events) == allowed
+
+
+def test_another_supervisor_counts_again(tmp_path, monkeypatch):
+    for _ in range(2):
+        assert starts(tmp_path, monkeypatch, *[True] * 9) == 4
+    monkeypatch.delenv(restarts.VARIABLE)
+    restarts.check(str(tmp_path))  # without a supervisor
+
+
+def test_the_run_may_be_in_a_bucket(store, monkeypatch):  # noqa: F811
+    assert starts("s3://bucket/runs/a", monkeypatch, 10, *[True] * 9) == 5
