@@ -130,7 +130,7 @@ class Fake:
     def __call__(self, setting):
         self.asked.append(setting)
         images = setting.batch_size // (self.devices * setting.accumulation_steps)
-        fixed = self.fixed / self.devices if setting.fsdp else self.fixed
+        fixed = self.fixed / setting.fsdp
         memory = int(fixed + images * self.each / (4 if setting.remat else 1))
         if self.refuses and memory > 8 * GIB:
             return DoesNotFit(memory, 8 * GIB)
@@ -173,8 +173,11 @@ def test_remedies_were_tried_and_fit():
     assert Fake(GIB // 2, GIB // 4).planner(rematerializes=False).remedies(asked)[0].setting.remat is False
     # Weights too many for a device: nothing helps but to divide them.
     assert Fake(9 * GIB, GIB // 100).planner().remedies(asked) == []
-    (divided, *_) = Fake(9 * GIB, GIB // 100).planner(shards=True).remedies(asked)
-    assert divided.setting.overrides(asked) == ("--fsdp",)
+    # As few devices as are needed share them: a quarter of 9 GiB and 6 GiB of activations exceed 8 GiB, an eighth fits.
+    for each, fsdp in ((GIB // 100, 2), (3 * GIB // 32, 8)):
+        planner = Fake(9 * GIB, each).planner(rematerializes=False, most_fsdp=8, weights_bytes=9 * GIB)
+        (divided, *_) = planner.remedies(asked)
+        assert divided.setting.overrides(asked) == (f"--distribute='mesh(fsdp={fsdp})'",)
 
 
 def test_refusals_of_the_compiler_are_read():
