@@ -1,5 +1,6 @@
 """Block of the transformer's encoder."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,8 @@ class EncoderBlock(CompositeLayer):
     """
 
     is_block = True
+    # Runs in place of `call`: a function of `call`, whether the backward pass recomputes the block, and the arguments.
+    replacement: Callable[..., Any] | None = None
 
     def __init__(
         self,
@@ -150,6 +153,8 @@ class EncoderBlock(CompositeLayer):
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return `layer_call`, rematerialized with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
+        if self.replacement is not None:
+            return functools.partial(self.replacement, layer_call, recomputed)
         return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
 
     def compute_output_spec(

@@ -57,6 +57,16 @@ def run_functional(model: keras.Model, inputs: list[Any], call: Callable[..., An
     return model._run_through_graph(inputs, call_fn=call)
 
 
+def calls(model: keras.Model) -> list[Any]:
+    """Return the calls of the layers of a functional model in the order of execution.
+
+    Each call is a Keras node with the layer in `operation`, its symbolic arguments in `arguments` (the tensors also in
+    `input_tensors`), and its symbolic results in `outputs`.
+    """
+    nodes = model._nodes_by_depth
+    return [node for depth in sorted(nodes, reverse=True) for node in nodes[depth] if not node.is_input]
+
+
 class MergedKernel(keras.layers.Layer):
     """Mixin of dense layers. Keras saves and merges the kernel that `merged_kernel` returns."""
 

@@ -1,7 +1,11 @@
-"""Operations and memory traffic of a compiled program, counted in its text for compilers that do not report them.
+"""Operations and memory traffic of a compiled program, counted in its text.
+
+XLA's own counts are not used: they include the body of a loop once, and on TPUs the traffic of the memory on the chip.
 
 The traffic is the sum of the bytes of the operands and results of all operations: each fusion reads and writes memory.
-Values that stay in a cache are included. The body of a loop is counted once per iteration.
+Arrays in the memory of a TPU's chip, which the compiler assigns, have no traffic. Of a slice, only the slice is read. The
+padding of arrays and the traffic of unknown operations are not counted, so that the bytes are a lower bound. Values
+in a GPU's cache are included. The body of a loop is counted once per iteration.
 
 References:
     https://openxla.org/xla/operation_semantics
@@ -17,7 +21,7 @@ _COLLECTIVE = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|col
 # The name, the shapes, the operation, its operands and its attributes. The operands have no parentheses.
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.\-]+) = (\(?.*?\)?) ([a-z][\w\-]*)\(([^)]*)\)(.*)")
 _COMPUTATION = re.compile(r"(ENTRY )?%([\w.\-]+) \(.*\{$")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")  # with the layout, which ends with S(1) on a TPU's chip
 # Bytes that each of n devices sends for a byte of its operand, in a ring.
 _SENT: dict[str, collections.abc.Callable[[int], float]] = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
@@ -29,14 +33,18 @@ _SENT: dict[str, collections.abc.Callable[[int], float]] = {
 }
 # Operations without traffic, and operations whose traffic is counted at their start.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
+_SLICES = ("slice", "dynamic-slice", "gather")
+
+
+Arrays = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """Operation with the arrays of its result, `(dtype, dimensions)`."""
+    """Operation with the arrays of its result, `(dtype, dimensions, whether the array is in the memory of the chip)`."""
 
     kind: str
-    result: tuple[tuple[str, tuple[int, ...]], ...]
+    result: "Arrays"
     operands: tuple[str, ...]
     attributes: str
 
@@ -93,10 +101,45 @@ class Program:
         return total
 
     def _bytes(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
-        result = instruction.result
+        target = instruction.attribute(r'custom_call_target="([^"]*)"')
+        if target and not target.startswith("__"):
+            return 0
+        operands = [others[name] for name in instruction.operands if name in others]
+        read = sum(
+            self._read(instruction, index, operand)
+            for index, operand in enumerate(operands)
+            if not any(on_chip for *_, on_chip in operand.result)
+        )
+        return read + self._written(instruction, others)
+
+    def _read(self, instruction: Instruction, index: int, operand: Instruction) -> int:
+        """Return the bytes that an operation reads of its operand with this index."""
+        whole = _size(operand.result)
+        if index == 0 and instruction.kind in _SLICES:
+            return min(whole, _size(instruction.result))
+        if index == 0 and instruction.kind == "dynamic-update-slice":
+            return 0
+        called = self.computations.get(instruction.attribute(r"calls=%([\w.\-]+)") or "", {})
+        if instruction.kind != "fusion" or not called:
+            return whole
+        name = next(name for name, inner in called.items() if inner.operands == (str(index),))
+        users = [(inner, inner.operands.index(name)) for inner in called.values() if name in inner.operands]
+        return min(whole, sum(self._read(inner, position, called[name]) for inner, position in users))
+
+    def _written(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
+        """Return the bytes that an operation writes to memory."""
+        result = [array for array in instruction.result if not array[2]]
         if instruction.kind == "custom-call" and len(result) > 1 and result[-1][0] in ("s8", "u8"):
             result = result[:-1]  # a workspace
-        return _size(result) + _operand_size(instruction, others)
+        if instruction.kind.endswith("-start"):  # the result, the operand and the state
+            result = [array for array in instruction.result[:1] if not array[2]]
+        if instruction.kind == "dynamic-update-slice":
+            return _size(others[instruction.operands[1]].result) if result else 0
+        called = self.computations.get(instruction.attribute(r"calls=%([\w.\-]+)") or "", {})
+        # Updates in place: only the update is written.
+        updates = [called[inner.operands[1]] for inner in called.values() if inner.kind == "dynamic-update-slice"]
+        written = _size(tuple(result))
+        return min(written, sum(_size(update.result) for update in updates)) if updates else written
 
     def _sent(self, seen: set[str], instruction: Instruction, others: dict[str, Instruction]) -> float:
         """Count each operation once. A TPU repeats it in all fusions that run while it is under way."""
@@ -161,7 +204,7 @@ def parse(text: str) -> Program:
             entry = heading[2] if heading[1] else entry
         elif match := _INSTRUCTION.match(line):
             name, shapes, kind, operands, attributes = match.groups()
-            names = tuple(re.findall(r"%([\w.\-]+)", operands))
+            names = (operands,) if kind == "parameter" else tuple(re.findall(r"%([\w.\-]+)", operands))
             current[name] = Instruction(kind, _arrays(shapes), names, attributes)
     if not entry:
         raise ValueError("Expected the text of an HLO module with an entry computation.")
@@ -184,9 +227,10 @@ def _group_size(instruction: Instruction) -> int:
 
 
 @functools.cache
-def _arrays(shapes: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _arrays(shapes: str) -> Arrays:
     return tuple(
-        (dtype, tuple(int(size) for size in sizes.split(",") if size)) for dtype, sizes in _ARRAY.findall(shapes)
+        (dtype, tuple(int(size) for size in sizes.split(",") if size), "S(" in layout)
+        for dtype, sizes, layout in _ARRAY.findall(shapes)
     )
 
 
@@ -194,9 +238,9 @@ def _operand_size(instruction: Instruction, others: dict[str, Instruction]) -> i
     return sum(_size(others[name].result) for name in instruction.operands if name in others)
 
 
-def _size(arrays: tuple[tuple[str, tuple[int, ...]], ...]) -> int:
+def _size(arrays: Arrays) -> int:
     """Return the bytes of arrays."""
-    return sum(_bits(dtype) * math.prod(sizes) for dtype, sizes in arrays) // 8
+    return sum(_bits(dtype) * math.prod(sizes) for dtype, sizes, _ in arrays) // 8
 
 
 def _bits(dtype: str) -> int:
