@@ -107,6 +107,9 @@ def test_roofline():
     core = estimate(compiled(flops=61.5e12, accessed=900e9), "v3-8")
     assert core.seconds["compute"] == pytest.approx(1)
     assert (core.limit, core.step_seconds) == ("memory bandwidth", pytest.approx(2))
+    # A GPU's cache may hold the values within a step.
+    cached = estimate(compiled(GIB, accessed=1e15), "h100")
+    assert cached.seconds["memory bandwidth"] == pytest.approx((GIB // 2 + 64) / 3_350e9)
     # A chip sends 200 GB/s within its slice. A slice of 256 chips sends 6.4 Tbit/s to other slices.
     ring = estimate(compiled(sent=300e9))
     assert (ring.limit, ring.step_seconds) == ("interconnect", pytest.approx(1.5))

@@ -1,11 +1,10 @@
 """Operations and memory traffic of a compiled program, counted in its text.
 
-XLA's own counts are not used: they include the body of a loop once, and on TPUs the traffic of the memory on the chip.
-
-The traffic is the sum of the bytes of the operands and results of all operations: each fusion reads and writes memory.
-Arrays in the memory of a TPU's chip, which the compiler assigns, have no traffic. Of a slice, only the slice is read. The
-padding of arrays and the traffic of unknown operations are not counted, so that the bytes are a lower bound. Values
-in a GPU's cache are included. The body of a loop is counted once per iteration.
+XLA's own figures count the body of a loop once and, on TPUs, include the memory on the chip. Here, the body of a loop
+counts once per iteration, and the traffic is the sum of the bytes of the operands and results of all operations,
+because each fusion reads and writes memory. For arrays that the compiler places in the memory on a TPU's chip, there is
+no traffic. Where an operation only uses a slice of an operand, the slice counts. The padding of arrays and custom calls
+on TPUs do not count, so that the bytes of a TPU are a lower bound. On GPUs, values that stay in a cache are included.
 
 References:
     https://openxla.org/xla/operation_semantics
@@ -33,6 +32,7 @@ _SENT: dict[str, collections.abc.Callable[[int], float]] = {
 }
 # Operations without traffic, and operations whose traffic is counted at their start.
 _FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
+_COPIES = ("copy-start", "slice-start", "dynamic-slice-start")
 _SLICES = ("slice", "dynamic-slice", "gather")
 
 
@@ -41,7 +41,7 @@ Arrays = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """Operation with the arrays of its result, `(dtype, dimensions, whether the array is in the memory of the chip)`."""
+    """Operation with the arrays of its result: dtype, dimensions, and whether it is in the memory on the chip."""
 
     kind: str
     result: "Arrays"
@@ -104,6 +104,9 @@ class Program:
         target = instruction.attribute(r'custom_call_target="([^"]*)"')
         if target and not target.startswith("__"):
             return 0
+        if instruction.kind in _COPIES:  # the result contains both sides, the source or the slice first
+            sides = instruction.result[:2]
+            return min(_size((side,)) for side in sides) * sum(not on_chip for *_, on_chip in sides)
         operands = [others[name] for name in instruction.operands if name in others]
         read = sum(
             self._read(instruction, index, operand)
@@ -131,8 +134,8 @@ class Program:
         result = [array for array in instruction.result if not array[2]]
         if instruction.kind == "custom-call" and len(result) > 1 and result[-1][0] in ("s8", "u8"):
             result = result[:-1]  # a workspace
-        if instruction.kind.endswith("-start"):  # the result, the operand and the state
-            result = [array for array in instruction.result[:1] if not array[2]]
+        if instruction.kind.endswith("-start"):  # the result also contains the operand and the state
+            result = sorted(result, key=lambda array: _size((array,)))[-1:]
         if instruction.kind == "dynamic-update-slice":
             return _size(others[instruction.operands[1]].result) if result else 0
         called = self.computations.get(instruction.attribute(r"calls=%([\w.\-]+)") or "", {})
@@ -177,12 +180,43 @@ class Program:
             # The forward pass has two products of [B, N, H, K]; the backward pass has four, and recomputes the weights.
             dimensions = instruction.numbers('"dimensions')  # [B, H, N, M] of the weights
             return (10 if "Backward" in target else 4) * math.prod(dimensions) * operands[0][-1]
-        if target == "convolution" or target.startswith("__cudnn$conv"):
-            return _convolution(target, operands, result, instruction.attribute(r"dim_labels=([\w>-]+)") or "")
+        if target == "convolution":
+            return _convolution(instruction.attributes, operands[0], operands[1], result)
+        if target.startswith("__cudnn$conv"):
+            return _cudnn_convolution(target, operands, result, instruction.attribute(r"dim_labels=([\w>-]+)") or "")
         return 0
 
 
-def _convolution(target: str, operands: list[tuple[int, ...]], result: tuple[int, ...], labels: str) -> int:
+@functools.cache
+def _convolution(attributes: str, inputs: tuple[int, ...], kernel: tuple[int, ...], outputs: tuple[int, ...]) -> int:
+    """Return the operations of a convolution. A TPU computes all matrix products as convolutions, with much padding."""
+    found = dict(
+        re.findall(r"(dim_labels|size|pad|stride|lhs_dilate|rhs_dilate|batch_group_count)=([\w>-]+)", attributes)
+    )
+    labels, axes = re.split("_|->", found["dim_labels"]), range(len(inputs) - 2)
+    image, taps, result = (
+        dict(zip(*each, strict=True)) for each in zip(labels, (inputs, kernel, outputs), strict=True)
+    )
+
+    def window(name: str, default: str = "1") -> list[str]:
+        return found[name].split("x") if name in found else [default for _ in axes]
+
+    products = 1  # pairs of an output and a tap that reads an input instead of padding, over all axes
+    size, stride, spread, step = (
+        list(map(int, window(name))) for name in ("size", "stride", "lhs_dilate", "rhs_dilate")
+    )
+    for axis, pad in zip(axes, window("pad", "0_0"), strict=True):
+        end, first = image[str(axis)] * spread[axis], -int(pad.split("_")[0])
+        places = (
+            first + output * stride[axis] + tap * step[axis]
+            for output in range(result[str(axis)])
+            for tap in range(size[axis])
+        )
+        products *= sum(0 <= place < end and place % spread[axis] == 0 for place in places)
+    return 2 * products * image["b"] // int(found.get("batch_group_count", 1)) * taps["i"] * taps["o"]
+
+
+def _cudnn_convolution(target: str, operands: list[tuple[int, ...]], result: tuple[int, ...], labels: str) -> int:
     """Return the operations of a convolution or one of its derivatives: `dim_labels=b01f_o01i->b01f`."""
     kernel, output = operands[1], result
     if "BackwardInput" in target:

@@ -13,7 +13,7 @@ from keras_vit.training import distribute
 from keras_vit.training.planning import plan
 from tools.compile_plan import step_program
 from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
-from tools.compile_plan.targets import Target
+from tools.compile_plan.targets import Target, Tpu
 
 _MAX_IMAGES_PER_DEVICE = 4_096  # limit of the search for the largest batch
 
@@ -59,12 +59,16 @@ class Estimate:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Lower bounds of the time of a step by resource: operations, memory traffic, and bytes sent to other chips."""
+        """Lower bounds of the time of a step by resource: operations, memory traffic, and bytes sent to other chips.
+
+        On a GPU, the cache may hold any value within a step. Only arguments and results are certain to be moved.
+        """
         result, target = self.result, self.target
         assert isinstance(result, Compiled), "a program that does not fit has no time"
+        moved = result.bytes_accessed if isinstance(target.chip, Tpu) else result.arguments + result.outputs
         bounds = {
             "compute": result.flops / target.peak_flops,
-            "memory bandwidth": result.bytes_accessed / target.bandwidth,
+            "memory bandwidth": moved / target.bandwidth,
             "interconnect": result.sent / target.chip.interconnect,
         }
         if target.network:
