@@ -252,7 +252,10 @@ def deep_on_one():
 def test_a_scan_gives_the_result_of_the_loop(deep_on_one, monkeypatch, count, fsdp, remat):
     """Blocks 1 to 3, with their own drop path rates and random numbers. The weights have the same names."""
     monkeypatch.setattr(scan, "MIN_BLOCKS", 3)
+    scans, run = [], jax.lax.scan
+    monkeypatch.setattr(scan.jax.lax, "scan", lambda *arguments: scans.append(arguments) or run(*arguments))
     state, metrics = train(EVERYTHING, devices(count, fsdp), remat=remat, **DEEP)
+    assert len(scans) == 2  # over the micro-batches, and over the blocks
     np.testing.assert_allclose(metrics, deep_on_one[1], rtol=1e-4)
     assert_close(saved(state), saved(deep_on_one[0]))
 

@@ -11,7 +11,7 @@ References:
 import collections
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -73,7 +73,7 @@ def scanned(blocks_of_chains: Sequence[Sequence[EncoderBlock]], devices: Devices
     try:
         for blocks in blocks_of_chains:
             for block in blocks:
-                block.replacement = lambda call, recomputed, x, **arguments: x
+                block.replacement = lambda x, **arguments: x
             blocks[0].replacement = functools.partial(_scan, blocks, devices)
         yield
     finally:
@@ -82,10 +82,8 @@ def scanned(blocks_of_chains: Sequence[Sequence[EncoderBlock]], devices: Devices
                 block.replacement = None
 
 
-def _scan(
-    blocks: Sequence[EncoderBlock], devices: Devices, call: Callable, recomputed: bool, x: Any, **arguments: Any
-) -> Any:
-    """Return the output of the last block. `call` is the call of the first block."""
+def _scan(blocks: Sequence[EncoderBlock], devices: Devices, x: Any, **arguments: Any) -> Any:
+    """Return the output of the last block. This function runs in place of the call of the first block."""
     block = blocks[0]
     variables, states = weights(block), seed_states(block)
     places = [devices.of_weight(tuple(variable.shape)) for variable in variables]
@@ -95,8 +93,8 @@ def _scan(
         x = jax.lax.with_sharding_constraint(x, devices.rows)
         # The gradients have the sharding of the weights, too. Each block therefore sums its own.
         arrays = jax.lax.with_sharding_constraint(arrays, places)
-        with SeedScope(states, seeds, zip(variables, arrays, strict=True)), _drop_path_rate(block, rate):
-            return call(x, **arguments), None
+        with SeedScope(states, seeds, zip(variables, arrays, strict=True)), _standing_in(block, rate):
+            return block.call(x, **arguments), None
 
     # In the compute dtype, in which the layers read them.
     values = zip(*([variable.value for variable in weights(block)] for block in blocks), strict=True)
@@ -106,19 +104,21 @@ def _scan(
     ]
     seeds = jnp.asarray([[state.value for state in seed_states(block)] for block in blocks], jnp.uint32)
     rates = jnp.asarray([block.drop_path_rate for block in blocks], jnp.float32)
-    if recomputed:
+    if keras.layers.Layer.rematerialized_call(block, block.call, x) != block.call:
         step = jax.checkpoint(step, prevent_cse=False)  # a scan itself prevents it
     return jax.lax.scan(step, x, (stacks, seeds, rates))[0]
 
 
 @contextlib.contextmanager
-def _drop_path_rate(block: EncoderBlock, rate: Any) -> Iterator[None]:
-    """Change the drop path rate of a block, if it has one, within a `with` block."""
+def _standing_in(block: EncoderBlock, rate: Any) -> Iterator[None]:
+    """Let the first block of a chain run itself within a `with` block, with the drop path rate of another block."""
     layers = (block.drop_path_0, block.drop_path_1) if block.drop_path_rate else ()
+    replacement, block.replacement = block.replacement, None
+    for layer in layers:
+        layer.rate = rate
     try:
-        for layer in layers:
-            layer.rate = rate
         yield
     finally:
+        block.replacement = replacement
         for layer in layers:
             layer.rate = block.drop_path_rate
