@@ -130,12 +130,18 @@ HloModule jit_step, is_scheduled=true
   ROOT %tuple.2 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) tuple(%i, %stack, %fusion.1)
 }
 
+%condition (tuple.3: (s32[], bf16[3,8,16], bf16[3,8,16])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(3)
+  %tuple.3 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) parameter(0)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%tuple.3), index=0
+  ROOT %less = pred[]{:T(512)} compare(%i.1, %limit), direction=LT
+}
+
 ENTRY %main (start: (s32[], bf16[3,8,16], bf16[3,8,16]), w: f32[16,12,4], y: bf16[64,4]) -> bf16[64,4] {
   %start = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) parameter(0)
   %w = f32[16,12,4]{2,1,0:T(8,128)} parameter(1)
   %y = bf16[64,4]{1,0:T(8,128)(2,1)} parameter(2)
-  %while.1 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) while(%start), condition=%condition, body=%body, \
-backend_config={"known_trip_count":{"n":"3"}}
+  %while.1 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) while(%start), condition=%condition, body=%body
   %slice-start.1 = ((f32[16,12,4]{2,1,0:T(8,128)}), f32[16,3,4]{2,1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%w)
   %slice-done.1 = f32[16,3,4]{2,1,0:T(8,128)S(1)} slice-done(%slice-start.1)
   %joined = f32[16,12,4]{2,1,0:T(8,128)S(1)} custom-call(%slice-done.1), custom_call_target="ConcatBitcast"
@@ -266,6 +272,7 @@ def test_bytes_that_a_device_sends():
         ("mesh['data'=2,'model'=3] {'model'}", 2),
         ("mesh['data'=2,'model'=3] {'data','model'}", 5),
         ("mesh['data'=8] {'data':(2)4}", 3),
+        ("mesh['data'=2,'model'=3], device_ids=([2,3]T(1,0)) {'model'}", 2),
     ],
 )
 def test_devices_that_gather_in_each_form_of_their_groups(groups, others):

@@ -91,14 +91,21 @@ class Program:
         for instruction in instructions.values():
             body = instruction.attribute(r"(?:body|to_apply|calls)=%([\w.\-]+)")
             if instruction.kind in ("while", "call", "async-start") and body:
-                times = int(instruction.attribute(r'known_trip_count":\{"n":"(\d+)"') or 1)
-                total += times * self._sum(body, count)
+                total += self._rounds(instruction) * self._sum(body, count)
             elif instruction.kind == "conditional":
                 branches = re.findall(r"%([\w.\-]+)", instruction.attribute(r"branch_computations=\{([^}]*)") or "")
                 total += max((self._sum(branch, count) for branch in branches), default=0)
             elif instruction.kind not in _FREE and not instruction.kind.endswith("-done"):
                 total += count(instruction, instructions)
         return total
+
+    def _rounds(self, instruction: Instruction) -> int:
+        """Return how often a loop runs: the known number, or n for a condition `round < n`. A call runs once."""
+        known = instruction.attribute(r'known_trip_count":\{"n":"(\d+)"')
+        condition = self.computations.get(instruction.attribute(r"condition=%([\w.\-]+)") or "", {}).values()
+        less = any("direction=LT" in inner.attributes for inner in condition)
+        limits = [inner.operands[0] for inner in condition if inner.kind == "constant" and less]
+        return int(known or (limits[0] if len(limits) == 1 else 1))
 
     def _bytes(self, instruction: Instruction, others: dict[str, Instruction]) -> int:
         target = instruction.attribute(r'custom_call_target="([^"]*)"')
@@ -238,7 +245,7 @@ def parse(text: str) -> Program:
             entry = heading[2] if heading[1] else entry
         elif match := _INSTRUCTION.match(line):
             name, shapes, kind, operands, attributes = match.groups()
-            names = (operands,) if kind == "parameter" else tuple(re.findall(r"%([\w.\-]+)", operands))
+            names = (operands,) if kind in ("parameter", "constant") else tuple(re.findall(r"%([\w.\-]+)", operands))
             current[name] = Instruction(kind, _arrays(shapes), names, attributes)
     if not entry:
         raise ValueError("Expected the text of an HLO module with an entry computation.")
@@ -247,12 +254,15 @@ def parse(text: str) -> Program:
 
 def _group_size(instruction: Instruction) -> int:
     """Return the number of devices that exchange data with each other."""
-    groups = instruction.attribute(r"replica_groups=([^ ]*(?: \{[^}]*\})?)") or "{{0}}"  # permutations have no groups
+    groups = (
+        instruction.attribute(r"replica_groups=([^ ]*(?: device_ids=[^ ]*)?(?: \{[^}]*\})?)") or "{{0}}"
+    )  # permutations have no groups
     if listed := re.match(r"\{\{([\d,]+)\}", groups):  # {{0,1},{2,3}}
         return listed[1].count(",") + 1
     if counts := re.match(r"\[\d+,(\d+)\]", groups):  # [2,2]<=[4]: two groups of two
         return int(counts[1])
-    if mesh := re.match(r"mesh\[(.*?)\] \{(.*?)\}", groups):  # mesh['a'=8,'b'=2] {'a'}; {'a':(2)4} is a part of 'a'
+    # mesh['a'=8,'b'=2] {'a'}, perhaps with an order of the devices; {'a':(2)4} is a part of 'a'
+    if mesh := re.match(r"mesh\[(.*?)\](?:, device_ids=\S*)? \{(.*?)\}", groups):
         sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh[1]))
         return math.prod(int(part or sizes[name]) for name, part in re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh[2]))
     raise ValueError(
