@@ -50,9 +50,24 @@ def define_recipe_flags() -> None:
 
 def define_distribution_flags() -> None:
     """Define `--distribute`, `--tpu` and `--virtual_devices`."""
-    flags.DEFINE_enum("distribute", "auto", STRATEGIES, "Devices to use; auto takes all devices of the machine.")
+    define_distribute_flag()
     flags.DEFINE_string("tpu", "local", "With --distribute=tpu: 'local', a TPU's name, or grpc://HOST:8470.")
     flags.DEFINE_integer("virtual_devices", 0, "Number of virtual devices to split the CPU into, for tests.", 0)
+
+
+def define_distribute_flag() -> None:
+    """Define `--distribute`."""
+    flags.DEFINE_string(
+        "distribute",
+        "auto",
+        f"Devices to use: {', '.join(STRATEGIES)}, or with KERAS_BACKEND=jax a mesh such as 'mesh(data=8, fsdp=4)'. "
+        "auto takes all devices of the machine.",
+    )
+    flags.register_validator(
+        "distribute",
+        lambda name: name in STRATEGIES or name.startswith("mesh("),
+        f"--distribute must be one of {', '.join(STRATEGIES)}, or a mesh such as 'mesh(data=8, fsdp=4)'.",
+    )
 
 
 def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:

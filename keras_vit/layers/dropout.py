@@ -87,11 +87,10 @@ class Dropout(BaseLayer):
         self.supports_masking = True
         self.rate = checks.rate("rate", rate)
         self.seed = seed
-        if self.rate > 0:
-            self.seed_generator = ReplayableSeedGenerator(seed)
+        self.seed_generator = ReplayableSeedGenerator(seed) if self.rate > 0 else None
 
     def call(self, x: Any, training: bool = False) -> Any:
-        if not training or self.rate == 0:
+        if not training or self.seed_generator is None:
             return x
         return keras.random.dropout(x, self.rate, seed=self.seed_generator)
 
@@ -123,7 +122,7 @@ class StochasticDepth(Dropout):
     """
 
     def call(self, x: Any, training: bool = False) -> Any:
-        if not training or self.rate == 0:
+        if not training or self.seed_generator is None:
             return x
         shape = (ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)
         kept = keras.random.uniform(shape, seed=self.seed_generator, dtype="float32") >= self.rate

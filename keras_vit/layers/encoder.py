@@ -80,6 +80,8 @@ class EncoderBlock(CompositeLayer):
     """
 
     is_block = True
+    # Function of the arguments that runs in place of the block, such as a scan over several blocks.
+    replacement: Callable[..., Any] | None = None
 
     def __init__(
         self,
@@ -134,6 +136,8 @@ class EncoderBlock(CompositeLayer):
         return_attention_scores: bool = False,
         **attention_arguments: Any,
     ) -> Any:
+        if self.replacement is not None:
+            return self.replacement(x, training=training, **attention_arguments)
         if context is not None:
             attention_arguments["context"] = self.norm_0(context)
         if return_attention_scores:
@@ -150,7 +154,8 @@ class EncoderBlock(CompositeLayer):
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return `layer_call`, rematerialized with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
-        return rematerialized(self, layer_call) if recomputed and kwargs.get("training") else layer_call
+        recomputed = recomputed and kwargs.get("training") and self.replacement is None
+        return rematerialized(self, layer_call) if recomputed else layer_call
 
     def compute_output_spec(
         self, x: Any, context: Any = None, return_attention_scores: bool = False, **arguments: Any

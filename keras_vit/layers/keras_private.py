@@ -45,3 +45,13 @@ def remove_variable(layer: keras.layers.Layer, variable: keras.Variable) -> None
 def run_functional(model: keras.Model, inputs: list[Any], call: Callable[..., Any]) -> Any:
     """Run a functional model with `call(layer, *args, **kwargs)` in place of each layer's call, also on tensors."""
     return model._run_through_graph(inputs, call_fn=call)
+
+
+def calls(model: keras.Model) -> list[Any]:
+    """Return the calls of the layers of a functional model in the order of execution.
+
+    Each call is a Keras node with the layer in `operation`, its symbolic arguments in `arguments` (the tensors also in
+    `input_tensors`), and its symbolic results in `outputs`.
+    """
+    nodes = model._nodes_by_depth
+    return [node for depth in sorted(nodes, reverse=True) for node in nodes[depth] if not node.is_input]

@@ -18,7 +18,8 @@ def create(
 
     Args:
         recipe: The recipe.
-        distribute: One of `distribute.STRATEGIES` or, on JAX, of `distribute.JAX_STRATEGIES`.
+        distribute: One of `distribute.STRATEGIES` or, on JAX, of `distribute.JAX_STRATEGIES`, or a mesh such as
+            `"mesh(data=8, fsdp=4)"`.
         tpu: `"local"` or, on TensorFlow, the name or address of a TPU.
         virtual_devices: Number of devices to split the CPU into; 0 does not split it.
         several_hosts: Whether to join the other hosts of a TPU pod or cluster job. JAX only.

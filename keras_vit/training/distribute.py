@@ -32,7 +32,8 @@ class DevicesMissing(RuntimeError):
 def create_strategy(name: str = "auto", tpu: str = "local", virtual_devices: int = 0) -> tf.distribute.Strategy:
     """Return the `tf.distribute` strategy for a name in `STRATEGIES`."""
     if name not in STRATEGIES:
-        jax = " That one is for KERAS_BACKEND=jax." if name in JAX_STRATEGIES else ""
+        of_jax = name in JAX_STRATEGIES or name.startswith("mesh(")
+        jax = " That one is for KERAS_BACKEND=jax." if of_jax else ""
         raise ValueError(f"--distribute must be one of {', '.join(STRATEGIES)}. Received: {name!r}.{jax}")
     if virtual_devices:
         cpu = tf.config.list_physical_devices("CPU")[0]

@@ -108,6 +108,100 @@ def test_operations_and_traffic_of_a_program():
     assert program.traffic == 3 * product + fused + attended + 2 * 4 * (image + kernel + result) + summed
 
 
+# As the TPU's compiler writes programs: S(1) is the memory on the chip. A loop of three rounds reads a slice of a stack
+# and writes a slice of another one. A part of `w` and all of `y` are copied to the chip.
+ON_CHIP = """
+HloModule jit_step, is_scheduled=true
+
+%fused (p.0: bf16[3,8,16], p.1: s32[], p.2: bf16[3,8,16]) -> bf16[3,8,16] {
+  %p.1 = s32[]{:T(128)} parameter(1)
+  %p.0 = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %p.2 = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} parameter(2)
+  %part = bf16[1,8,16]{2,1,0:T(8,128)(2,1)} dynamic-slice(%p.0, %p.1), dynamic_slice_sizes={1,8,16}
+  ROOT %update = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} dynamic-update-slice(%p.2, %part, %p.1)
+}
+
+%body (tuple.1: (s32[], bf16[3,8,16], bf16[3,8,16])) -> (s32[], bf16[3,8,16], bf16[3,8,16]) {
+  %tuple.1 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) parameter(0)
+  %i = s32[]{:T(128)S(6)} get-tuple-element(%tuple.1), index=0
+  %stack = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} get-tuple-element(%tuple.1), index=1
+  %saved = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} get-tuple-element(%tuple.1), index=2
+  %fusion.1 = bf16[3,8,16]{2,1,0:T(8,128)(2,1)} fusion(%stack, %i, %saved), kind=kLoop, calls=%fused
+  ROOT %tuple.2 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) tuple(%i, %stack, %fusion.1)
+}
+
+%condition (tuple.3: (s32[], bf16[3,8,16], bf16[3,8,16])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(3)
+  %tuple.3 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) parameter(0)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%tuple.3), index=0
+  ROOT %less = pred[]{:T(512)} compare(%i.1, %limit), direction=LT
+}
+
+ENTRY %main (start: (s32[], bf16[3,8,16], bf16[3,8,16]), w: f32[16,12,4], y: bf16[64,4]) -> bf16[64,4] {
+  %start = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) parameter(0)
+  %w = f32[16,12,4]{2,1,0:T(8,128)} parameter(1)
+  %y = bf16[64,4]{1,0:T(8,128)(2,1)} parameter(2)
+  %while.1 = (s32[], bf16[3,8,16]{2,1,0}, bf16[3,8,16]{2,1,0}) while(%start), condition=%condition, body=%body
+  %slice-start.1 = ((f32[16,12,4]{2,1,0:T(8,128)}), f32[16,3,4]{2,1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%w)
+  %slice-done.1 = f32[16,3,4]{2,1,0:T(8,128)S(1)} slice-done(%slice-start.1)
+  %joined = f32[16,12,4]{2,1,0:T(8,128)S(1)} custom-call(%slice-done.1), custom_call_target="ConcatBitcast"
+  %copy-start.1 = (bf16[64,4]{1,0:T(8,128)S(1)}, bf16[64,4]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%y)
+  %copy-done.1 = bf16[64,4]{1,0:T(8,128)S(1)} copy-done(%copy-start.1)
+  %near = bf16[64,4]{1,0:T(8,128)S(1)} negate(%copy-done.1)
+  ROOT %far = bf16[64,4]{1,0:T(8,128)} negate(%near)
+}
+"""
+
+
+def test_traffic_of_the_memory_on_a_chip_does_not_count():
+    slices = 3 * 2 * 2 * 8 * 16  # read and written
+    copied = 4 * 16 * 3 * 4 + 2 * 64 * 4
+    indices = 3 * 4  # the number of the round, which is in yet another memory of the chip
+    assert hlo.parse(ON_CHIP).traffic == slices + copied + 2 * 64 * 4
+    assert hlo.parse(ON_CHIP.replace(":T(128)S(6)", "")).traffic == slices + indices + copied + 2 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "outputs", "attributes", "products"),
+    [
+        # A matrix product [5, 7] x [7, 3], and one of heads: [5, (2, 4)] from [5, 7] and [7, 2, 4].
+        ((5, 7), (7, 3), (5, 3), "dim_labels=bf_io->bf", 5 * 7 * 3),
+        (
+            (5, 1, 7),
+            (7, 2, 4),
+            (5, 2, 4),
+            "window={size=2 pad=1_1 rhs_reversal=1}, dim_labels=b0f_i0o->b0f",
+            5 * 7 * 2 * 4,
+        ),
+        # Patches of 2 x 2 pixels, and the derivative of the image, which is spread and padded.
+        (
+            *((3, 8, 8, 5), (2, 2, 5, 6), (3, 4, 4, 6)),
+            "window={size=2x2 stride=2x2}, dim_labels=b01f_01io->b01f",
+            3 * 16 * 4 * 30,
+        ),
+        (
+            *((3, 4, 4, 6), (2, 2, 5, 6), (3, 8, 8, 5)),
+            "window={size=2x2 pad=1_1x1_1 lhs_dilate=2x2 rhs_reversal=1x1}, dim_labels=b01f_01oi->b01f",
+            3 * 16 * 4 * 30,
+        ),
+        # Three products of a batch, [4, 7] x [7, 2] each.
+        (
+            (3, 4, 7),
+            (3, 7, 2),
+            (3, 4, 2),
+            "window={size=3 stride=2 pad=2_2 lhs_dilate=3}, dim_labels=0bf_0io->0bf",
+            3 * 4 * 7 * 2,
+        ),
+    ],
+)
+def test_operations_of_products_that_a_tpu_computes_as_convolutions(inputs, kernel, outputs, attributes, products):
+    shapes = {"inputs": inputs, "kernel": kernel, "result": outputs}
+    x, w, y = (f"%{name} = f32[{','.join(map(str, shape))}]" for name, shape in shapes.items())
+    lines = [f"{x} parameter(0)", f"{w} parameter(1)", f"ROOT {y} convolution(%inputs, %kernel), {attributes}"]
+    text = "\n  ".join(["ENTRY %main (inputs: f32[1]) -> f32[1] {", *lines])
+    assert hlo.parse(text).flops == 2 * products
+
+
 # As the TPU's compiler writes programs for two slices of four chips: parts of weights are gathered within a slice, in
 # groups of four, and in pairs; gradients are summed within a slice, and the sums of the slices are added on the hosts.
 TWO_SLICES = """
@@ -178,6 +272,7 @@ def test_bytes_that_a_device_sends():
         ("mesh['data'=2,'model'=3] {'model'}", 2),
         ("mesh['data'=2,'model'=3] {'data','model'}", 5),
         ("mesh['data'=8] {'data':(2)4}", 3),
+        ("mesh['data'=2,'model'=3], device_ids=([2,3]T(1,0)) {'model'}", 2),
     ],
 )
 def test_devices_that_gather_in_each_form_of_their_groups(groups, others):

@@ -52,7 +52,7 @@ def test_the_step_on_jax(target):
 
 def test_several_gpus_share_weights():
     _, copied = plan("jax", "--target=h100:8")
-    _, sharded = plan("jax", "--target=h100:8", "--fsdp")
+    _, sharded = plan("jax", "--target=h100:8", "--distribute=fsdp")
     assert set(copied["collectives"]) == {"all-reduce"}
     assert sharded["collectives"]["all-gather"] >= 1
     assert sharded["arguments"] < copied["arguments"]

@@ -107,6 +107,9 @@ def test_roofline():
     core = estimate(compiled(flops=61.5e12, accessed=900e9), "v3-8")
     assert core.seconds["compute"] == pytest.approx(1)
     assert (core.limit, core.step_seconds) == ("memory bandwidth", pytest.approx(2))
+    # A GPU's cache may hold the values within a step.
+    cached = estimate(compiled(GIB, accessed=1e15), "h100")
+    assert cached.seconds["memory bandwidth"] == pytest.approx((GIB // 2 + 64) / 3_350e9)
     # A chip sends 200 GB/s within its slice. A slice of 256 chips sends 6.4 Tbit/s to other slices.
     ring = estimate(compiled(sent=300e9))
     assert (ring.limit, ring.step_seconds) == ("interconnect", pytest.approx(1.5))
@@ -130,7 +133,7 @@ class Fake:
     def __call__(self, setting):
         self.asked.append(setting)
         images = setting.batch_size // (self.devices * setting.accumulation_steps)
-        fixed = self.fixed / self.devices if setting.fsdp else self.fixed
+        fixed = self.fixed / setting.fsdp
         memory = int(fixed + images * self.each / (4 if setting.remat else 1))
         if self.refuses and memory > 8 * GIB:
             return DoesNotFit(memory, 8 * GIB)
@@ -173,8 +176,11 @@ def test_remedies_were_tried_and_fit():
     assert Fake(GIB // 2, GIB // 4).planner(rematerializes=False).remedies(asked)[0].setting.remat is False
     # Weights too many for a device: nothing helps but to divide them.
     assert Fake(9 * GIB, GIB // 100).planner().remedies(asked) == []
-    (divided, *_) = Fake(9 * GIB, GIB // 100).planner(shards=True).remedies(asked)
-    assert divided.setting.overrides(asked) == ("--fsdp",)
+    # As few devices as are needed share them: a quarter of 9 GiB and 6 GiB of activations exceed 8 GiB, an eighth fits.
+    for each, fsdp in ((GIB // 100, 2), (3 * GIB // 32, 8)):
+        planner = Fake(9 * GIB, each).planner(rematerializes=False, most_fsdp=8, weights_bytes=9 * GIB)
+        (divided, *_) = planner.remedies(asked)
+        assert divided.setting.overrides(asked) == (f"--distribute='mesh(fsdp={fsdp})'",)
 
 
 def test_refusals_of_the_compiler_are_read():

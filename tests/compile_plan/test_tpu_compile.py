@@ -162,7 +162,7 @@ def test_the_program_on_the_jax_backend(fsdp, slices):
         "--nosearch",
         "--config.data.batch_size=64",
         "--config.model.arguments.hidden_size=512",
-        f"--fsdp={fsdp}",
+        f"--distribute={'fsdp' if fsdp else 'data_parallel'}",
         f"--slices={slices}",
     ]
     environment = {**os.environ, "KERAS_BACKEND": "jax"}

@@ -3,6 +3,7 @@
 KERAS_BACKEND=jax python -m pytest tests/training/test_on_jax.py
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -29,9 +30,9 @@ from keras_vit.runs.checkpoints import CheckpointStore
 from keras_vit.runs.chosen_checkpoint import choose, listed
 from keras_vit.runs.errors import CheckpointMismatch, Diverged, Interrupted, StorageError
 from keras_vit.training import distribute
-from keras_vit.training.jax import sharded_checkpoints
+from keras_vit.training.jax import scan, sharded_checkpoints
 from keras_vit.training.jax.backend import JaxBackend
-from keras_vit.training.jax.devices import Batches, Devices, create_devices, hosts, join_hosts
+from keras_vit.training.jax.devices import Batches, Devices, create_devices, fsdp_of, hosts, join_hosts
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.jax.step import (
     TrainStep,
@@ -56,7 +57,8 @@ NOISE = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0
 
 
 def devices(count=1, fsdp=False):
-    return Devices(EIGHT[:count], fsdp, min_part=1)
+    """Devices of which all share the weights, or as many as `fsdp`, if it is a number."""
+    return Devices(EIGHT[:count], count if fsdp is True else int(fsdp) or 1, min_part=1)
 
 
 def recipe(total_steps=10, data=None, **fields):
@@ -217,7 +219,7 @@ def on_one():
     return train(EVERYTHING, devices(), **NOISE)
 
 
-@pytest.mark.parametrize("fsdp", selection.cases([False, True], [True], selection.EXHAUSTIVE))
+@pytest.mark.parametrize("fsdp", selection.cases([False, True, 2], [True, 2], selection.EXHAUSTIVE))
 def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     """With everything on: what dropout draws and mixup pairs belongs to the global batch."""
     state, metrics = train(EVERYTHING, devices(8, fsdp), remat="blocks", **NOISE)
@@ -227,7 +229,70 @@ def test_eight_devices_give_the_result_of_one(on_one, fsdp):
     divided = [not array.is_fully_replicated for array in jax.tree.leaves(arrays)]
     assert all(divided) if fsdp else not any(divided)
     part = sum(array.addressable_shards[0].data.nbytes for array in jax.tree.leaves(arrays))
-    assert part == sum(array.nbytes for array in jax.tree.leaves(arrays)) / (8 if fsdp else 1)
+    assert part == sum(array.nbytes for array in jax.tree.leaves(arrays)) / state.devices.fsdp
+
+
+DEEP = {**NOISE, "num_layers": 5}
+
+
+@pytest.fixture(scope="module")
+def deep_on_one():
+    return train(EVERYTHING, devices(), **DEEP)
+
+
+@pytest.mark.parametrize(
+    ("count", "fsdp", "remat"),
+    [
+        (1, False, "none"),
+        (8, 4, "blocks"),
+        pytest.param(8, 2, "none", marks=selection.EXHAUSTIVE),
+        pytest.param(8, True, "blocks", marks=selection.EXHAUSTIVE),
+    ],
+)
+def test_a_scan_gives_the_result_of_the_loop(deep_on_one, monkeypatch, count, fsdp, remat):
+    """Blocks 1 to 3, with their own drop path rates and random numbers. The weights have the same names."""
+    monkeypatch.setattr(scan, "MIN_BLOCKS", 3)
+    scans, run = [], jax.lax.scan
+    monkeypatch.setattr(scan.jax.lax, "scan", lambda *arguments: scans.append(arguments) or run(*arguments))
+    state, metrics = train(EVERYTHING, devices(count, fsdp), remat=remat, **DEEP)
+    assert len(scans) == 2  # over the micro-batches, and over the blocks
+    np.testing.assert_allclose(metrics, deep_on_one[1], rtol=1e-4)
+    assert_close(saved(state), saved(deep_on_one[0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "adapt", "lengths"),
+    [
+        ({}, "all", [4]),  # the last block computes only the class token
+        ({"pooling": "gap"}, "all", [5]),
+        ({"pooling": "gap", "drop_path_rate": 0.2}, "all", [1, 4]),  # the first block drops nothing
+        ({"position_embedding": "rope2d", "hidden_size": 32}, "all", [4]),
+        ({"position_embedding_at": "every_layer"}, "all", [1, 1, 1, 1]),
+        ({"pooling": "gap"}, "lora(2)", [5]),
+        ({"pooling": "gap"}, "last(2)", [3, 2]),  # the frozen blocks have no gradients
+    ],
+)
+def test_chains_of_equal_blocks(monkeypatch, arguments, adapt, lengths):
+    monkeypatch.setattr(scan, "MIN_BLOCKS", 1)
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "num_layers": 5, **arguments})
+    keras_vit.adapt(model, adapt)
+    chains = scan.chains(model)
+    names = [block.name for chain in chains for block in chain]
+    assert names[:4] == [f"encoderblock_{index}" for index in range(4)]
+    assert [len(chain) for chain in chains][: len(lengths)] == lengths
+    monkeypatch.setattr(scan, "MIN_BLOCKS", 6)
+    assert scan.chains(model) == []
+
+
+def test_blocks_whose_output_is_used_otherwise_end_a_chain(monkeypatch):
+    monkeypatch.setattr(scan, "MIN_BLOCKS", 1)
+    model = keras_vit.VisionTransformer(**{**tiny.SIZES, "num_layers": 5})
+    features = keras_vit.features(model, blocks=(1, 3))
+    assert [[block.name[-1] for block in chain] for chain in scan.chains(features)] == [["0", "1"], ["2", "3"]]
+    autoencoder = keras_vit.MaskedAutoencoder(
+        **{**tiny.SIZES, "num_layers": 3}, decoder_hidden_size=8, decoder_num_heads=2, decoder_num_layers=4
+    )
+    assert [len(chain) for chain in scan.chains(autoencoder)] == [3, 4]
 
 
 def test_distillation_with_divided_weights():
@@ -355,7 +420,7 @@ def test_it_reports(whole):
     assert whole.results["examples"] == 11  # five rows are masked
     assert whole.validation.tally.sum() == 11
     images = whole.validation.examples["image"]
-    assert images.shape == ((4, SIZE, SIZE, 3) if whole.where.fsdp else (11, SIZE, SIZE, 3))
+    assert images.shape == ((4, SIZE, SIZE, 3) if whole.where.fsdp > 1 else (11, SIZE, SIZE, 3))
     assert whole.step.compiled._cache_size() == 1
 
 
@@ -405,13 +470,13 @@ def sharded(tmp_path_factory):
     return world
 
 
-@pytest.mark.parametrize("count", [4, 1])
-def test_parts_of_eight_devices_go_on_on_fewer(sharded, count):
-    world = World(sharded.directory, RUN, devices(count, fsdp=count > 1))
+@pytest.mark.parametrize(("count", "fsdp"), [(4, 4), (1, 1), (8, 2)])
+def test_parts_of_eight_devices_go_on_on_another_mesh(sharded, count, fsdp):
+    world = World(sharded.directory, RUN, devices(count, fsdp))
     assert world.restored == 9
     assert_same(saved(world.state), saved(sharded.state))
     kernel = max(world.state.trained, key=lambda weight: math.prod(weight.shape)).value
-    assert kernel.addressable_shards[0].data.size == kernel.size // count
+    assert kernel.addressable_shards[0].data.size == kernel.size // fsdp
 
 
 def test_orbax_reads_the_parts_by_itself(sharded):
@@ -598,7 +663,7 @@ def test_evaluation_and_forward_use_the_averages(whole):
 
 
 def test_where_weights_live():
-    four = Devices(EIGHT[:4], fsdp=True)
+    four = Devices(EIGHT[:4], fsdp=4)
 
     def part(shape, devices=four):
         return devices.of_weight(shape).shard_shape(shape)
@@ -611,18 +676,59 @@ def test_where_weights_live():
     assert part((1023, 66)) == (1023, 33)  # twice on two devices each
     assert part((1023, 63)) == (1023, 63)
     assert part((1024, 1024), Devices(EIGHT[:4])) == (1024, 1024)
-    six = Devices(EIGHT[:6], fsdp=True)
+    six = Devices(EIGHT[:6], fsdp=6)
     assert part((96, 128), six) == (16, 128) and part((32, 99, 64), six) == (32, 33, 32)
     order = four.of_weight((1024, 16)).devices_indices_map((1024, 16))
     assert [rows.start or 0 for rows, _ in order.values()] == [0, 256, 512, 768]
     assert four.describe() == "JAX, 4 cpu, fsdp"
 
 
+def test_copies_of_divided_weights():
+    """Neighbors share a copy of the weights, in any order in which the runtime lists the devices."""
+    mesh = Devices([EIGHT[index] for index in (5, 2, 7, 0, 1, 4, 6, 3)], fsdp=4)
+    assert [device.id for device in mesh.mesh.devices.flat] == [device.id for device in EIGHT]
+    assert mesh.describe() == "JAX, 8 cpu, mesh(data=2, fsdp=4)"
+    first = [rows.start or 0 for rows, _ in mesh.of_weight((1024, 16)).devices_indices_map((1024, 16)).values()]
+    assert first == [0, 256, 512, 768] * 2
+    images = [rows.start or 0 for (rows,) in mesh.rows.devices_indices_map((8,)).values()]
+    assert images == list(range(8))
+    with pytest.raises(ValueError, match="fsdp=3, 8 devices"):
+        Devices(EIGHT, fsdp=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    id: int
+    process_index: int
+    slice_index: int
+    platform: str = "tpu"
+
+
+def test_slices_have_copies_of_the_weights():
+    """Two slices of two hosts. The weights are gathered within a slice."""
+    chips = [Chip(2 * host + number, host, host % 2) for host in range(4) for number in range(2)]
+    assert [fsdp_of(name, chips) for name in ("auto", "data_parallel", "fsdp", "mesh(fsdp=2)")] == [1, 1, 4, 2]
+    assert fsdp_of("mesh(data=4, fsdp=2)", chips) == 2
+    for wrong in ("mesh(data=2, fsdp=2)", "mesh(fsdp=3)"):
+        with pytest.raises(ValueError, match=rf"data x fsdp must be .* 8\. .*{re.escape(wrong)}"):
+            fsdp_of(wrong, chips)
+    with pytest.raises(ValueError, match="unknown argument 'model'"):
+        fsdp_of("mesh(model=2)", chips)
+    mesh = Devices(chips, fsdp=4)
+    assert mesh.mesh.shape["data"] == 2
+    assert [(device.slice_index, device.process_index) for device in mesh.mesh.devices.flat][::2] == [
+        *((0, 0), (0, 2), (1, 1), (1, 3))
+    ]
+    with pytest.raises(ValueError, match="fsdp=8, 8 devices, 4 of them in a slice"):
+        Devices(chips, fsdp=8)
+
+
 def test_names_of_the_other_backend():
-    with pytest.raises(ValueError, match="must be one of auto, one_device, data_parallel, fsdp. Received: 'mirrored'"):
+    with pytest.raises(ValueError, match="must be one of auto, .*, fsdp, or a mesh such as .* Received: 'mirrored'"):
         create_devices("mirrored")
-    with pytest.raises(ValueError, match="'fsdp'. That one is for KERAS_BACKEND=jax"):
-        distribute.create_strategy("fsdp")
+    for name in ("fsdp", "mesh(fsdp=2)"):
+        with pytest.raises(ValueError, match=rf"'{re.escape(name)}'. That one is for KERAS_BACKEND=jax"):
+            distribute.create_strategy(name)
 
 
 def test_a_batch_that_cannot_be_divided():
@@ -686,7 +792,7 @@ def test_a_program_for_devices_has_the_expected_exchanges(fsdp):
 def test_a_model_of_two_billion_weights_is_described_without_them():
     run = recipes.Recipe(model=recipes.Model(variant="ViT-g/14", image_size=224), optim=recipes.Optim(ema=0.9))
     batch = {"image": tf.TensorSpec([None, 224, 224, 3], tf.uint8), "label": tf.TensorSpec([None], tf.int32)}
-    _, (arrays, _, rows, _) = program(run, 1000, batch, Devices(EIGHT, fsdp=True))
+    _, (arrays, _, rows, _) = program(run, 1000, batch, Devices(EIGHT, fsdp=8))
     assert sum(np.prod(leaf.shape) for leaf in arrays["weights"]) > 1e9
     assert rows["image"].shape == (128, 224, 224, 3)
 

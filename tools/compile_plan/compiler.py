@@ -47,8 +47,8 @@ class CompilerMissing(ImportError):
 class Compiled:
     """Figures of a compiled program per device, in bytes, except for `flops` and the counts in `collectives`."""
 
-    flops: float
-    bytes_accessed: float
+    flops: float  # of matrix products and convolutions
+    bytes_accessed: float  # from and to the main memory
     arguments: int
     outputs: int
     aliased: int  # outputs that overwrite inputs
@@ -159,8 +159,8 @@ class Compiler(abc.ABC):
         return self.outcome(lambda: client.compile(module, where, options))
 
 
-def figures(executable: Any) -> tuple[dict[str, Any], hlo.Program]:
-    """Return the fields of `Compiled` that do not depend on the compiler, and the compiled program.
+def figures(executable: Any) -> Compiled:
+    """Return the figures of a compiled program.
 
     The executable is JAX's internal type or the result of `jax.jit(...).lower().compile()`.
     """
@@ -169,21 +169,22 @@ def figures(executable: Any) -> tuple[dict[str, Any], hlo.Program]:
     else:
         memory, text = executable.get_compiled_memory_stats(), executable.hlo_modules()[0].to_string()
     program = hlo.parse(text)
-    fields = {
-        "arguments": memory.argument_size_in_bytes,
-        "outputs": memory.output_size_in_bytes,
-        "aliased": memory.alias_size_in_bytes,
-        "temporaries": memory.temp_size_in_bytes,
-        "code": memory.generated_code_size_in_bytes,
-        "collectives": hlo.collectives(text),
-        "sent": program.sent,
-        "sent_across": program.sent_across,
-    }
-    return fields, program
+    return Compiled(
+        flops=program.flops,
+        bytes_accessed=program.traffic,
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        collectives=hlo.collectives(text),
+        sent=program.sent,
+        sent_across=program.sent_across,
+    )
 
 
 class TpuCompiler(Compiler):
-    """Compiler for a slice of TPUs, which reports operations and traffic."""
+    """Compiler for a slice of TPUs."""
 
     packages = {"libtpu": "libtpu", "jax": "jax"}
     extra = "plan"
@@ -220,8 +221,7 @@ class TpuCompiler(Compiler):
             if too_large is None:
                 raise
             return too_large
-        cost, (fields, _) = executable.cost_analysis(), figures(executable)
-        return Compiled(cost["flops"], cost["bytes accessed"], **fields)
+        return figures(executable)
 
 
 def _read_memory_error(message: str) -> DoesNotFit | None:
@@ -234,7 +234,7 @@ def _read_memory_error(message: str) -> DoesNotFit | None:
 
 
 class GpuCompiler(Compiler):
-    """Compiler for the GPUs of one host. Operations and traffic are counted in the text of the program."""
+    """Compiler for the GPUs of one host."""
 
     packages = {"jax_plugins.xla_cuda12": "jax-cuda12-plugin", "jax": "jax"}
     extra = "plan-gpu"
@@ -286,8 +286,7 @@ class GpuCompiler(Compiler):
 
     def outcome(self, compile_program: Callable[[], Any]) -> Compiled:
         """Return the figures of a program. This compiler accepts every size, so `memory` can exceed the capacity."""
-        fields, program = figures(compile_program())
-        return Compiled(program.flops, program.traffic, **fields)
+        return figures(compile_program())
 
 
 def of_target(target: Target) -> Compiler:

@@ -10,9 +10,10 @@ from absl import logging
 from keras_vit import models
 from keras_vit import recipe as recipes
 from keras_vit.training import distribute
+from keras_vit.training.planning import plan
 from tools.compile_plan import step_program
 from tools.compile_plan.compiler import Compiled, Compiler, DoesNotFit
-from tools.compile_plan.targets import Target
+from tools.compile_plan.targets import Target, Tpu
 
 _MAX_IMAGES_PER_DEVICE = 4_096  # limit of the search for the largest batch
 
@@ -24,14 +25,14 @@ class Setting:
     batch_size: int
     remat: bool = False
     accumulation_steps: int = 1
-    fsdp: bool = False  # weights and optimizer are sharded, on the JAX backend
+    fsdp: int = 1  # devices that share a copy of the weights and the optimizer, on the JAX backend
 
     def overrides(self, requested: "Setting") -> tuple[str, ...]:
         """Return the flags that change the requested setting to this one."""
         flags = {
             "batch_size": f"--config.data.batch_size={self.batch_size}",
             "remat": f"--config.model.remat={'blocks' if self.remat else 'none'}",
-            "fsdp": "--fsdp",
+            "fsdp": f"--distribute='mesh(fsdp={self.fsdp})'",
             "accumulation_steps": f"--config.optim.accumulation_steps={self.accumulation_steps}",
         }
         return tuple(flag for field, flag in flags.items() if getattr(self, field) != getattr(requested, field))
@@ -58,12 +59,16 @@ class Estimate:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Lower bounds of the time of a step by resource: operations, memory traffic, and bytes sent to other chips."""
+        """Lower bounds of the time of a step by resource: operations, memory traffic, and bytes sent to other chips.
+
+        On a GPU, the cache may hold any value within a step. Only arguments and results are certain to be moved.
+        """
         result, target = self.result, self.target
         assert isinstance(result, Compiled), "a program that does not fit has no time"
+        moved = result.bytes_accessed if isinstance(target.chip, Tpu) else result.arguments + result.outputs
         bounds = {
             "compute": result.flops / target.peak_flops,
-            "memory bandwidth": result.bytes_accessed / target.bandwidth,
+            "memory bandwidth": moved / target.bandwidth,
             "interconnect": result.sent / target.chip.interconnect,
         }
         if target.network:
@@ -95,7 +100,8 @@ class Planner:
     target: Target
     capacity: int
     rematerializes: bool = True
-    shards: bool = False
+    most_fsdp: int = 1  # devices of a slice that can share the weights
+    weights_bytes: int = 0  # of the weights, the gradients and the optimizer
     _estimates: dict[Setting, Estimate] = dataclasses.field(default_factory=dict)
 
     def estimate(self, setting: Setting) -> Estimate:
@@ -111,7 +117,7 @@ class Planner:
                 f"{setting.batch_size:,}",
                 "blocks" if setting.remat else "none",
                 setting.accumulation_steps,
-                ", fsdp" * setting.fsdp,
+                f", fsdp={setting.fsdp}" if setting.fsdp > 1 else "",
                 "fits" if estimate.fits else "does not fit",
                 result.memory / 2**30,
             )
@@ -160,11 +166,19 @@ class Planner:
         sharded weights. The batch size does not change, because the result of training depends on it.
         """
         found = []
-        for fsdp in sorted({setting.fsdp, setting.fsdp or self.shards}):
-            for remat in sorted({setting.remat, setting.remat or self.rematerializes}):
-                fits = self._fewest_parts(dataclasses.replace(setting, remat=remat, fsdp=fsdp))
+        for remat in sorted({setting.remat, setting.remat or self.rematerializes}):
+            whole = dataclasses.replace(setting, remat=remat)
+            for fsdp in sorted({setting.fsdp, self._fewest_devices(self.estimate(whole))}):
+                fits = self._fewest_parts(dataclasses.replace(whole, fsdp=fsdp))
                 found += [fits] if fits else []
         return sorted(found, key=lambda estimate: estimate.step_seconds)
+
+    def _fewest_devices(self, estimate: Estimate) -> int:
+        """Return the smallest number of devices that can share the weights so that the rest of the step fits."""
+        weights = self.weights_bytes / estimate.setting.fsdp
+        free = self.capacity - (estimate.result.memory - weights)
+        sizes = [size for size in range(1, self.most_fsdp + 1) if self.most_fsdp % size == 0]
+        return next((size for size in sizes if 0 < self.weights_bytes / size < free), self.most_fsdp)
 
     def _fewest_parts(self, setting: Setting) -> Estimate | None:
         """Return the fitting estimate with the fewest micro-batches, or None."""
@@ -177,7 +191,7 @@ class Planner:
         return None
 
 
-def setting_of(recipe: recipes.Recipe, fsdp: bool = False) -> Setting:
+def setting_of(recipe: recipes.Recipe, fsdp: int = 1) -> Setting:
     """Return the setting of a recipe."""
     return Setting(recipe.data.batch_size, recipe.model.remat == "blocks", recipe.optim.accumulation_steps, fsdp)
 
@@ -199,8 +213,9 @@ def of_recipe(recipe: recipes.Recipe, classes: int, compiler: Compiler, example:
     def compile_step(setting):
         return programs.compile(with_setting(recipe, setting), setting.fsdp)
 
-    shards = on_jax and target.devices > 1
-    return Planner(compile_step, target, capacity, recipe.model.variant in models.VIT, shards)
+    most_fsdp = target.devices // target.slices if on_jax else 1
+    weights_bytes = plan.of_recipe(recipe, classes, devices=target.devices).weights_bytes
+    return Planner(compile_step, target, capacity, recipe.model.variant in models.VIT, most_fsdp, weights_bytes)
 
 
 def with_setting(recipe: recipes.Recipe, setting: Setting) -> recipes.Recipe:

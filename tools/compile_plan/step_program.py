@@ -58,7 +58,7 @@ class Programs:
         self.classes, self.batch, self.compiler = classes, batch, compiler
         self._states: dict[str, TrainState] = {}
 
-    def compile(self, recipe: recipes.Recipe, fsdp: bool = False) -> Compiled | DoesNotFit:
+    def compile(self, recipe: recipes.Recipe, fsdp: int = 1) -> Compiled | DoesNotFit:
         """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
         return self.compiler.compile_hlo(self.train_step(recipe), self.compiler.target.devices)
 
@@ -93,7 +93,7 @@ class JaxPrograms:
     def __init__(self, recipe: recipes.Recipe, classes: int, batch: dict, compiler: Compiler):
         self.classes, self.batch, self.compiler = classes, batch, compiler
 
-    def compile(self, recipe: recipes.Recipe, fsdp: bool) -> Compiled | DoesNotFit:
+    def compile(self, recipe: recipes.Recipe, fsdp: int) -> Compiled | DoesNotFit:
         """Compile the training step of a recipe that differs in its `step_plan.Setting`."""
         from keras_vit.training.jax.devices import Devices
         from keras_vit.training.jax.step import program

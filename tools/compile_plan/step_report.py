@@ -40,7 +40,7 @@ class Report:
         if not lines:
             lines = [
                 "nothing that was tried fits: weights and optimizer may be too large for a device. Shard them on the "
-                "JAX backend (KERAS_BACKEND=jax and --fsdp), or use devices with more memory."
+                "JAX backend (KERAS_BACKEND=jax and --distribute=fsdp), or use devices with more memory."
             ]
         return [("" if index else "what fits", line) for index, line in enumerate(dict.fromkeys(lines))]
 

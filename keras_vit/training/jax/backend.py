@@ -52,7 +52,7 @@ class JaxBackend(Backend):
         self.devices = devices
         self.num_replicas, self.num_workers = devices.count, devices.processes
         self.worker = jax.process_index()
-        self.device, self.weight_parts = devices.kind, devices.count if devices.fsdp else 1
+        self.device, self.weight_parts = devices.kind, devices.fsdp
 
     def describe(self) -> str:
         return self.devices.describe()

@@ -1,9 +1,11 @@
 """Mesh of devices, and the sharding of arrays on it.
 
-one_device     one accelerator, or the CPU
-data_parallel  shards the batch, and copies everything else to each device
-fsdp           shards the batch, and every large weight with its optimizer slots and average, over one or several axes
-auto           data_parallel on several devices, otherwise one_device
+one_device            one accelerator, or the CPU
+data_parallel         shards the batch, and copies everything else to each device
+fsdp                  shards the batch, and every large weight with its optimizer slots and average, over all devices;
+                      on several TPU slices, over the devices of each slice
+mesh(data=8, fsdp=4)  shards the batch over all devices, and the weights over groups of 4 devices, with 8 copies of them
+auto                  data_parallel on several devices, otherwise one_device
 """
 
 import importlib.util
@@ -16,14 +18,23 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from keras_vit.util import checks, literal_calls
+
 MIN_PART = 1024  # elements; TPUs pad to tiles of 8 x 128, so that smaller parts would not save memory
 
 
 class Devices:
     """Mesh of devices that all take part in every step.
 
-    With `fsdp`, a weight is also sharded if each device gets at least `min_part` of its elements. Programs for devices
-    of a `jax.experimental.topologies` description can be compiled but not run.
+    The devices are ordered by slice, process and number, so that the rows of a batch have the same order in every run.
+    The mesh has an axis `data` and one or several axes `fsdp_0`, `fsdp_1`, ..., whose devices are neighbors. Each large
+    weight is sharded over the axes `fsdp_...` and copied along the axis `data`. Programs for devices of a
+    `jax.experimental.topologies` description can be compiled but not run.
+
+    Args:
+        devices: The devices. None for all devices.
+        fsdp: Number of devices that share a copy of the weights.
+        min_part: A weight is sharded if each of these devices gets at least this number of its elements.
 
     Attributes:
         count: Number of devices that share a batch.
@@ -31,34 +42,54 @@ class Devices:
         processes: Number of processes that run the same program, one per host.
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, fsdp: bool = False, min_part: int = MIN_PART):
+    def __init__(self, devices: Sequence[Any] | None = None, fsdp: int = 1, min_part: int = MIN_PART):
         self.fsdp, self.min_part = fsdp, min_part
-        all_devices = np.asarray(jax.devices() if devices is None else devices)
-        factors = _prime_factors(all_devices.size)
-        self.axes = tuple(f"devices_{number}" for number in range(len(factors)))
-        self.mesh = Mesh(all_devices.reshape(factors), self.axes)
+        ordered = sorted(
+            jax.devices() if devices is None else devices,
+            key=lambda device: (_slice_of(device), device.process_index, device.id),
+        )
+        in_slice = devices_of_slice(ordered)
+        if in_slice % fsdp:
+            raise ValueError(
+                f"fsdp must divide the number of devices of a slice or, without slices, of all devices. Received: "
+                f"fsdp={fsdp}, {len(ordered)} devices, {in_slice} of them in a slice."
+            )
+        factors = _prime_factors(fsdp)
+        self.axes = ("data", *(f"fsdp_{number}" for number in range(len(factors))))
+        self.mesh = Mesh(np.asarray(ordered).reshape(len(ordered) // fsdp, *factors), self.axes)
         self.whole = NamedSharding(self.mesh, PartitionSpec())
         self.rows = NamedSharding(self.mesh, PartitionSpec(self.axes))
         self.count, self.kind = self.mesh.size, self.mesh.devices.flat[0].platform
-        self.processes = len({device.process_index for device in self.mesh.devices.flat})
+        self._order = list(dict.fromkeys(device.process_index for device in ordered))
+        self.processes = len(self._order)
+
+    @property
+    def worker(self) -> int:
+        """Number of this process in the order of the rows."""
+        return self._order.index(jax.process_index()) if self.processes > 1 else 0
 
     def of_weight(self, shape: tuple[int, ...]) -> NamedSharding:
         """Return the sharding of a weight of this shape.
 
-        `fsdp` shards the longest axis whose length is divisible by the number of devices. If there is no such axis,
-        several axes are sharded. On 256 devices, `[1408, 6144]` is sharded into 256 parts of the second axis, and
-        `[1408, 16, 88]` into 128 x 2 parts.
+        The longest axis whose length is divisible by `fsdp` is sharded. If there is no such axis, several axes are
+        sharded. On 256 devices, `[1408, 6144]` is sharded into 256 parts of the second axis, and `[1408, 16, 88]` into
+        128 x 2 parts.
         """
-        if not self.fsdp or np.prod(shape, dtype=np.int64) < self.min_part * self.count:
+        if self.fsdp == 1 or np.prod(shape, dtype=np.int64) < self.min_part * self.fsdp:
             return self.whole
-        order = sorted(range(len(shape)), key=lambda axis: (shape[axis] % self.count > 0, -shape[axis]))
+        order = sorted(range(len(shape)), key=lambda axis: (shape[axis] % self.fsdp > 0, -shape[axis]))
         parts: list[list[str]] = [[] for _ in shape]
         sizes = list(shape)
-        for name, factor in self.mesh.shape.items():
+        for name in self.axes[1:]:
+            factor = self.mesh.shape[name]
             if (axis := next((axis for axis in order if sizes[axis] % factor == 0), None)) is not None:
                 parts[axis].append(name)
                 sizes[axis] //= factor
         return NamedSharding(self.mesh, PartitionSpec(*(tuple(names) or None for names in parts)))
+
+    def stacked(self, sharding: NamedSharding) -> NamedSharding:
+        """Return the sharding of a stack of arrays `[n, ...]` of which each has a sharding."""
+        return NamedSharding(self.mesh, PartitionSpec(None, *sharding.spec))
 
     def description(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Return shape, dtype and sharding of a weight."""
@@ -97,19 +128,30 @@ class Devices:
     def describe(self) -> str:
         """Return one line about the devices, such as `JAX, 8 TPU v5 lite, fsdp`."""
         kind, count = self.mesh.devices.flat[0].device_kind, self.mesh.size
-        way = ("fsdp" if self.fsdp else "data parallel") if count > 1 else "one device"
+        way = {1: "data parallel", count: "fsdp"}.get(self.fsdp, f"mesh(data={count // self.fsdp}, fsdp={self.fsdp})")
+        way = way if count > 1 else "one device"
         processes = f" in {self.processes} processes" if self.processes > 1 else ""
         return f"JAX, {count} {kind}{processes}, {way}"
 
 
+def devices_of_slice(devices: Sequence[Any]) -> int:
+    """Return the number of devices in each TPU slice, or of all devices if these are not TPUs."""
+    slices = {_slice_of(device) for device in devices} if devices[0].platform == "tpu" else {0}
+    return len(devices) // len(slices)
+
+
+def _slice_of(device: Any) -> int:
+    return getattr(device, "slice_index", 0) or 0  # CPUs have none
+
+
 def _prime_factors(number: int) -> list[int]:
-    """Return the prime factors of a number in ascending order."""
+    """Return the prime factors of a number in ascending order. The number 1 has none."""
     factors = []
     for factor in range(2, number + 1):
         while number % factor == 0:
             factors.append(factor)
             number //= factor
-    return factors or [1]
+    return factors
 
 
 class Batches:
@@ -120,7 +162,7 @@ class Batches:
 
     def __init__(self, devices: Devices, per_process_batches: Callable):
         self.devices = devices
-        self.dataset = per_process_batches(jax.process_index() if devices.processes > 1 else 0, devices.processes)
+        self.dataset = per_process_batches(devices.worker, devices.processes)
 
     def __iter__(self) -> Iterator[dict]:
         return map(self.devices.place_rows, self.dataset.as_numpy_iterator())
@@ -136,10 +178,10 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
 
     from keras_vit.training import distribute
 
-    if name not in distribute.JAX_STRATEGIES:
+    if name not in distribute.JAX_STRATEGIES and not name.startswith("mesh("):
         raise ValueError(
-            f"With KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}. "
-            f"Received: {name!r}"
+            f"With KERAS_BACKEND=jax, --distribute must be one of {', '.join(distribute.JAX_STRATEGIES)}, or a mesh "
+            f"such as 'mesh(data=8, fsdp=4)'. Received: {name!r}"
         )
     tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads data; JAX needs the memory of the GPU
     if virtual_devices:
@@ -150,7 +192,26 @@ def create_devices(name: str = "auto", virtual_devices: int = 0, several_hosts: 
         if jax.process_count() > 1:
             raise ValueError("--distribute=one_device cannot use several hosts. Use data_parallel or fsdp.")
         return Devices(jax.devices()[:1])
-    return Devices(fsdp=name == "fsdp")
+    return Devices(fsdp=fsdp_of(name, jax.devices()))
+
+
+def fsdp_of(name: str, devices: Sequence[Any]) -> int:
+    """Return the number of devices that share a copy of the weights, for a value of `--distribute`.
+
+    Raises:
+        ValueError: If a mesh is malformed, or does not have the number of the devices.
+    """
+    if not name.startswith("mesh("):
+        return devices_of_slice(devices) if name == "fsdp" else 1
+    (call,) = literal_calls.parse(name, "mesh", "mesh(data=8, fsdp=4)")
+    mesh, _ = call.create(lambda data=None, fsdp=1: (data, checks.positive_int("fsdp", fsdp)))
+    data, fsdp = mesh
+    if len(devices) % fsdp or data not in (None, len(devices) // fsdp):
+        raise ValueError(
+            f"data x fsdp must be the number of devices, {len(devices)}. Received: --distribute={name!r}. Without "
+            "`data`, the mesh takes all devices."
+        )
+    return fsdp
 
 
 def join_hosts(several_hosts: bool) -> None:

@@ -12,6 +12,7 @@ from keras_vit import optim, tasks
 from keras_vit import recipe as recipes
 from keras_vit.models.variables import seed_states
 from keras_vit.training import teacher
+from keras_vit.training.jax import scan
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.jax.state import TrainState
 from keras_vit.training.seeds import SeedScope
@@ -56,7 +57,7 @@ class TrainStep:
     def __init__(self, state: TrainState, recipe: recipes.Recipe, inputs: Callable, global_batch_size: int):
         self.state, self.recipe, self.inputs, self.global_batch_size = state, recipe, inputs, global_batch_size
         self.devices = state.devices
-        self.seed_states = seed_states(state.model)
+        self.seed_states, self.chains = seed_states(state.model), scan.chains(state.model)
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
@@ -114,7 +115,8 @@ class TrainStep:
         values = tuple(jax.lax.with_sharding_constraint(value, self.devices.rows) for value in values)
 
         def loss_and_metrics(weights):
-            with SeedScope(self.seed_states, seeds, self.state.pairs(weights, fixed, moving)):
+            pairs = self.state.pairs(weights, fixed, moving)
+            with SeedScope(self.seed_states, seeds, pairs), scan.scanned(self.chains, self.devices):
                 loss, *others = tasks.loss_and_metrics(
                     self.state.task, self.state.model, values, self.global_batch_size, self.state.moving
                 )
