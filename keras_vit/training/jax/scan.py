@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_vit.layers import EncoderBlock, SelfAttention
-from keras_vit.layers.keras_private import calls, is_functional
+from keras_vit.layers.keras_private import calls
 from keras_vit.models.variables import seed_states, weights
 from keras_vit.training.jax.devices import Devices
 from keras_vit.training.seeds import SeedScope
@@ -33,7 +33,7 @@ def chains(model: keras.Model) -> list[list[EncoderBlock]]:
     Equal blocks may differ in their drop path rates, except that a rate of 0 differs from all others.
     """
     found: list[list[Any]] = []
-    if not is_functional(model):
+    if not isinstance(model, keras.Function):
         return []
     nodes = calls(model)
     uses = collections.Counter(id(x) for x in model.outputs)
