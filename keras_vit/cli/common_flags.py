@@ -68,7 +68,10 @@ def model_options() -> dict[str, Any]:
 def define_checkpoint_flag() -> None:
     """Define `--checkpoint`."""
     flags.DEFINE_string(
-        "checkpoint", "last", "Weights of a run: last (model.keras), best, or the step of one of its checkpoints."
+        "checkpoint",
+        None,
+        "Weights of a run: best, last, or the step of a checkpoint. By default, model.keras, which has the weights of "
+        "the best validation.",
     )
 
 

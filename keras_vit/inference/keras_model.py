@@ -97,7 +97,7 @@ def open_model(
     path: str,
     preprocess: str | None = None,
     labels: Sequence[str] | None = None,
-    checkpoint: str | int = "last",
+    checkpoint: str | int | None = None,
     image_size: int | None = None,
 ) -> KerasPredictor:
     """Open a run, a `.keras` file or a checkpoint at a local path or by name.
@@ -106,7 +106,7 @@ def open_model(
 
     If the model takes any image size, images are resized to 224 x 224, unless `preprocess` resizes them.
     """
-    if run_directory.is_run(path) or checkpoint != "last":
+    if run_directory.is_run(path) or checkpoint is not None:
         run = open_run(path, checkpoint)  # its errors name the missing part
         if image_size and not preprocess:
             trained = run.config["recipe"]["model"]["image_size"]

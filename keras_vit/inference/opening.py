@@ -16,7 +16,7 @@ def open_predictor(
     preprocess: str | None = None,
     labels: Sequence[str] | str | os.PathLike | None = None,
     num_threads: int | None = None,
-    checkpoint: str | int = "last",
+    checkpoint: str | int | None = None,
     image_size: int | None = None,
 ) -> Predictor:
     """Open a run, a `.keras` file, a checkpoint or an artifact as a predictor.
@@ -34,7 +34,8 @@ def open_predictor(
             models require the string. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
-        checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.runs.load_run`.
+        checkpoint: Weights of a run: `"best"`, `"last"` or the step of a checkpoint, see `keras_vit.runs.load_run`. By
+            default, those in `model.keras`.
         image_size: Height and width of the images, to which position embeddings are adapted. By default the size of the
             model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
 
@@ -60,7 +61,7 @@ def open_predictor(
             from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
 
             return keras_model.open_model(path, preprocess, labels, checkpoint, image_size)
-    if (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
+    if (preprocess, labels, checkpoint, image_size) != (None, None, None, None):
         raise ValueError(
             f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
             "(--preprocess, --labels). "

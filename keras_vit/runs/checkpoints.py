@@ -19,7 +19,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,18 +82,27 @@ class CheckpointStore:
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
         paths = saved(self.directory)
-        for path in paths:
-            problem = self._problem_with(path)
-            if problem is None:
-                with Progress("Reading the last checkpoint"):
-                    return self._read(path, specs)
-            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", path, problem)
-        if any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
+        found = self._first_intact(paths, specs)
+        if found is None and any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is complete: {', '.join(paths)}. Repair the disk, or "
                 "delete the directory to start from the beginning."
             )
-        return None  # there is at most an unfinished first checkpoint
+        return found  # None: there is at most an unfinished first checkpoint
+
+    def restore_best(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
+        """Read the best checkpoint. Returns None if there is no intact one."""
+        steps = reversed(saved_steps(self.best))
+        return self._first_intact([path_of(self.best, step) for step in steps], specs)
+
+    def _first_intact(self, paths: Sequence[str], specs: Mapping[str, tuple]) -> dict[str, Any] | None:
+        for path in paths:
+            problem = self._problem_with(path)
+            if problem is None:
+                with Progress("Reading a checkpoint"):
+                    return self._read(path, specs)
+            logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", path, problem)
+        return None
 
     def _problem_with(self, path: str) -> str | None:
         return problem_with(path)

@@ -24,7 +24,7 @@ class Run(NamedTuple):
         preprocess: Preprocessing from an encoded image to the model's input.
         output: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
         path: The run directory.
-        step: Step of the checkpoint of the weights; None for the final weights.
+        step: Step of the checkpoint of the weights; None for the weights in `model.keras`.
         sha256: SHA-256 of the model file or, for a checkpoint, of its manifest and `config.json`.
 
     Example:
@@ -44,17 +44,18 @@ class Run(NamedTuple):
 
     @property
     def results(self) -> dict[str, Any]:
-        """Metrics of the last evaluation by name, such as `"eval_accuracy"`; empty without an evaluation."""
+        """Metrics of the weights in `model.keras` by name, such as `"eval_accuracy"`; empty without an evaluation."""
         return last_evaluation(self.path)
 
 
-def load_run(path: str, checkpoint: str | int = "last") -> Run:
+def load_run(path: str, checkpoint: str | int | None = None) -> Run:
     """Open a run: its model and everything needed to use it.
 
     Args:
         path: A run directory, a `.keras` file in a run directory, or the address of either in a bucket.
-        checkpoint: Weights of the model: `"last"` for the final weights in `model.keras`, `"best"` for the weights of
-            the best evaluation, or the step of a checkpoint. An unfinished run does not have `"last"`.
+        checkpoint: Weights of the model. By default those in `model.keras`, which an unfinished run does not have: the
+            weights of the best evaluation, or the last weights without evaluations during the training. `"best"` and
+            `"last"` open the best and the newest checkpoint; the step of a checkpoint opens that checkpoint.
 
     Raises:
         FileNotFoundError: If the model or its `config.json` is missing.
@@ -70,14 +71,14 @@ def load_run(path: str, checkpoint: str | int = "last") -> Run:
     return open_run(storage.fetched(path, checkpoint), checkpoint)
 
 
-def open_run(path: str, checkpoint: str | int = "last") -> Run:
+def open_run(path: str, checkpoint: str | int | None = None) -> Run:
     """Open a run at a local path. Arguments and errors are the same as for `load_run`."""
     directory = (os.path.dirname(path) or ".") if path.endswith(".keras") else path
     model_file = path if path.endswith(".keras") else os.path.join(path, MODEL)
-    if checkpoint == "last":
+    if checkpoint is None:
         _check_finished(directory, model_file)
     config = read_config(directory)
-    if checkpoint == "last":
+    if checkpoint is None:
         step, sha256, model = None, file_io.sha256(model_file), load_keras_file(model_file)
     else:
         model, step, sha256 = _restore(config, directory, str(checkpoint))

@@ -202,8 +202,9 @@ class Loop:
 
     def _is_stale(self) -> bool:
         """Return whether the best checkpoint is at least `stop_after` evaluations old."""
-        steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
-        if not steps or step % self.recipe.eval_every:
+        every = max([0, *(self.evaluators[0].intervals() if self.evaluators else ())])
+        steps, step = self.recipe.stop_after * every, self.state.progress.step
+        if not steps or step % every:
             return False
         age = step - max((saved for saved in saved_steps(self.store.best) if saved <= step), default=0)
         # All processes follow the chief, because the others may not see its files.

@@ -1,13 +1,19 @@
-"""Validation: metrics of the task on the evaluation split. Every example counts exactly once."""
+"""Validation: metrics of the task on a split, and the choice of the weights by them. Every example counts once."""
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
+from keras_vit.data import errors as data_errors
+from keras_vit.runs.checkpoints import CheckpointStore, saved_steps
+from keras_vit.runs.run_directory import read_metrics
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
+from keras_vit.training.metrics import MetricsWriter
+from keras_vit.training.state import BaseState
 from keras_vit.util.progress import track
 
 
@@ -39,8 +45,9 @@ class Validation:
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
-        """Return the interval in steps."""
-        return [] if self.test_split else [self.task.recipe.eval_every]
+        """Return the interval in steps. A split that is also the test split is evaluated only at the end."""
+        recipe = self.task.recipe
+        return [] if recipe.data.test_split == recipe.data.eval_split else [recipe.eval_every]
 
     def __call__(self, step: int, last: bool = False) -> Iterator[dict[str, Any]]:
         """Run one pass over the split and yield `results`. The metrics of the test split are named `test_accuracy`."""
@@ -82,3 +89,54 @@ class Validation:
 def named_test(results: dict[str, Any]) -> dict[str, Any]:
     """Return results with `test_` instead of `eval_` in their names."""
     return {name.replace("eval_", "test_"): value for name, value in results.items()}
+
+
+def use_best(backend: Backend, state: BaseState, store: CheckpointStore) -> bool:
+    """Replace a state by the best checkpoint. Return False if the state is the best, or if there is no best checkpoint.
+
+    Training cannot continue afterwards.
+    """
+    last, best = state.progress.step, saved_steps(store.best)[-1:]
+    seen = backend.mean(best not in ([], [last]))  # the other processes may not see the files of the chief
+    if seen == 0:
+        return False
+    values = store.restore_best(state.specs()) if seen == 1 else None
+    if values is None:
+        logging.warning("Step %d is used, because the best checkpoint cannot be read by every process.", last)
+        return False
+    state.assign(values)
+    logging.info("Step %d is used, the best of the validation. --checkpoint=last: step %d", state.progress.step, last)
+    return True
+
+
+def evaluate_chosen(
+    directory: str | None,
+    backend: Backend,
+    state: BaseState,
+    store: CheckpointStore,
+    between: Sequence[Any],
+    test: Validation | None,
+    trackers: Sequence[str],
+) -> None:
+    """Choose the best weights after the last step, and evaluate them on the test split and on what chose them.
+
+    Args:
+        directory: Run directory on the chief, for the metrics; None on the other workers.
+        backend: The devices.
+        state: State after the last step, which becomes the state of the best checkpoint.
+        store: Checkpoints of the run.
+        between: Evaluations during the training. They are repeated if other weights than the last are chosen.
+        test: Evaluation of the test split, if there is one.
+        trackers: Names of trackers.
+    """
+    last, lines = state.progress.step, list[dict[str, Any]]()
+    again = between if use_best(backend, state, store) else ()
+    with data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"):
+        for evaluation in (*again, *filter(None, [test])):
+            lines += evaluation(state.progress.step, True)
+    own = [(state.progress.step, line["split"]) for line in lines if "split" in line]
+    known = read_metrics(directory) if directory and own else []
+    if own and own != [(line["step"], line["split"]) for line in known if "split" in line][-len(own) :]:
+        with contextlib.closing(MetricsWriter(directory, last, trackers)) as writer:
+            for line in lines:
+                writer.write(state.progress.step, line)

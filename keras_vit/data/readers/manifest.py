@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import splits
+from keras_vit.data import separation, splits
 from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
@@ -78,7 +78,7 @@ def read(
         }
     else:
         groups = np.zeros(len(keys)) if kind == "mask" else labels
-        indices = splits.split_indices(keys, groups, test_fraction)
+        indices = splits.split_indices(separation.merged(keys, paths), groups, test_fraction)
     name, notes = f"manifest:{location}", _about_repeated(keys, named_splits, labels)
     if kind == "mask":
         return mask_folders.of_pairs(name, paths, labels, names, label_offset, foreground, indices, notes)
