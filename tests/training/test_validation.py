@@ -35,13 +35,20 @@ def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
 
 
-def test_the_test_split_has_other_names_and_no_interval():
-    """The loop chooses by the names that begin with `eval_`."""
+def test_the_test_split_has_other_names():
+    """The best checkpoint is chosen by the names that begin with `eval_`."""
     found = validation(test_split="train[:3]")
     (line,) = found(7, last=True)
-    assert list(line) == ["split", "test_accuracy", "test_loss", "examples"] and found.intervals() == []
+    assert list(line) == ["split", "test_accuracy", "test_loss", "examples"]
     assert found.results == {name.replace("test_", "eval_"): value for name, value in line.items()}
     assert line["split"] == "train[:3]"
+
+
+@pytest.mark.parametrize(("test_split", "intervals"), [(None, [4]), ("val", [4]), ("test", [])])
+def test_a_split_that_is_also_the_test_split_is_read_at_the_end(test_split, intervals):
+    found, fields = validation(), {"data.test_split": test_split, "eval_every": 4}
+    found.task.recipe = recipes.replace(found.task.recipe, fields)
+    assert found.intervals() == intervals
 
 
 def test_means_over_examples():
