@@ -118,9 +118,10 @@ def is_finished(path: str) -> bool:
 
 
 def final_metrics(path: str) -> dict[str, float]:
-    """Return the last value of each metric of a run's evaluations."""
+    """Return the metrics of a run's chosen weights, or the last value of a metric that was not evaluated up to them."""
     found: dict[str, float] = {}
-    for line in run_directory.read_metrics(path):
+    chosen = run_directory.last_evaluation(path).get("step", 0)
+    for line in sorted(run_directory.read_metrics(path), key=lambda line: line["step"] <= chosen):
         if "loss" not in line:  # lines of training steps have a loss
             found |= {name: value for name, value in line.items() if isinstance(value, (int, float))}
     return {name: value for name, value in found.items() if name not in _COUNTS}
