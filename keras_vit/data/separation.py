@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_vit.data import splits
 from keras_vit.data.sources import ArraySource, FileSource, Source, StoredSource, in_parallel
-from keras_vit.util import checks, file_io
-from keras_vit.util.progress import Progress, track
+from keras_vit.util import checks
+from keras_vit.util.progress import track
 
 MOST_FILES = 50_000  # of more files, only the paths are compared
 
@@ -26,32 +26,25 @@ def part(source: Source, name: str, split: str) -> Source:
     Images in files and in memory are divided by class, and the same images are in the same part. The part of an image
     depends on a hash of its relative path or pixels. Of records, every seventh is in `"validation"`.
     """
-    if not isinstance(source, StoredSource):
-        divided = source.every(splits.HELD_OUT, name == "validation", split)
-        if not divided.num_examples:
-            raise ValueError(f"There are too few examples for the split {split!r}. Received: {source}.")
-        return divided
-    groups = source.labels() if source.kind.is_exclusive else np.zeros(source.num_examples)
-    (keys,) = keys_of([source])
-    chosen = splits.split_indices(keys, groups, 1 / splits.HELD_OUT)
-    kept = chosen.get("test" if name == "validation" else "train")
-    if kept is None:
-        raise ValueError(f"There are too few different images for the split {split!r}. Received: {source}.")
-    return source.subset(split, kept)
+    held_out = name == "validation"
+    if isinstance(source, StoredSource):
+        groups = source.labels() if source.kind.is_exclusive else np.zeros(source.num_examples)
+        chosen = splits.split_indices(keys_of([source]), groups, 1 / splits.HELD_OUT)
+        divided = source.subset(split, chosen.get("test" if held_out else "train", np.zeros(0, np.int64)))
+    else:
+        divided = source.every(splits.HELD_OUT, held_out, split)
+    if not divided.num_examples:
+        raise ValueError(f"There are too few different examples for the split {split!r}. Received: {source}.")
+    return divided
 
 
-def keys_of(sources: Sequence[StoredSource]) -> list[list[str]]:
-    """Return a key for each image of each source. The same images have the same key."""
-    files, keys = list[Any](), list[str]()
-    for source in sources:
-        if isinstance(source, FileSource):
-            files += source.files
-            keys += source.relative_paths
-        elif isinstance(source, ArraySource):
-            keys += [hashlib.sha256(image.tobytes()).hexdigest() for image in source.images]
-    bounds = np.cumsum([0, *(source.num_examples for source in sources)]).tolist()
-    keys = merged(keys, files) if files else keys
-    return [keys[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+def keys_of(sources: Sequence[StoredSource]) -> list[str]:
+    """Return a key for each image of the sources, one source after the other. The same images have the same key."""
+    of_files = [source for source in sources if isinstance(source, FileSource)]
+    arrays = [image for source in sources if isinstance(source, ArraySource) for image in source.images]
+    names = [name for source in of_files for name in source.relative_paths]
+    paths = merged(names, [file for source in of_files for file in source.files])
+    return paths or [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in arrays]
 
 
 def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
@@ -59,44 +52,39 @@ def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
 
     A file is a path or a `tar.Member`. Only the files with equal sizes are read. Remote files are not compared.
     """
-    found, by_size = list(keys), collections.defaultdict(list)
-    with Progress("Comparing the sizes of the files"):
-        for index, place in enumerate(map(_place, files if len(files) <= MOST_FILES else ())):
-            if place and place[2]:
-                by_size[place[2]].append((index, place))
-    doubtful = [pair for pairs in by_size.values() if len(pairs) > 1 for pair in pairs]
+    places = dict(enumerate(map(_place, files if len(files) <= MOST_FILES else ())))
+    sizes = collections.Counter(place[2] for place in places.values() if place)
+    doubtful = [(index, place) for index, place in places.items() if place and sizes[place[2]] > 1]
     digests = in_parallel(lambda pair: _digest(*pair[1]), doubtful)
-    same = collections.defaultdict(list)
-    for (index, _), digest in zip(doubtful, track(digests, "Comparing files", len(doubtful), "files"), strict=True):
-        same[digest].append(index)
-    same.pop(b"", None)
-    for indices in same.values():
-        smallest = min(keys[index] for index in indices)
-        for index in indices:
-            found[index] = smallest
+    found, smallest = list(keys), dict[bytes, str]()
+    hashed = list(zip(doubtful, track(digests, "Comparing files", len(doubtful), "files"), strict=True))
+    for (index, _), digest in hashed:
+        smallest[digest] = min(keys[index], smallest.get(digest, keys[index]))
+    for (index, _), digest in hashed:
+        found[index] = smallest[digest]
     return found
 
 
 def _place(file: Any) -> tuple[str, int, int, int] | None:
-    """Return the path, offset and size of a file, and when it was changed; None if it is remote or does not exist."""
+    """Return path, offset, size and time of a file; None if it is empty, an address, or does not exist."""
     path, offset, size = (file, 0, None) if isinstance(file, str) else (file.path, file.offset, file.size)
-    path = path.removeprefix("file://")
     try:
-        status = None if file_io.is_remote(path) else os.stat(path)
+        status = os.stat(path.removeprefix("file://"))
     except OSError:
         return None
-    return None if status is None else (path, offset, status.st_size if size is None else size, status.st_mtime_ns)
+    size = status.st_size if size is None else size
+    return (path.removeprefix("file://"), offset, size, status.st_mtime_ns) if size else None
 
 
 @functools.lru_cache(maxsize=2 * MOST_FILES)
 def _digest(path: str, offset: int, size: int, changed: int) -> bytes:
-    """Return the hash of a file, or an empty hash if the file cannot be read."""
+    """Return the hash of a file, or its path if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
             return hashlib.sha256(file.read(size)).digest()
     except OSError:
-        return b""
+        return os.fsencode(path)
 
 
 def about_same_images(sources: Sequence[Source]) -> list[str]:
@@ -104,33 +92,28 @@ def about_same_images(sources: Sequence[Source]) -> list[str]:
 
     Images in records are not compared, because all of them would have to be read.
     """
-    stored = [source for source in sources if isinstance(source, (ArraySource, FileSource))]
+    stored = [source for source in sources if isinstance(source, StoredSource)]
     if sum(source.num_examples for source in stored) > 2 * MOST_FILES:
         return []
-    keys = keys_of(stored)
-    notes = []
-    for later, source in enumerate(stored):
-        for earlier, other in enumerate(stored[:later]):
-            if source.split == other.split:
-                continue
-            known = set(keys[earlier])
-            shared = [source.origin(place) for place, key in enumerate(keys[later]) if key in known]
-            if shared:
-                notes.append(
-                    f"{len(shared):,} of the {source.num_examples:,} images in {source.split!r} are also in "
-                    f"{other.split!r} (same path or same content): {checks.listed(shared)}. Remove them from one of "
-                    "the splits: they make the results look better than they are."
-                )
-    labels: dict[str, Any] = {}
-    different = {}
-    for source, own in zip(stored, keys, strict=True):
-        if not source.kind.has_masks:
-            for place, (key, label) in enumerate(zip(own, source.labels().tolist(), strict=True)):
-                if labels.setdefault(key, label) != label:
-                    different[key] = source.origin(place)
+    keys, known = iter(keys_of(stored)), dict[str, tuple[str, Any]]()
+    shared, different = collections.defaultdict(list), list[str]()
+    for source in stored:
+        labels = [None] * source.num_examples if source.kind.has_masks else source.labels().tolist()
+        for place, (label, key) in enumerate(zip(labels, keys, strict=False)):
+            split, first = known.setdefault(key, (source.split, label))
+            if split != source.split:
+                shared[source, split].append(source.origin(place))
+            if label != first:
+                different.append(source.origin(place))
+    notes = [
+        f"{len(names):,} of the {source.num_examples:,} images in {source.split!r} are also in {split!r} (same path or "
+        f"same content): {checks.listed(names)}. Remove them from one of the splits, because they make results look "
+        "better than they are."
+        for (source, split), names in shared.items()
+    ]
     if different:
         notes.append(
-            f"{len(different):,} images occur with different labels (same path or same content): "
-            f"{checks.listed(list(different.values()))}. `keras-vit check-data` lists all of them."
+            f"{len(different):,} images have another label than the same image elsewhere: {checks.listed(different)}. "
+            "`keras-vit check-data` lists all of them."
         )
     return notes

@@ -194,7 +194,7 @@ class StoredSource(IndexedSource):
         subset: Function of the name of a split and the places of its examples that returns these examples as a source.
     """
 
-    subset: Callable[[str, np.ndarray], "StoredSource"]
+    subset: Callable[[str, np.ndarray], Source]
 
     def __init__(
         self, name: str, split: str, items: Any, labels: np.ndarray, names: Sequence[str], label_kind: str = ""

@@ -107,7 +107,7 @@ def test_images_on_both_sides_and_with_two_labels_are_counted(tmp_path):
     train, test = (data.open_source(f"folder:{tmp_path}", split) for split in ("train", "test"))
     shared, labels = separation.about_same_images([train, test])
     assert shared.startswith("2 of the 3 images in 'test' are also in 'train'") and "test/c1/1.png" in shared
-    assert labels.startswith("1 images occur with different labels") and "test/c1/1.png" in labels
+    assert labels.startswith("1 images have another label") and "test/c1/1.png" in labels
     assert separation.about_same_images([train, train]) == []
 
 

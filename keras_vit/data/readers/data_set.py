@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -11,8 +11,6 @@ from absl import logging
 from keras_vit.data import splits
 from keras_vit.data.sources import ArraySource, FileSource, Source, StoredSource
 from keras_vit.util import checks
-
-Opened = TypeVar("Opened", bound=Source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +37,11 @@ def of_files(
     `notes` is logged once. `source` creates the source of a split from the chosen `paths`.
     """
 
-    def open_split(split: str) -> StoredSource:
+    def open_split(split: str) -> Source:
         parts = splits.parse(split, _sizes(indices), name)
         return of_examples(split, np.concatenate([indices[part.name][part.start : part.stop] for part in parts]))
 
-    def of_examples(split: str, chosen: np.ndarray) -> StoredSource:
+    def of_examples(split: str, chosen: np.ndarray) -> Source:
         opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
         opened.subset = lambda split, kept: of_examples(split, chosen[kept])
         by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
@@ -91,7 +89,7 @@ def _sizes(indices: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {split: len(chosen) for split, chosen in indices.items()}
 
 
-def noted(source: Opened, notes: tuple[str, ...]) -> Opened:
+def noted(source: Source, notes: tuple[str, ...]) -> Source:
     """Log each note about a source once, and return the source with the notes."""
     source.notes = notes
     for note in notes:
