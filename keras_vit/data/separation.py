@@ -42,7 +42,7 @@ def keys_of(sources: Sequence[StoredSource]) -> list[str]:
     """Return a key for each image of the sources, one source after the other. The same images have the same key."""
     of_files = [source for source in sources if isinstance(source, FileSource)]
     arrays = [image for source in sources if isinstance(source, ArraySource) for image in source.images]
-    names = [name for source in of_files for name in source.relative_paths]
+    names = [os.path.normpath(name) for source in of_files for name in source.relative_paths]
     paths = merged(names, [file for source in of_files for file in source.files])
     return paths or [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in arrays]
 
@@ -93,8 +93,6 @@ def about_same_images(sources: Sequence[Source]) -> list[str]:
     Images in records are not compared, because all of them would have to be read.
     """
     stored = [source for source in sources if isinstance(source, StoredSource)]
-    if sum(source.num_examples for source in stored) > 2 * MOST_FILES:
-        return []
     keys, known = iter(keys_of(stored)), dict[str, tuple[str, Any]]()
     shared, different = collections.defaultdict(list), list[str]()
     for source in stored:

@@ -239,7 +239,7 @@ class FileSource(StoredSource):
         """Path of each image."""
         return self._items
 
-    @property
+    @functools.cached_property
     def files(self) -> Sequence[Any]:
         """Path of each image, or the member of a tar file."""
         return self.paths

@@ -84,16 +84,14 @@ class Splits:
     def summary(self) -> str:
         """Return the numbers of images, and which of them choose the best checkpoint and which are reported."""
         data, count = self.recipe.data, self.eval.num_examples
-        text = f"{data.source}: {self.train.num_examples} to train on, {count} of {data.eval_split!r} "
-        if self.test is not None:
-            cut = " (cut from the training images)" * bool(splits.part_of(data.eval_split)[0])
-            text += f"to choose the best checkpoint{cut}, {self.test.num_examples} of {data.test_split!r} "
-        elif data.test_split != data.eval_split:
-            return (
-                f"{text}to choose the best checkpoint and to report, which makes the report optimistic "
-                "(data.test_split names other images for the report)"
-            )
-        return f"{text}to report, read once at the end"
+        text = f"{data.source}: {self.train.num_examples} to train on, {count} of {data.eval_split!r}"
+        if data.test_split == data.eval_split:
+            return f"{text} to report, read once at the end"
+        cut = " (held out of the training images)" if splits.part_of(data.eval_split)[0] else ""
+        text += f" to choose the best checkpoint{cut}"
+        if self.test is None:
+            return f"{text} and to report, so the report is optimistic (data.test_split names other images for it)"
+        return f"{text}, {self.test.num_examples} of {data.test_split!r} to report, read once at the end"
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

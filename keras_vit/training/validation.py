@@ -101,7 +101,7 @@ def use_best(backend: Backend, state: BaseState, store: CheckpointStore) -> bool
     if seen == 0:
         return False
     values = store.restore_best(state.specs()) if seen == 1 else None
-    if values is None:
+    if backend.mean(values is None) > 0 or values is None:
         logging.warning("Step %d is used, because the best checkpoint cannot be read by every process.", last)
         return False
     state.assign(values)

@@ -64,11 +64,10 @@ def read(
         keys = [key for some in by_class.values() for key in some]
         own = np.repeat(numbers.astype(np.int32), list(map(len, by_class.values())))
         located = [f"{roots[split]}/{key}" for key in keys]
-        if len(files) == 1:
-            divided = splits.split_indices(separation.merged(keys, located), own, test_fraction)
-        else:
-            divided = {split: splits.split_indices(keys, own, 0.0)["all"]}
-        indices |= {name: len(paths) + order for name, order in divided.items()}
+        names = separation.merged(keys, located) if len(files) == 1 else keys
+        divided = splits.split_indices(names, own, test_fraction if len(files) == 1 else 0.0)
+        for key, order in divided.items() if len(files) == 1 else ((split, divided["all"]),):
+            indices[key] = len(paths) + order
         paths += located
         labels.append(own)
     joined = np.concatenate(labels)

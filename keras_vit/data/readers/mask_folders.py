@@ -55,12 +55,11 @@ def read(
         others += [f"{mask_folder}/{key}" for key in below if posixpath.splitext(key)[0] in known]
         missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
         unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
-        located, one_class = [f"{folder}/{key}" for key in keys], np.zeros(len(keys))
-        if len(folders) == 1:
-            divided = splits.split_indices(separation.merged(keys, located), one_class, test_fraction)
-        else:
-            divided = {split: splits.split_indices(keys, one_class, 0.0)["all"]}
-        indices |= {name: len(paths) + order for name, order in divided.items()}
+        located = [f"{folder}/{key}" for key in keys]
+        same = separation.merged(keys, located) if len(folders) == 1 else keys
+        divided = splits.split_indices(same, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
+        for key, order in divided.items() if len(folders) == 1 else ((split, divided["all"]),):
+            indices[key] = len(paths) + order
         paths += located
         mask_paths += [f"{mask_folder}/{files.get(stem, f'{stem}.png')}" for stem in stems]
     if len(missing) == len(paths):

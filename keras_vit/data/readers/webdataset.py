@@ -106,11 +106,7 @@ class TarSource(FileSource):
         label_kind: str = "",
     ):
         super().__init__(name, split, np.arange(len(members)), labels, names, label_kind)
-        self._members = members
-
-    @property
-    def files(self) -> Sequence[tar.Member]:
-        return self._members
+        self.files = members
 
     @property
     def paths(self) -> Sequence[str]:
