@@ -70,8 +70,7 @@ def define_checkpoint_flag() -> None:
     flags.DEFINE_string(
         "checkpoint",
         None,
-        "Weights of a run: best, last, or the step of a checkpoint. By default, model.keras, which has the weights of "
-        "the best validation.",
+        "Weights of a run: best, last, or the step of a checkpoint. By default, those of model.keras.",
     )
 
 

@@ -100,10 +100,7 @@ class RecordSource(Source):
         if min(self.counts) < 0:
             raise ValueError(f"To divide {self}, the number of records of each file must be known.")
         part = copy.copy(self)
-        chosen = [  # of each file
-            len(range(item.skip + (-item.skip - file) % number, item.skip + item.take, number))
-            for file, item in enumerate(self.slices)
-        ]
+        chosen = [len(range(-(file + item.skip) % number, item.take, number)) for file, item in enumerate(self.slices)]
         part.counts = chosen if held_out else np.subtract(self.counts, chosen).tolist()
         part.split, part.num_examples, part._part = split, sum(part.counts), (number, held_out)
         return part

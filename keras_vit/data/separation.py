@@ -94,7 +94,7 @@ def about_same_images(sources: Sequence[Source]) -> list[str]:
     """
     stored = [source for source in sources if isinstance(source, StoredSource)]
     keys, known = iter(keys_of(stored)), dict[str, tuple[str, Any]]()
-    shared, different = collections.defaultdict(list), list[str]()
+    shared, different = collections.defaultdict(list), dict[str, str]()
     for source in stored:
         labels = [None] * source.num_examples if source.kind.has_masks else source.labels().tolist()
         for place, (label, key) in enumerate(zip(labels, keys, strict=False)):
@@ -102,16 +102,11 @@ def about_same_images(sources: Sequence[Source]) -> list[str]:
             if split != source.split:
                 shared[source, split].append(source.origin(place))
             if label != first:
-                different.append(source.origin(place))
+                different[key] = source.origin(place)
     notes = [
         f"{len(names):,} of the {source.num_examples:,} images in {source.split!r} are also in {split!r} (same path or "
-        f"same content): {checks.listed(names)}. Remove them from one of the splits, because they make results look "
-        "better than they are."
+        f"content), which makes results look better than they are: {checks.listed(names)}."
         for (source, split), names in shared.items()
     ]
-    if different:
-        notes.append(
-            f"{len(different):,} images have another label than the same image elsewhere: {checks.listed(different)}. "
-            "`keras-vit check-data` lists all of them."
-        )
-    return notes
+    listed = checks.listed(list(different.values()))
+    return [*notes, f"{len(different):,} images have different labels in the data: {listed}."] if different else notes

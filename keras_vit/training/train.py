@@ -119,7 +119,7 @@ def train_on(
     loop.run(stop)
 
     # The chosen model and the report. The test split is only read here
-    evaluate_chosen(loop.directory, backend, state, run.store, between, test, track)
+    evaluate_chosen(loop, test)
     results, reported = validation.results, test or validation
     state.use_averages()
     if backend.is_chief:

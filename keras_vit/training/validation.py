@@ -1,19 +1,19 @@
 """Validation: metrics of the task on a split, and the choice of the weights by them. Every example counts once."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_vit.data import errors as data_errors
-from keras_vit.runs.checkpoints import CheckpointStore, saved_steps
+from keras_vit.runs.checkpoints import saved_steps
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
+from keras_vit.training.loop import Loop
 from keras_vit.training.metrics import MetricsWriter
-from keras_vit.training.state import BaseState
 from keras_vit.util.progress import track
 
 
@@ -91,16 +91,17 @@ def named_test(results: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("eval_", "test_"): value for name, value in results.items()}
 
 
-def use_best(backend: Backend, state: BaseState, store: CheckpointStore) -> bool:
-    """Replace a state by the best checkpoint. Return False if the state is the best, or if there is no best checkpoint.
+def use_best(loop: Loop) -> bool:
+    """Replace the state of a finished loop by the best checkpoint, unless it is the best. Return whether it changed.
 
     Training cannot continue afterwards.
     """
-    last, best = state.progress.step, saved_steps(store.best)[-1:]
-    seen = backend.mean(best not in ([], [last]))  # the other processes may not see the files of the chief
+    backend, state, last = loop.backend, loop.state, loop.state.progress.step
+    seen = backend.mean(saved_steps(loop.store.best)[-1:] not in ([], [last]))
     if seen == 0:
         return False
-    values = store.restore_best(state.specs()) if seen == 1 else None
+    # The other processes may not see the files of the chief.
+    values = loop.store.restore(state.specs(), best=True) if seen == 1 else None
     if backend.mean(values is None) > 0 or values is None:
         logging.warning("Step %d is used, because the best checkpoint cannot be read by every process.", last)
         return False
@@ -109,34 +110,20 @@ def use_best(backend: Backend, state: BaseState, store: CheckpointStore) -> bool
     return True
 
 
-def evaluate_chosen(
-    directory: str | None,
-    backend: Backend,
-    state: BaseState,
-    store: CheckpointStore,
-    between: Sequence[Any],
-    test: Validation | None,
-    trackers: Sequence[str],
-) -> None:
-    """Choose the best weights after the last step, and evaluate them on the test split and on what chose them.
+def evaluate_chosen(loop: Loop, test: Validation | None) -> None:
+    """Choose the best weights after the last step, evaluate them on the test split, and write the metrics.
 
-    Args:
-        directory: Run directory on the chief, for the metrics; None on the other workers.
-        backend: The devices.
-        state: State after the last step, which becomes the state of the best checkpoint.
-        store: Checkpoints of the run.
-        between: Evaluations during the training. They are repeated if other weights than the last are chosen.
-        test: Evaluation of the test split, if there is one.
-        trackers: Names of trackers.
+    If these are not the last weights, the evaluations of the loop are repeated.
     """
-    last, lines = state.progress.step, list[dict[str, Any]]()
-    again = between if use_best(backend, state, store) else ()
+    last, lines = loop.state.progress.step, list[dict[str, Any]]()
+    again, step = loop.evaluators if use_best(loop) else (), loop.state.progress.step
     with data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"):
         for evaluation in (*again, *filter(None, [test])):
-            lines += evaluation(state.progress.step, True)
-    own = [(state.progress.step, line["split"]) for line in lines if "split" in line]
-    known = read_metrics(directory) if directory and own else []
-    if own and own != [(line["step"], line["split"]) for line in known if "split" in line][-len(own) :]:
-        with contextlib.closing(MetricsWriter(directory, last, trackers)) as writer:
+            lines += evaluation(step, True)
+    own = [(step, line["split"]) for line in lines if "split" in line]
+    written = read_metrics(loop.directory) if loop.directory else []
+    known = [(line["step"], line["split"]) for line in written if "split" in line]
+    if own and known[-len(own) :] != own:  # otherwise, the run was finished before
+        with contextlib.closing(MetricsWriter(loop.directory, last, loop.track)) as writer:
             for line in lines:
-                writer.write(state.progress.step, line)
+                writer.write(step, line)

@@ -85,7 +85,7 @@ def test_every_seventh_record_is_held_out(counts, tmp_path):
     assert sorted(test_tfrecord.values(chosen)) == sorted(found[1])
     train = data.train_batches(fit, "decode|resize(4)", 30).take(2).as_numpy_iterator()
     assert sorted(int(i) for batch in train for i in batch["image"][:, 0, 0, 0]) == sorted(found[0])
-    with pytest.raises(ValueError, match=r"too few examples for the split 'validation\(train\[1:3\]\)'"):
+    with pytest.raises(ValueError, match=r"too few different examples for the split 'validation\(train\[1:3\]\)'"):
         data.open_source(spec, "validation(train[1:3])")
 
 
@@ -107,7 +107,7 @@ def test_images_on_both_sides_and_with_two_labels_are_counted(tmp_path):
     train, test = (data.open_source(f"folder:{tmp_path}", split) for split in ("train", "test"))
     shared, labels = separation.about_same_images([train, test])
     assert shared.startswith("2 of the 3 images in 'test' are also in 'train'") and "test/c1/1.png" in shared
-    assert labels.startswith("1 images have another label") and "test/c1/1.png" in labels
+    assert labels.startswith("1 images have different labels") and "test/c1/1.png" in labels
     assert separation.about_same_images([train, train]) == []
 
 

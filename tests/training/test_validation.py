@@ -103,7 +103,7 @@ def chosen(directory, total_steps, scores, test=True, chooses=True):
     world.run()
     trained = {name: np.array(array) for name, array in world.everything().items()}
     if chooses:
-        evaluate_chosen(str(directory), world.backend, world.state, world.store, [between], tests, ())
+        evaluate_chosen(world.loop, tests)
     return world, trained, between
 
 
@@ -141,5 +141,5 @@ def test_a_best_checkpoint_that_cannot_be_read_leaves_the_last(tmp_path, caplog)
     world.run()
     for path in (tmp_path / "checkpoints" / "best").glob("*.data*"):
         path.write_bytes(b"")
-    assert not use_best(world.backend, world.state, world.store) and world.state.progress.step == 8
+    assert not use_best(world.loop) and world.state.progress.step == 8
     assert "cannot be read" in caplog.text

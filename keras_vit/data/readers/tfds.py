@@ -164,9 +164,8 @@ class ArrayRecordSource(IndexedSource):
         return part
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        (record,) = call_python(
-            lambda i: [self._records[self._numbers[int(i)]]], [index], [tf.TensorSpec([], tf.string)]
-        )
+        number = tf.gather(self._numbers, index)
+        (record,) = call_python(lambda i: [self._records[int(i)]], [number], [tf.TensorSpec([], tf.string)])
         return self._parse(record)
 
     def origin(self, index: int) -> str:

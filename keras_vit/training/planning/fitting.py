@@ -90,11 +90,10 @@ def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe
         return recipes.replace(recipe, {"data.eval_split": test or given.eval_split}), opened
     if opened.num_examples >= enough:
         return divided, open_source(given.source, split=fit)
-    logging.info(
-        "No images choose the best checkpoint, so the last one is used: %d images to train on are too few to hold out "
-        "one in %d of them (at least %d are needed, and %d per class)",
-        *(opened.num_examples, splits.HELD_OUT, FEWEST_HELD_OUT * splits.HELD_OUT, FEWEST_PER_CLASS),
+    text = (
+        "No images choose the best checkpoint, so the last one is used: %d are too few to hold some out (at least %d)"
     )
+    logging.info(text, opened.num_examples, enough)
     return recipes.replace(recipe, {"data.eval_split": test, "data.test_split": test}), opened
 
 
