@@ -126,4 +126,4 @@ def evaluate_chosen(loop: Loop, test: Validation | None) -> None:
     if own and known[-len(own) :] != own:  # otherwise, the run was finished before
         with contextlib.closing(MetricsWriter(loop.directory, last, loop.track)) as writer:
             for line in lines:
-                writer.write(step, line)
+                writer.write(step, {**line, "last_step": last})

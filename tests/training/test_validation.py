@@ -119,6 +119,7 @@ def test_the_best_weights_are_chosen_and_tested_once(scores, step, tmp_path):
     lines = read_metrics(str(tmp_path / "run"))
     assert [line["step"] for line in lines if "test_loss" in line] == [step]
     expected = {"step": step, "split": "val", "eval_accuracy": scores[step], "eval_loss": 1.0, "test_loss": step}
+    expected["last_step"] = 12
     assert last_evaluation(str(tmp_path / "run")) == expected
     again, *_ = chosen(tmp_path / "run", 12, scores)
     toy.assert_same(again.everything(), world.everything())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_vit.recipe import Recipe
 
 RUNS = "runs"  # the folder of a sweep's runs
-_COUNTS = ("step", "examples")
+_COUNTS = ("step", "examples", "last_step")
 _DEPTH = 3  # levels of folders that are searched for runs: a folder of sweeps has runs in SWEEP/runs/NAME
 
 
