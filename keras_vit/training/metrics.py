@@ -17,7 +17,8 @@ from keras_vit.util import file_io
 class MetricsWriter:
     """Writer of a run's metrics to `metrics.jsonl` and to its trackers.
 
-    Lines that were written after `step`, which a killed run may have left, are removed. Without a directory, nothing is written.
+    Lines that were written after `step`, which a killed run may have left, are removed. Without a directory, nothing is
+    written.
     """
 
     def __init__(self, directory: str | None, step: int, track: Sequence[str] = ("tensorboard",)):
