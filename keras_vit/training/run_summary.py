@@ -12,8 +12,7 @@ from keras_vit.evaluators import confidence
 from keras_vit.inference import masks
 from keras_vit.inspection import examples, plots
 from keras_vit.inspection.headings import run_title, stamp
-from keras_vit.runs.checkpoints import saved_steps
-from keras_vit.runs.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
+from keras_vit.runs.run_directory import METRICS, MODEL, REPORT, TENSORBOARD, last_evaluation, read_metrics
 from keras_vit.training.validation import Validation
 from keras_vit.util.formatting import percent
 from keras_vit.util.metrics import Metric
@@ -60,14 +59,12 @@ def accuracy_lines(confusion: np.ndarray) -> list[str]:
 
 def best_line(directory: str, score: Metric) -> list[str]:
     """Return a line about the choice of the weights in `model.keras`; empty if there was no choice."""
-    name = f"eval_{score.name}"
+    name, step = f"eval_{score.name}", last_evaluation(directory).get("step")
     scores = {line["step"]: line[name] for line in read_metrics(directory) if name in line}
-    for step in saved_steps(os.path.join(directory, CHECKPOINTS, "best"))[-1:]:
-        if step in scores and len(scores) > 1:
-            last = max(scores)
-            text = f"{MODEL} has the weights of step {step}, the best of {len(scores)} evaluations"
-            return [text if step == last else f"{text}; --checkpoint=last: {score.text(scores[last])} at step {last}"]
-    return []
+    if step not in scores or len(scores) < 2:
+        return []
+    last, text = max(scores), f"{MODEL} has the weights of step {step}, the best of {len(scores)} evaluations"
+    return [text if step == last else f"{text}; --checkpoint=last: {score.text(scores[last])} at step {last}"]
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:

@@ -116,10 +116,10 @@ def train_on(
         profile=profile,
         track=track,
     )
-    loop.run(stop)
+    results = loop.run(stop)
 
     # The chosen model and the report. The test split is only read here
-    evaluate_chosen(loop, test)
+    evaluate_chosen(loop, results, test)
     results, reported = validation.results, test or validation
     state.use_averages()
     if backend.is_chief:

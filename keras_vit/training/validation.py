@@ -91,13 +91,14 @@ def named_test(results: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("eval_", "test_"): value for name, value in results.items()}
 
 
-def use_best(loop: Loop) -> bool:
-    """Replace the state of a finished loop by the best checkpoint, unless it is the best. Return whether it changed.
+def use_best(loop: Loop, results: dict[str, Any]) -> bool:
+    """Replace the state of a finished loop by the best checkpoint, if it is better. Return whether it is replaced.
 
-    Training cannot continue afterwards.
+    `results` are of the last step. Training cannot continue afterwards.
     """
-    backend, state, last = loop.backend, loop.state, loop.state.progress.step
-    seen = backend.mean(saved_steps(loop.store.best)[-1:] not in ([], [last]))
+    backend, state, score = loop.backend, loop.state, loop.recipe.task.score
+    last, found = state.progress.step, score.goodness(float(np.float32(results[f"eval_{score.name}"])))
+    seen = backend.mean(not found >= state.progress.best and saved_steps(loop.store.best)[-1:] not in ([], [last]))
     if seen == 0:
         return False
     # The other processes may not see the files of the chief.
@@ -110,13 +111,13 @@ def use_best(loop: Loop) -> bool:
     return True
 
 
-def evaluate_chosen(loop: Loop, test: Validation | None) -> None:
+def evaluate_chosen(loop: Loop, results: dict[str, Any], test: Validation | None) -> None:
     """Choose the best weights after the last step, evaluate them on the test split, and write the metrics.
 
-    If these are not the last weights, the evaluations of the loop are repeated.
+    `results` are of the last step. If its weights are not chosen, the evaluations of the loop are repeated.
     """
     last, lines = loop.state.progress.step, list[dict[str, Any]]()
-    again, step = loop.evaluators if use_best(loop) else (), loop.state.progress.step
+    again, step = loop.evaluators if use_best(loop, results) else (), loop.state.progress.step
     with data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"):
         for evaluation in (*again, *filter(None, [test])):
             lines += evaluation(step, True)

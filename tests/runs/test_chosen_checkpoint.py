@@ -163,18 +163,25 @@ def test_convert_and_benchmark(run, tmp_path):
     assert "--checkpoint=best" not in program.worker_command("a.tflite", False)
 
 
-def test_the_end_of_a_training_shows_both_scores(run, tmp_path):
-    accuracy = Metric("accuracy", unit="%")
-    text = "model.keras has the weights of step 2, the best of 2 evaluations"
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["eval_accuracy"]
-    assert run_summary.best_line(str(run), accuracy) == [f"{text}; --checkpoint=last: {last:.2%} at step 4"]
-    assert run_summary.best_line(str(run / "nowhere"), accuracy) == []
-    (tmp_path / "checkpoints" / "best").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "best" / "ckpt-2.json").touch()
-    for steps, lines in (((1, 2), [text]), ((2,), [])):  # the last step is the best, or the only one
-        rows = [json.dumps({"step": step, "eval_accuracy": step / 4}) for step in steps]
-        (tmp_path / "metrics.jsonl").write_text("\n".join(rows))
-        assert run_summary.best_line(str(tmp_path), accuracy) == lines
+@pytest.mark.parametrize(
+    ("scores", "chosen", "expected"),
+    [
+        (
+            {2: 0.5325, 4: 0.485},
+            2,
+            ["the weights of step 2, the best of 2 evaluations; --checkpoint=last: 48.50% at step 4"],
+        ),
+        ({2: 0.485, 4: 0.5325}, 4, ["the weights of step 4, the best of 2 evaluations"]),
+        ({4: 0.5}, 4, []),
+        ({}, 4, []),
+    ],
+)
+def test_the_end_of_a_training_shows_what_was_chosen(scores, chosen, expected, tmp_path):
+    lines = [{"step": step, "eval_accuracy": score, "eval_loss": 1.0} for step, score in scores.items()]
+    lines.append({"step": chosen, "test_loss": 1.0})
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = run_summary.best_line(str(tmp_path), Metric("accuracy", unit="%"))
+    assert found == [f"model.keras has {line}" for line in expected]
 
 
 def test_of_many_classes_the_most_frequent_confusions_are_listed():

@@ -100,21 +100,23 @@ def chosen(directory, total_steps, scores, test=True, chooses=True):
     world = toy.World(directory, toy.recipe(total_steps))
     between, tests = Scores(scores), (lambda step, last: [{"split": "test", "test_loss": step}]) if test else None
     world.loop.evaluators = [between]
-    world.run()
+    results = world.run()
     trained = {name: np.array(array) for name, array in world.everything().items()}
     if chooses:
-        evaluate_chosen(world.loop, tests)
+        evaluate_chosen(world.loop, results, tests)
     return world, trained, between
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scores", "step"), [((0.1, 0.9, 0.5), 8), ((0.1, 0.5, 0.9), 12)])
+@pytest.mark.parametrize(
+    ("scores", "step"), [((0.1, 0.9, 0.5), 8), ((0.1, 0.5, 0.9), 12), ((0.1, 0.3, 0.3), 12), ((0.1, 0.3, np.nan), 8)]
+)
 def test_the_best_weights_are_chosen_and_tested_once(scores, step, tmp_path):
-    """A finished run does the same again. A longer run continues from the last weights, not from the chosen ones."""
+    """Of equal scores, the last. A finished run does the same again, and a longer one goes on from the last weights."""
     scores = dict(zip((4, 8, 12, 16), (*scores, 0.0), strict=True))
     world, trained, between = chosen(tmp_path / "run", 12, scores)
     assert between.calls == [4, 8, 12, *([step] if step < 12 else [])]
-    stored = tf.train.load_checkpoint(str(tmp_path / f"run/checkpoints/best/ckpt-{step}"))
+    stored = tf.train.load_checkpoint(str(tmp_path / f"run/checkpoints/{'best/' * (step < 12)}ckpt-{step}"))
     toy.assert_same(world.everything(), {name: stored.get_tensor(name) for name in world.everything()})
     lines = read_metrics(str(tmp_path / "run"))
     assert [line["step"] for line in lines if "test_loss" in line] == [step]
@@ -139,8 +141,8 @@ def test_without_test_images_the_last_line_is_of_the_chosen_weights(tmp_path):
 def test_a_best_checkpoint_that_cannot_be_read_leaves_the_last(tmp_path, caplog):
     world = toy.World(tmp_path, toy.recipe(8))
     world.loop.evaluators = [Scores({4: 0.9, 8: 0.5})]
-    world.run()
+    results = world.run()
     for path in (tmp_path / "checkpoints" / "best").glob("*.data*"):
         path.write_bytes(b"")
-    assert not use_best(world.loop) and world.state.progress.step == 8
+    assert not use_best(world.loop, results) and world.state.progress.step == 8
     assert "cannot be read" in caplog.text
