@@ -44,7 +44,7 @@ def keys_of(sources: Sequence[StoredSource]) -> list[str]:
     arrays = [image for source in sources if isinstance(source, ArraySource) for image in source.images]
     names = [os.path.normpath(name) for source in of_files for name in source.relative_paths]
     paths = merged(names, [file for source in of_files for file in source.files])
-    return paths or [hashlib.sha256(np.ascontiguousarray(image)).hexdigest() for image in arrays]
+    return paths or [hashlib.sha256(image.tobytes()).hexdigest() for image in arrays]
 
 
 def merged(keys: Sequence[str], files: Sequence[Any]) -> list[str]:
