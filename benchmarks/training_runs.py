@@ -20,9 +20,9 @@ def run_program(name: str, arguments: Sequence[str]) -> bytes:
 
 
 def last_value(directory: str, metric: str = "eval_accuracy") -> float:
-    """Return the last value of a metric of a run."""
-    lines = run_directory.read_metrics(directory)
-    return [line[metric] for line in lines if metric in line][-1]
+    """Return the value of a metric of a run after its last step, as papers report it, whichever weights are chosen."""
+    lines = [line for line in run_directory.read_metrics(directory) if metric in line]
+    return max(lines, key=lambda line: line["step"])[metric]
 
 
 def machine(directory: str) -> str:

@@ -112,7 +112,7 @@ def load_source(path: str, options: flags.FlagValues) -> tuple[keras.Model, Sequ
     """Return the model of SRC and the names of its classes, if known."""
     path = storage.fetched(path, options.checkpoint)
     is_run = os.path.isfile(os.path.join(path, "model.keras")) and os.path.isfile(os.path.join(path, "config.json"))
-    if is_run or options.checkpoint != "last":
+    if is_run or options.checkpoint is not None:
         with Progress(f"Opening {path}"):
             run = load_run(path, options.checkpoint)
         return run.model, run.class_names

@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
 def describe(run: Run, as_json: bool = False) -> dict[str, Any]:
     """Return the table's entries for a run, and the command that resumes it; None if it is finished or running."""
     score = experiments.metric_of_run(run)
-    scores = [line[score.name] for line in run.lines if score.name in line]
+    lines = sorted(run.lines, key=lambda line: line["step"])  # the chosen weights are evaluated again
+    scores = [line[score.name] for line in lines if score.name in line]
     last, best = (scores[-1], max(scores, key=score.goodness)) if scores else (None, None)
     metrics, config = (os.path.join(run.path, name) for name in (run_directory.METRICS, run_directory.CONFIG))
     written = datetime.datetime.fromtimestamp(os.path.getmtime(metrics if os.path.exists(metrics) else config))

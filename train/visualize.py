@@ -214,11 +214,11 @@ def card_of(predictor: Predictor) -> dict[str, Any]:
 
 
 def note_of(directory: str, description: ModelCard) -> str:
-    """Return a sentence about the checkpoint of a run that the page shows, or an empty text for the final model."""
+    """Return a sentence about the checkpoint of a run that the page shows, or an empty text for the last step."""
     checkpoint, total = flags.FLAGS.checkpoint, description.recipe.get("total_steps")
-    if checkpoint == "last" or not total:
+    step = int(checkpoint) if (checkpoint or "").isdecimal() else description.metrics.get("step")
+    if not total or step is None or (checkpoint is None and step == total):
         return ""
-    step = int(checkpoint) if checkpoint.isdecimal() else description.metrics["step"]
     finished = run_directory.is_finished(directory)
     return f"The page shows step {step:,} of {total:,}." + ("" if finished else " The run is not finished.")
 

@@ -87,7 +87,9 @@ def model_options() -> dict[str, Any]:
 def define_checkpoint_flag() -> None:
     """Define `--checkpoint`."""
     flags.DEFINE_string(
-        "checkpoint", "last", "Weights of a run: last (model.keras), best, or the step of one of its checkpoints."
+        "checkpoint",
+        None,
+        "Weights of a run: best, last, or the step of a checkpoint. By default, those of model.keras.",
     )
 
 

@@ -78,10 +78,9 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
         return [("", os.path.basename(item.path), _size(item.path)) for item in source.slices]
     if not isinstance(source, FileSource):
         return [("", f"{source.num_examples} examples", None)]
-    place = source.name.partition(":")[2]
     if isinstance(source, MaskFileSource):
+        place = source.name.partition(":")[2]
         return [("", os.path.relpath(path, place), _size(path)) for path in (*source.paths, *source.mask_paths)]
-    folder = f"{place.rstrip('/')}/" if os.path.isdir(place) else f"{os.path.dirname(place)}/"
     names, labels = source.class_names, source.labels()
     if not names:
         classes = [""] * len(labels)
@@ -89,11 +88,8 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
         classes = ["+".join(names[index] for index in np.flatnonzero(row)) for row in labels]
     else:
         classes = [names[label] for label in labels.tolist()]
-    sizes = [member.size for member in source.members] if isinstance(source, TarSource) else map(_size, source.paths)
-    return [
-        (class_name, path.removeprefix(folder), size)
-        for class_name, path, size in zip(classes, source.paths, sizes, strict=True)
-    ]
+    sizes = [member.size for member in source.files] if isinstance(source, TarSource) else map(_size, source.paths)
+    return list(zip(classes, source.relative_paths, sizes, strict=True))
 
 
 def _size(path: str) -> int | None:

@@ -4,6 +4,7 @@ Each epoch reads the files in a new order, several at a time, and shuffles withi
 the seed and the epoch. To resume within an epoch, the earlier records are read again but not decoded.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -86,11 +87,23 @@ class RecordSource(Source):
     ):
         super().__init__(name, split, num_examples, names, label_kind)
         self.slices = list(slices)
+        self.counts = [item.take for item in slices]
         self.parse = parse
+        self._part: tuple[int, bool] | None = None  # arguments of `every`
         self.shard_by = shard_by
         # An error of a remote file may be temporary. The same record can then be read after a restart.
         remote = any(file_io.is_remote(item.path) for item in self.slices)
         self._records = records or (_tfrecords if remote else _local_tfrecords)
+
+    def every(self, number: int, held_out: bool, split: str) -> "RecordSource":
+        """See `Source.every`. All records are read, but only the records of the part are decoded."""
+        if min(self.counts) < 0:
+            raise ValueError(f"To divide {self}, the number of records of each file must be known.")
+        part = copy.copy(self)
+        chosen = [len(range(-(file + item.skip) % number, item.take, number)) for file, item in enumerate(self.slices)]
+        part.counts = chosen if held_out else np.subtract(self.counts, chosen).tolist()
+        part.split, part.num_examples, part._part = split, sum(part.counts), (number, held_out)
+        return part
 
     def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return self.parse(check_record(item["record"]))
@@ -141,6 +154,9 @@ class RecordSource(Source):
             for field in ("skip", "take")
         )
         records = self._records(tf.gather(paths, file), skip, take).enumerate(start=skip)
+        if self._part is not None:
+            every, held_out = self._part
+            records = records.filter(lambda number, record: ((file + number) % every == 0) == held_out)
         return records.map(lambda number, record: {"record": record, "file": file, "number": number})
 
     def train_items(self, rows: Rows, seed: int, start_step: int, shuffle_buffer: int) -> tf.data.Dataset:
@@ -184,7 +200,7 @@ class RecordSource(Source):
                 f"With shard_by='files', there must be a file for each worker. Received: {len(self.slices)} files of "
                 f"{self.name!r} for {workers} workers."
             )
-        counts = [item.take for item in self.slices[worker::workers]]
+        counts = self.counts[worker::workers]
         if min(counts) < 0:
             raise ValueError("shard_by='files' needs the number of records of each file; `num_examples` is not enough.")
         return files[worker::workers], sum(counts), rows.count

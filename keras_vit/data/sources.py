@@ -128,6 +128,10 @@ class Source:
         """Return the items that may replace an item whose image cannot be read."""
         raise NotImplementedError
 
+    def every(self, number: int, held_out: bool, split: str) -> "Source":
+        """Return every `number`-th example if `held_out`, and the other examples otherwise, as the split `split`."""
+        raise ValueError(f"{self} cannot be divided. Name two splits as data.train_split and data.eval_split.")
+
     def __repr__(self) -> str:
         what = f"values {', '.join(self.value_names)}" if self.value_names else f"{self.num_classes:,} classes"
         return f"<{self.name!r} {self.split!r}: {self.num_examples:,} examples, {what}>"
@@ -184,7 +188,13 @@ class IndexedSource(Source):
 
 
 class StoredSource(IndexedSource):
-    """A source with all images (arrays or paths) and labels in memory."""
+    """A source with all images (arrays or paths) and labels in memory.
+
+    Attributes:
+        subset: Function of the name of a split and the places of its examples that returns these examples as a source.
+    """
+
+    subset: Callable[[str, np.ndarray], Source]
 
     def __init__(
         self, name: str, split: str, items: Any, labels: np.ndarray, names: Sequence[str], label_kind: str = ""
@@ -228,6 +238,18 @@ class FileSource(StoredSource):
     def paths(self) -> Sequence[str]:
         """Path of each image."""
         return self._items
+
+    @functools.cached_property
+    def files(self) -> Sequence[Any]:
+        """Path of each image, or the member of a tar file."""
+        return self.paths
+
+    @property
+    def relative_paths(self) -> list[str]:
+        """Path of each image, relative to the folder of the data."""
+        place = self.name.partition(":")[2]
+        folder = f"{place.rstrip('/')}/" if os.path.isdir(place) else f"{os.path.dirname(place)}/"
+        return [path.removeprefix(folder) for path in self.paths]
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
         example = super().fetch(index)

@@ -1,5 +1,7 @@
 """Splits in the notation of TensorFlow Datasets: `train`, `train[:98%]`, `train[100:200]`, `train[:10%]+test[90%:]`.
 
+`validation(train)` contains the images of `train` that choose the best checkpoint, and `fit(train)` the other images.
+
 Data sets without a test split get one, which is a function of the names of the examples.
 """
 
@@ -16,6 +18,8 @@ _PART = re.compile(
     r"\s*(?P<name>[\w.\-]+)\s*(?:\[\s*(?P<start>[^:\[\]]*?)\s*(?P<colon>:)\s*(?P<stop>[^:\[\]]*?)\s*\])?\s*"
 )
 _BOUND = re.compile(r"(-?\d+)\s*(%?)")
+_PART_OF = re.compile(r"\s*(fit|validation)\((.*)\)\s*", re.DOTALL)
+HELD_OUT = 7  # "validation(train)" has one of so many images of "train", and "fit(train)" the others
 # Splits by the names of their folders, of their files, and in lists, all in lower case.
 NAMES = {
     "train": "train",
@@ -51,6 +55,12 @@ def used(split: str, splits: Collection[str]) -> set[str]:
     """Return the names of the splits that a split such as `"train[:80%]+val"` uses."""
     matches = map(_PART.fullmatch, str(split).split("+"))
     return {named(match["name"], splits) for match in matches if match is not None}
+
+
+def part_of(split: str) -> tuple[str, str]:
+    """Return `"validation"` or `"fit"` and the divided split, such as `("fit", "train")`; `("", split)` otherwise."""
+    match = _PART_OF.fullmatch(str(split))
+    return (match[1], match[2]) if match else ("", split)
 
 
 def parse(split: str, sizes: Mapping[str, int], what: str = "the data set") -> tuple[Part, ...]:

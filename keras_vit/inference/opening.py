@@ -16,7 +16,7 @@ def open_predictor(
     preprocess: str | None = None,
     labels: Sequence[str] | str | os.PathLike | None = None,
     num_threads: int | None = None,
-    checkpoint: str | int = "last",
+    checkpoint: str | int | None = None,
     image_size: int | None = None,
 ) -> Predictor:
     """Open a run, a `.keras` file, a checkpoint or an artifact as a predictor.
@@ -34,7 +34,8 @@ def open_predictor(
             models require the string. Missing decoding and resizing are added.
         labels: Class names, or a file with one name per line. By default the names of the run, artifact or checkpoint.
         num_threads: Threads of an artifact's kernels; None for all cores.
-        checkpoint: Weights of a run: `"last"`, `"best"` or the step of a checkpoint, see `keras_vit.runs.load_run`.
+        checkpoint: Weights of a run: `"best"`, `"last"` or the step of a checkpoint, see `keras_vit.runs.load_run`. By
+            default, those in `model.keras`.
         image_size: Height and width of the images, to which position embeddings are adapted. By default the size of the
             model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
 
@@ -55,7 +56,7 @@ def open_predictor(
     if isinstance(labels, (str, os.PathLike)):
         labels = file_io.read_lines(storage.fetched(labels))
     found = formats.find(path)
-    if found and (preprocess, labels, checkpoint, image_size) != (None, None, "last", None):
+    if found and (preprocess, labels, checkpoint, image_size) != (None, None, None, None):
         raise ValueError(
             f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
             "(--preprocess, --labels). "
@@ -68,7 +69,7 @@ def open_predictor(
         from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
         from keras_vit.runs import load_run, run_directory
 
-        if run_directory.is_run(path) or checkpoint != "last":
+        if run_directory.is_run(path) or checkpoint is not None:
             return keras_model.open_run(load_run(path, checkpoint), preprocess, labels or (), image_size)
         return keras_model.open_weights(path, preprocess, labels or (), image_size)
 

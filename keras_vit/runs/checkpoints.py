@@ -84,24 +84,26 @@ class CheckpointStore:
         """Return the path of the newest intact checkpoint, or None."""
         return next((path for path in saved(self.directory) if problem_with(path) is None), None)
 
-    def restore(self, specs: Mapping[str, tuple]) -> dict[str, Any] | None:
-        """Read the newest intact checkpoint, and log the problem of each newer, torn checkpoint.
+    def restore(self, specs: Mapping[str, tuple], best: bool = False) -> dict[str, Any] | None:
+        """Read the newest intact checkpoint, or the best one, and log the problem of each newer, torn checkpoint.
 
-        `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint.
+        `specs` maps names to the shape and dtype of every array. Returns None if there is no checkpoint, or no intact
+        best one.
         """
         if self.whole_arrays and has_sharded(self.directory):
             raise CheckpointMismatch(
                 f"The checkpoints in {self.directory} are from several hosts on JAX. To resume from them: "
                 "KERAS_BACKEND=jax keras-vit train ..."
             )
-        paths = saved(self.directory)
+        steps = reversed(saved_steps(self.best))
+        paths = [path_of(self.best, step) for step in steps] if best else saved(self.directory)
         for path in paths:
             problem = self._problem_with(path)
             if problem is None:
-                with Progress("Reading the last checkpoint"):
+                with Progress(f"Reading the {'best' if best else 'last'} checkpoint"):
                     return self._read(path, specs)
             logging.warning("Checkpoint %s is not usable: %s. Trying the previous one.", path, problem)
-        if any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
+        if not best and any(os.path.isdir(path) or os.path.exists(manifest_of(path)) for path in paths):
             raise StorageError(
                 f"None of the checkpoints in {self.directory} is complete: {', '.join(paths)}. Repair the disk, or "
                 "delete the directory to start from the beginning."

@@ -11,22 +11,22 @@ from keras_vit.runs.errors import CheckpointMismatch
 
 
 def choose(directory: str, checkpoint: str) -> "ChosenCheckpoint":
-    """Return the best checkpoint (`"best"`) or the checkpoint of a step.
+    """Return the best checkpoint (`"best"`), the newest checkpoint (`"last"`) or the checkpoint of a step.
 
     Raises a ValueError if the checkpoint is torn or does not exist.
     """
     best = os.path.join(directory, BEST)
-    folders = [best] if checkpoint == "best" else [best, directory]
+    folders = {"best": [best], "last": [directory]}.get(checkpoint, [best, directory])
     steps = [(folder, step) for folder in folders for step in reversed(saved_steps(folder))]
-    wanted = [ChosenCheckpoint(folder, step) for folder, step in steps if checkpoint in ("best", str(step))]
+    wanted = [ChosenCheckpoint(folder, step) for folder, step in steps if checkpoint in ("best", "last", str(step))]
     for chosen in wanted:
         if problem_with(chosen.path) is None:
             return chosen
     if wanted:
         raise ValueError(f"{wanted[0].path} is not usable: {problem_with(wanted[0].path)}")
     raise ValueError(
-        f"checkpoint must be 'last', for model.keras, or a checkpoint in {directory}: {listed(directory)}. Received: "
-        f"checkpoint={checkpoint!r}."
+        f"checkpoint must be 'last', 'best' or the step of a checkpoint in {directory}: {listed(directory)}. Received: "
+        f"checkpoint={checkpoint!r}. Without it, model.keras is opened."
     )
 
 

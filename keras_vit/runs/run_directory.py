@@ -5,7 +5,8 @@ DIR/data.json        the absolute path of the data, and fingerprints of its spli
 DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
 DIR/tensorboard/     the same metrics as TensorBoard events
 DIR/checkpoints/     states from which the run resumes
-DIR/model.keras      the model with its final weights, or their moving average if the recipe averages weights
+DIR/model.keras      the model with the weights of the best evaluation, or their moving average if the recipe averages
+                     weights; with the last weights if nothing was evaluated during the training
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
 DIR/report.png       learning curves, and some test images with their predictions
 """
@@ -134,12 +135,13 @@ def read_metrics(directory: str) -> list[dict[str, Any]]:
 def last_evaluation(directory: str, step: int | None = None) -> dict[str, Any]:
     """Return the metrics of the last evaluation, or of the evaluation at `step`; empty without such an evaluation.
 
-    After the last step, they contain the metrics of the test split, such as `"test_accuracy"`, if the recipe has one.
+    The last evaluation of a finished run is of the weights in `model.keras`, and contains the metrics of the test split
+    such as `"test_accuracy"`, if the recipe has one.
     """
-    lines = read_metrics(directory)[::-1]
-    found = next((line for line in lines if "eval_loss" in line and step in (None, line["step"])), {})
-    test = next((line for line in lines if "test_loss" in line and line["step"] == found.get("step")), {})
-    return {**test, **found}
+    lines = [line for line in read_metrics(directory)[::-1] if "eval_loss" in line or "test_loss" in line]
+    lines = [line for line in lines if line["step"] == (lines[0]["step"] if step is None else step)]
+    found = next((line for line in lines if "eval_loss" in line), {})
+    return {**next((line for line in lines if "test_loss" in line), {}), **found}
 
 
 def as_json(value: Any) -> Any:

@@ -50,9 +50,10 @@ class Run:
     ('value_range(-1, 1)', ('0', '1'), 'finished')
     """
 
-    def __init__(self, path: str, checkpoint: str | int = "last"):
+    def __init__(self, path: str, checkpoint: str | int | None = None):
         self._file = path if path.endswith(".keras") else os.path.join(path, MODEL)
-        self.path, self._checkpoint = os.path.dirname(self._file) or ".", str(checkpoint)
+        self.path = os.path.dirname(self._file) or "."
+        self._checkpoint = None if checkpoint is None else str(checkpoint)
         self.config: dict[str, Any] = run_directory.read_config(self.path)
 
     @functools.cached_property
@@ -106,7 +107,7 @@ class Run:
 
     @property
     def step(self) -> int | None:
-        """Step of the checkpoint of the weights; None for the final weights."""
+        """Step of the checkpoint of the weights; None for the weights in `model.keras`."""
         return self._trained.step
 
     @property
@@ -118,7 +119,7 @@ class Run:
     def _trained(self) -> _Trained:
         from keras_vit.checkpoints.keras_files import load_keras_file
 
-        if self._checkpoint != "last":
+        if self._checkpoint is not None:
             return self._restored()
         sha256 = file_io.sha256(self._file)
         return _Trained(load_keras_file(self._file), None, sha256)
@@ -147,13 +148,14 @@ class Run:
         return _Trained(model, chosen.step, sha256)
 
 
-def load_run(path: str | os.PathLike, checkpoint: str | int = "last") -> Run:
+def load_run(path: str | os.PathLike, checkpoint: str | int | None = None) -> Run:
     """Open a run: its model and everything needed to use it.
 
     Args:
         path: A run directory, a `.keras` file in a run directory, or the address of either in a bucket.
-        checkpoint: Weights of the model: `"last"` for the final weights in `model.keras`, `"best"` for the weights of
-            the best evaluation, or the step of a checkpoint. An unfinished run does not have `"last"`.
+        checkpoint: Weights of the model. By default those in `model.keras`, which an unfinished run does not have: the
+            weights of the best evaluation, or the last weights without evaluations during the training. `"best"` and
+            `"last"` open the best and the newest checkpoint; the step of a checkpoint opens that checkpoint.
 
     Raises:
         FileNotFoundError: If the model or its `config.json` is missing.
@@ -168,7 +170,7 @@ def load_run(path: str | os.PathLike, checkpoint: str | int = "last") -> Run:
     """
     path = storage.fetched(path, checkpoint)
     file = path if path.endswith(".keras") else os.path.join(path, MODEL)
-    if checkpoint == "last" and not os.path.exists(file):
+    if checkpoint is None and not os.path.exists(file):
         from keras_vit.runs import chosen_checkpoint
 
         directory = os.path.dirname(file) or "."

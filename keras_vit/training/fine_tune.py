@@ -44,8 +44,9 @@ def fine_tune(
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="mirrored"`.
 
     Returns:
-        The finished run: `run.model` is the Keras model, `run.class_names` are its classes, `run.results` is the last
-        evaluation, and `run.config["recipe"]` has all settings. `keras_vit.open_predictor(run.path)` predicts.
+        The finished run: `run.model` is the Keras model with the weights of the best validation, `run.class_names` are
+        its classes, `run.results` are its metrics on the images that choose and on the test images, and
+        `run.config["recipe"]` has all settings. `keras_vit.open_predictor(run.path)` predicts.
 
     Raises:
         FileNotFoundError: If the data or the weights do not exist.
@@ -55,7 +56,7 @@ def fine_tune(
 
     Example:
     >>> run = keras_vit.fine_tune("photos", model="hf:facebook/dinov2-small", time="20m")  # doctest: +SKIP
-    >>> run.results["eval_accuracy"], run.model.predict(images).shape  # doctest: +SKIP
+    >>> run.results["test_accuracy"], run.model.predict(images).shape  # doctest: +SKIP
     (0.94, (4, 3))
     """
     choices = Choices(

@@ -201,12 +201,12 @@ class Loop:
         return self.backend.mean(missing) > 0  # only the chief reads the metrics; the other processes follow
 
     def _is_stale(self) -> bool:
-        """Return whether the best checkpoint is at least `stop_after` evaluations old."""
+        """Return whether there is a best checkpoint, and it is at least `stop_after` evaluations old."""
         steps, step = self.recipe.stop_after * self.recipe.eval_every, self.state.progress.step
         if not steps or step % self.recipe.eval_every:
             return False
         self.store.wait()
-        age = step - max((saved for saved in saved_steps(self.store.best) if saved <= step), default=0)
+        age = step - max((saved for saved in saved_steps(self.store.best) if saved <= step), default=step)
         # All processes follow the chief, because the others may not see its files.
         return self.backend.mean(self.directory is not None and age >= steps) > 0
 

@@ -17,7 +17,8 @@ from keras_vit.util import file_io
 class MetricsWriter:
     """Writer of a run's metrics to `metrics.jsonl` and to its trackers.
 
-    Lines of steps after `step`, which a killed run may have left, are removed. Without a directory, nothing is written.
+    Lines that were written after `step`, which a killed run may have left, are removed. Without a directory, nothing is
+    written.
     """
 
     def __init__(self, directory: str | None, step: int, track: Sequence[str] = ("tensorboard",)):
@@ -29,7 +30,7 @@ class MetricsWriter:
         self.path = os.path.join(directory, METRICS)
         with _writing(self.path):
             if os.path.exists(self.path):  # also drops damaged lines
-                kept = [line for line in read_metrics(directory) if line["step"] <= step]
+                kept = [line for line in read_metrics(directory) if line.get("last_step", line["step"]) <= step]
                 file_io.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         self.trackers = [TRACKERS[name](directory, step) for name in track]
 

@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from absl import logging
+
 from keras_vit import recipe as recipes
 from keras_vit import tasks
-from keras_vit.data import Source, eval_batches, open_source, train_batches
+from keras_vit.data import Source, eval_batches, open_source, separation, splits, train_batches
 from keras_vit.data.labels import check_masks
 from keras_vit.training import distribute, teacher
 from keras_vit.training.backend import Backend
@@ -39,6 +41,8 @@ class Splits:
         self.test: Source | None = None
         if data.test_split and data.test_split != data.eval_split:
             self.test = open_source(data.source, split=data.test_split)
+        for note in separation.about_same_images([self.train, self.eval, *filter(None, [self.test])]):
+            logging.warning("%s: %s", data.source, note)
         self.channels = self._check_images()
         self.task = tasks.bind(recipe, self.train)
         if self.train.kind.has_masks:
@@ -80,12 +84,14 @@ class Splits:
     def summary(self) -> str:
         """Return the numbers of images, and which of them choose the best checkpoint and which are reported."""
         data, count = self.recipe.data, self.eval.num_examples
-        text = (
-            f"{data.source}: {self.train.num_examples} to train on, {count} of {data.eval_split!r} to choose the best"
-        )
+        text = f"{data.source}: {self.train.num_examples} to train on, {count} of {data.eval_split!r}"
+        if data.test_split == data.eval_split:
+            return f"{text} to report, read once at the end"
+        cut = " (held out of the training images)" if splits.part_of(data.eval_split)[0] else ""
+        text += f" to choose the best checkpoint{cut}"
         if self.test is None:
-            return f"{text} checkpoint and to report (data.test_split names other images for the report)"
-        return f"{text} checkpoint, {self.test.num_examples} of {data.test_split!r} to report, read once at the end"
+            return f"{text} and to report, so the report is optimistic (data.test_split names other images for it)"
+        return f"{text}, {self.test.num_examples} of {data.test_split!r} to report, read once at the end"
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the data for `config.json`."""

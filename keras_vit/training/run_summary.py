@@ -12,8 +12,7 @@ from keras_vit.evaluators import confidence
 from keras_vit.inference import masks
 from keras_vit.inspection import examples, plots
 from keras_vit.inspection.headings import run_title, stamp
-from keras_vit.runs.checkpoints import saved_steps
-from keras_vit.runs.run_directory import CHECKPOINTS, METRICS, MODEL, REPORT, TENSORBOARD, read_metrics
+from keras_vit.runs.run_directory import METRICS, MODEL, REPORT, TENSORBOARD, last_evaluation, read_metrics
 from keras_vit.training.validation import Validation
 from keras_vit.util.formatting import percent
 from keras_vit.util.metrics import Metric
@@ -24,7 +23,7 @@ _WIDEST_TABLE = 20  # classes; with more classes, only the most frequent confusi
 def report_text(directory: str, results: dict, validation: Validation) -> str:
     """Return the report: score, confusion matrix and list of files.
 
-    `results` are of the split that chooses the best checkpoint, and `validation` is of the reported split.
+    `results` and `validation` are of the chosen weights: of the split that chooses them, and of the reported split.
     """
     task = validation.task
     _, score, *others = task.metrics
@@ -38,7 +37,7 @@ def report_text(directory: str, results: dict, validation: Validation) -> str:
         lines += accuracy_lines(validation.tally)
     if chosen_by != reported:
         lines.append(f"{chosen_by}, which choose the best checkpoint")
-    lines += best_line(directory, results, score)
+    lines += best_line(directory, score)
     if validation.tally is not None:
         lines += ["", *(task.lines(validation.tally) or confusion_lines(validation.tally, task.class_names))]
     files = [name for name in (MODEL, METRICS, TENSORBOARD, REPORT) if os.path.exists(os.path.join(directory, name))]
@@ -58,15 +57,14 @@ def accuracy_lines(confusion: np.ndarray) -> list[str]:
     return lines + ([remark] if remark else [])
 
 
-def best_line(directory: str, results: dict, score: Metric) -> list[str]:
-    """Return a line with the best and the final score of a run; empty if the best score is unknown."""
-    name, lines = f"eval_{score.name}", read_metrics(directory)
-    for step in saved_steps(os.path.join(directory, CHECKPOINTS, "best"))[-1:]:
-        for best in (line[name] for line in reversed(lines) if line["step"] == step and name in line):
-            better = score.goodness(best) > score.goodness(results[name])
-            advice = "; to use the best weights: --checkpoint=best" if better else ""
-            return [f"best {score.text(best)} at step {step}, final {score.text(results[name])}{advice}"]
-    return []
+def best_line(directory: str, score: Metric) -> list[str]:
+    """Return a line about the choice of the weights in `model.keras`; empty if there was no choice."""
+    name, step = f"eval_{score.name}", last_evaluation(directory).get("step")
+    scores = {line["step"]: line[name] for line in read_metrics(directory) if name in line}
+    if step not in scores or len(scores) < 2:
+        return []
+    last, text = max(scores), f"{MODEL} has the weights of step {step}, the best of {len(scores)} evaluations"
+    return [text if step == last else f"{text}; --checkpoint=last: {score.text(scores[last])} at step {last}"]
 
 
 def confusion_lines(confusion: np.ndarray, class_names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
 from keras_vit.training.run_data import Splits
-from keras_vit.training.validation import Validation, named_test
+from keras_vit.training.validation import Validation, evaluate_chosen, named_test
 from keras_vit.util import file_io, locks, logs, signals, storage
 from keras_vit.util.progress import Progress
 
@@ -45,7 +45,7 @@ def train(
         **devices: Arguments of `keras_vit.training.create.create`, such as `distribute="one_device"`.
 
     Returns:
-        The results of the last evaluation by name.
+        The results of the chosen weights by name.
     """
     for package in set(track) - {"tensorboard"}:
         trackers.require(package)  # raises an error before the slow start
@@ -98,11 +98,9 @@ def train_on(
         num_batches = math.ceil(split.num_examples / data.eval_batch_size)
         return Validation(backend, data.task, evaluate, data.eval_batches(split), num_batches, test_split)
 
-    reported = validation = validation_of(data.eval)
+    validation = validation_of(data.eval)
+    test = None if data.test is None else validation_of(data.test, recipe.data.test_split)
     between: list[Any] = [validation]
-    if data.test is not None:
-        reported = validation_of(data.test, recipe.data.test_split)
-        between.append(reported)
     scheduled = None
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, backend, state, data)
@@ -120,10 +118,10 @@ def train_on(
         track=track,
     )
     results = loop.run(stop)
-    if not reported.results:  # a finished run, of which the loop only repeats the validation
-        list(reported(state.progress.step, last=True))
 
-    # The final model and the report
+    # The chosen model and the report. The test split is only read here
+    evaluate_chosen(loop, results, test)
+    results, reported = validation.results, test or validation
     state.use_averages()
     if backend.is_chief:
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
@@ -137,7 +135,7 @@ def train_on(
             f"Training is complete and the model is saved, but evaluators failed: {', '.join(scheduled.failed)}. Their "
             f"errors are in the log. After correcting them: keras-vit evaluate --model={workdir} --evaluators=..."
         )
-    return {**named_test(reported.results), **results} if data.test else results
+    return {**named_test(test.results), **results} if test else results
 
 
 def scheduled_evaluators(

@@ -1,13 +1,19 @@
-"""Validation: metrics of the task on the evaluation split. Every example counts exactly once."""
+"""Validation: metrics of the task on a split, and the choice of the weights by them. Every example counts once."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from absl import logging
 
+from keras_vit.data import errors as data_errors
+from keras_vit.runs.checkpoints import saved_steps
+from keras_vit.runs.run_directory import read_metrics
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
+from keras_vit.training.loop import Loop
+from keras_vit.training.metrics import MetricsWriter
 from keras_vit.util.progress import track
 
 
@@ -39,8 +45,9 @@ class Validation:
         self.examples: dict[str, np.ndarray] | None = None
 
     def intervals(self) -> list[int]:
-        """Return the interval in steps."""
-        return [] if self.test_split else [self.task.recipe.eval_every]
+        """Return the interval in steps. A split that is also the test split is evaluated only at the end."""
+        recipe = self.task.recipe
+        return [] if recipe.data.test_split == recipe.data.eval_split else [recipe.eval_every]
 
     def __call__(self, step: int, last: bool = False) -> Iterator[dict[str, Any]]:
         """Run one pass over the split and yield `results`. The metrics of the test split are named `test_accuracy`."""
@@ -82,3 +89,42 @@ class Validation:
 def named_test(results: dict[str, Any]) -> dict[str, Any]:
     """Return results with `test_` instead of `eval_` in their names."""
     return {name.replace("eval_", "test_"): value for name, value in results.items()}
+
+
+def use_best(loop: Loop, results: dict[str, Any]) -> bool:
+    """Replace the state of a finished loop by the best checkpoint, if it is better. Return whether it is replaced.
+
+    `results` are of the last step. Training cannot continue afterwards.
+    """
+    backend, state, score = loop.backend, loop.state, loop.recipe.task.score
+    last, found = state.progress.step, score.goodness(float(np.float32(results[f"eval_{score.name}"])))
+    seen = backend.mean(not found >= state.progress.best and saved_steps(loop.store.best)[-1:] not in ([], [last]))
+    if seen == 0:
+        return False
+    # The other processes may not see the files of the chief.
+    values = loop.store.restore(state.specs(), best=True) if seen == 1 else None
+    if backend.mean(values is None) > 0 or values is None:
+        logging.warning("Step %d is used, because the best checkpoint cannot be read by every process.", last)
+        return False
+    state.assign(values)
+    logging.info("Step %d is used, the best of the validation. --checkpoint=last: step %d", state.progress.step, last)
+    return True
+
+
+def evaluate_chosen(loop: Loop, results: dict[str, Any], test: Validation | None) -> None:
+    """Choose the best weights after the last step, evaluate them on the test split, and write the metrics.
+
+    `results` are of the last step. If its weights are not chosen, the evaluations of the loop are repeated.
+    """
+    last, lines = loop.state.progress.step, list[dict[str, Any]]()
+    again, step = loop.evaluators if use_best(loop, results) else (), loop.state.progress.step
+    with data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"):
+        for evaluation in (*again, *filter(None, [test])):
+            lines += evaluation(step, True)
+    own = [(step, line["split"]) for line in lines if "split" in line]
+    written = read_metrics(loop.directory) if loop.directory else []
+    known = [(line["step"], line["split"]) for line in written if "split" in line]
+    if own and known[-len(own) :] != own:  # otherwise, the run was finished before
+        with contextlib.closing(MetricsWriter(loop.directory, last, loop.track)) as writer:
+            for line in lines:
+                writer.write(step, {**line, "last_step": last})

@@ -47,18 +47,18 @@ def is_address(path: str) -> bool:
 
 
 def fetched(
-    path: str | os.PathLike, checkpoint: str | int = "last", small: bool = False, must_exist: bool = True
+    path: str | os.PathLike, checkpoint: str | int | None = None, small: bool = False, must_exist: bool = True
 ) -> str:
     """Return a local path unchanged. For an address, update the local copy and return its path.
 
-    Files that are not needed are empty in the copy. For `checkpoint="last"`, the files in `checkpoints/` and
+    Files that are not needed are empty in the copy. Without `checkpoint`, the files in `checkpoints/` and
     `tensorboard/` are empty, because `model.keras` suffices. With `small`, all files except JSON files are empty.
     """
     path = os.fspath(path)
     if not is_address(path):
         return path
     copy = _Copy(path, "read")
-    copy.fetch(lambda name: bool(_SMALL.search(name)) if small else checkpoint != "last" or not _LARGE.search(name))
+    copy.fetch(lambda name: bool(_SMALL.search(name)) if small else checkpoint is not None or not _LARGE.search(name))
     if must_exist and not os.path.exists(copy.path):
         raise FileNotFoundError(f"There is nothing at {path}.")
     return copy.path

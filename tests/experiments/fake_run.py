@@ -1,7 +1,8 @@
 """Stands in for `train.main` in the tests of sweeps: reads the recipe and writes the files of a run, without training.
 
 The learning rate decides: 1.0 fails and 2.0 diverges; 0.5 and 0.0001 train until they are asked to stop, the first time
-they are started, and 0.0001 validates badly before. Others reach an accuracy of the rate plus a hundredth of the seed.
+they are started, and 0.0001 validates badly before. With 0.6 and 0.7, the best weights are those of step 1, and a
+better rate is worse on the test split. Others reach an accuracy of the rate plus a hundredth of the seed.
 """
 
 import json
@@ -26,6 +27,10 @@ lines = [
     {"step": 1, "split": "test", "eval_accuracy": 0.05 + rate / 10, "eval_loss": 3.0, "examples": 9},
     {"step": 2, "split": "test", "eval_accuracy": rate + seed / 100, "eval_loss": 1.0, "examples": 9},
 ]
+if rate in (0.6, 0.7):
+    best = {"step": 1, "last_step": 2}
+    lines += [{**best, "split": "val", "eval_accuracy": rate + 0.1, "eval_loss": 1.0}]
+    lines += [{**best, "split": "test", "test_accuracy": 1 - rate, "test_loss": 1.0}]
 
 
 def write(lines):

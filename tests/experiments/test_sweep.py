@@ -127,6 +127,14 @@ class TestGrid:
 
 
 class TestOutcomes:
+    @pytest.mark.slow
+    def test_the_best_weights_represent_a_run_and_only_the_best_setting_is_tested(self, tmp_path):
+        best, other = sweep(tmp_path, {RATE: [0.6, 0.7]}).rows
+        assert best.results == [
+            {"eval_accuracy": 0.7 + 0.1, "eval_loss": 1.0, "test_accuracy": 1 - 0.7, "test_loss": 1.0}
+        ]
+        assert other.results == [{"eval_accuracy": 0.6 + 0.1, "eval_loss": 1.0}]
+
     @pytest.mark.parametrize(
         ("prune", "value", "step", "count", "is_pruned"),
         [

@@ -193,7 +193,7 @@ def test_defaults_of_flags():
         "export.benchmark": {"batch_sizes": ["1", "4", "8"], "calls": 50},
         "export.client": {"url": "http://localhost:8501", "timeout": 60.0, "batch_size": 8},
         "export.serve": {"host": "localhost", "port": 8501, "grace_seconds": 30.0},
-        "export.convert_checkpoint": {"checkpoint": "last", "dtype": "float32", "check": True, "stacked": None},
+        "export.convert_checkpoint": {"checkpoint": None, "dtype": "float32", "check": True, "stacked": None},
     }
     for program, defaults in expected.items():
         programs.load(program)

@@ -175,6 +175,7 @@ def test_the_test_split_is_read_once_at_the_end_and_reported(tmp_path):
         (8, "test[:180]", True),
     ]
     assert "180 of 'train[800:980]' to choose the best checkpoint, 180 of 'test[:180]' to report" in output
+    assert "model.keras has the weights of step 8, the best of 2 evaluations\n" in output
     shown = [f"\n{split} accuracy " for split in ("test[:180]", "train[800:980]")]
     assert output.index(shown[0]) < output.index(shown[1])
     run, before = load_run(str(tmp_path)), worlds.metrics(tmp_path)

@@ -1,5 +1,6 @@
 """Every recipe at a size that runs in seconds, on synthetic images."""
 
+import functools
 import importlib
 import pathlib
 
@@ -133,18 +134,19 @@ def replace_readers(monkeypatch, folder):
     paths = pictures(folder)
     labels = np.arange(EXAMPLES, dtype=np.int32) % CLASSES
     names = [f"class {number}" for number in range(CLASSES)]
+    sizes = functools.partial(dict.fromkeys, ("train", "test"), EXAMPLES)
 
     def read_files(location, label="label", masks=None, classes=None, label_offset=0):
         if masks is not None:
             images = np.stack([tf.io.decode_jpeg(tf.io.read_file(path)).numpy() for path in paths])
             of_pixels = np.tile(labels[:, None, None], (1, *images.shape[1:3]))
-            return DataSet(dict, lambda split: sources.ArraySource(location, split, images, of_pixels, names, "mask"))
+            return DataSet(sizes, lambda split: sources.ArraySource(location, split, images, of_pixels, names, "mask"))
         given = np.eye(CLASSES, dtype=np.float32)[labels] if label == "real_label" else labels
-        return DataSet(dict, lambda split: sources.FileSource(location, split, paths, given, names))
+        return DataSet(sizes, lambda split: sources.FileSource(location, split, paths, given, names))
 
     def read_grey(location=""):
         images = np.random.default_rng(0).integers(0, 255, (EXAMPLES, 28, 28, 1), np.uint8)
-        return DataSet(dict, lambda split: sources.ArraySource(location, split, images, labels, names))
+        return DataSet(sizes, lambda split: sources.ArraySource(location, split, images, labels, names))
 
     replaced = dict.fromkeys(("tfds", "vtab", "tfrecord", "folder"), read_files) | dict.fromkeys(
         ("fashion_mnist", "idx", "npz"), read_grey

@@ -52,7 +52,7 @@ def run(tmp_path_factory):
 def test_the_checkpoint_of_the_last_step_is_the_final_model(run):
     """With the moving averages in the place of the weights, bit for bit."""
     final, last, of_step = load_run(run), load_run(run, checkpoint="last"), load_run(run, checkpoint=4)
-    assert (final.step, last.step, of_step.step) == (None, None, 4)
+    assert (final.step, last.step, of_step.step) == (None, 4, 4)
     expected = final.model(IMAGES).numpy()
     for opened in (last, of_step):
         assert {v.path: v.numpy().tobytes() for v in state.weights(opened.model)} == {
@@ -75,7 +75,7 @@ def test_the_best_checkpoint(run):
 def test_an_unfinished_run_has_checkpoints(run, tmp_path):
     directory = shutil.copytree(run, tmp_path / "run")
     (directory / "model.keras").unlink()
-    assert load_run(directory, checkpoint="best").step == 2
+    assert [load_run(directory, checkpoint=name).step for name in ("best", "last")] == [2, 4]
     assert inference.open_predictor(directory, checkpoint=4).predict(IMAGES).shape == (3, 10)
     with pytest.raises(FileNotFoundError, match=r"model\.keras.*best \(2\), 4"):
         load_run(directory)
@@ -102,8 +102,8 @@ def test_the_newest_intact_checkpoint_of_several(tmp_path):
         (folder / f"ckpt-{step}.index").write_bytes(b"arrays")
         checkpoints.write_manifest(str(folder / f"ckpt-{step}"))
     assert chosen_checkpoint.listed(str(tmp_path)) == "best (10), 2, 12"
-    chosen = {name: chosen_checkpoint.choose(str(tmp_path), name) for name in ("best", "2", "12")}
-    assert [found.step for found in chosen.values()] == [10, 2, 12]
+    chosen = {name: chosen_checkpoint.choose(str(tmp_path), name) for name in ("best", "2", "12", "last")}
+    assert [found.step for found in chosen.values()] == [10, 2, 12, 12]
     assert chosen["2"].path == str(best / "ckpt-2")
     (best / "ckpt-10.index").unlink()
     assert chosen_checkpoint.choose(str(tmp_path), "best").path == str(best / "ckpt-2")
@@ -149,7 +149,7 @@ def test_evaluate_uses_the_chosen_checkpoint(run, capsys):
     ],
 )
 def test_every_program_that_opens_a_run_has_the_flag(name):
-    assert programs.load(name).flags.FLAGS["checkpoint"].default == "last"
+    assert programs.load(name).flags.FLAGS["checkpoint"].default is None
 
 
 @pytest.mark.slow
@@ -163,12 +163,25 @@ def test_convert_and_benchmark(run, tmp_path):
     assert "--checkpoint=best" not in program.worker_command("a.tflite", False)
 
 
-def test_the_end_of_a_training_shows_both_scores(run):
-    accuracy = Metric("accuracy", unit="%")
-    found = {score: run_summary.best_line(str(run), {"eval_accuracy": score}, accuracy) for score in (0.485, 0.5325)}
-    assert found[0.485] == ["best 53.25% at step 2, final 48.50%; to use the best weights: --checkpoint=best"]
-    assert found[0.5325] == ["best 53.25% at step 2, final 53.25%"]
-    assert run_summary.best_line(str(run / "nowhere"), {"eval_accuracy": 0.485}, accuracy) == []
+@pytest.mark.parametrize(
+    ("scores", "chosen", "expected"),
+    [
+        (
+            {2: 0.5325, 4: 0.485},
+            2,
+            ["the weights of step 2, the best of 2 evaluations; --checkpoint=last: 48.50% at step 4"],
+        ),
+        ({2: 0.485, 4: 0.5325}, 4, ["the weights of step 4, the best of 2 evaluations"]),
+        ({4: 0.5}, 4, []),
+        ({}, 4, []),
+    ],
+)
+def test_the_end_of_a_training_shows_what_was_chosen(scores, chosen, expected, tmp_path):
+    lines = [{"step": step, "eval_accuracy": score, "eval_loss": 1.0} for step, score in scores.items()]
+    lines.append({"step": chosen, "test_loss": 1.0})
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = run_summary.best_line(str(tmp_path), Metric("accuracy", unit="%"))
+    assert found == [f"model.keras has {line}" for line in expected]
 
 
 def test_of_many_classes_the_most_frequent_confusions_are_listed():

@@ -4,10 +4,13 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit import recipe as recipes
 from keras_vit import tasks
-from keras_vit.training.validation import Validation
+from keras_vit.runs.run_directory import last_evaluation, read_metrics
+from keras_vit.training.validation import Validation, evaluate_chosen, use_best
+from tests.training import toy
 
 
 def sums_of(loss, accuracy, examples):
@@ -35,13 +38,20 @@ def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
 
 
-def test_the_test_split_has_other_names_and_no_interval():
-    """The loop chooses by the names that begin with `eval_`."""
+def test_the_test_split_has_other_names():
+    """The best checkpoint is chosen by the names that begin with `eval_`."""
     found = validation(test_split="train[:3]")
     (line,) = found(7, last=True)
-    assert list(line) == ["split", "test_accuracy", "test_loss", "examples"] and found.intervals() == []
+    assert list(line) == ["split", "test_accuracy", "test_loss", "examples"]
     assert found.results == {name.replace("test_", "eval_"): value for name, value in line.items()}
     assert line["split"] == "train[:3]"
+
+
+@pytest.mark.parametrize(("test_split", "intervals"), [(None, [4]), ("val", [4]), ("test", [])])
+def test_a_split_that_is_also_the_test_split_is_read_at_the_end(test_split, intervals):
+    found, fields = validation(), {"data.test_split": test_split, "eval_every": 4}
+    found.task.recipe = recipes.replace(found.task.recipe, fields)
+    assert found.intervals() == intervals
 
 
 def test_means_over_examples():
@@ -68,3 +78,71 @@ def test_a_split_without_examples():
 @pytest.mark.parametrize(("classes", "counts"), [(0, False), (1, True), (200, True), (201, False)])
 def test_confusions_of_up_to_200_classes_are_counted(classes, counts):
     assert tasks.bind(recipes.Recipe(), outputs=classes).counts == counts
+
+
+class Scores:
+    """Evaluations of a training, and of the chosen weights, by their steps."""
+
+    def __init__(self, scores):
+        self.scores, self.calls = scores, []
+
+    def intervals(self):
+        return [4]
+
+    def __call__(self, step, last=False):
+        self.calls.append(step)
+        yield {"split": "val", "eval_accuracy": self.scores[step], "eval_loss": 1.0}
+
+
+def chosen(directory, total_steps, scores, test=True, chooses=True):
+    """A toy run to its end, the arrays of its last step, and the evaluations that choose."""
+    directory.mkdir(exist_ok=True)
+    world = toy.World(directory, toy.recipe(total_steps))
+    between, tests = Scores(scores), (lambda step, last: [{"split": "test", "test_loss": step}]) if test else None
+    world.loop.evaluators = [between]
+    results = world.run()
+    trained = {name: np.array(array) for name, array in world.everything().items()}
+    if chooses:
+        evaluate_chosen(world.loop, results, tests)
+    return world, trained, between
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scores", "step"), [((0.1, 0.9, 0.5), 8), ((0.1, 0.5, 0.9), 12), ((0.1, 0.3, 0.3), 12), ((0.1, 0.3, np.nan), 8)]
+)
+def test_the_best_weights_are_chosen_and_tested_once(scores, step, tmp_path):
+    """Of equal scores, the last. A finished run does the same again, and a longer one goes on from the last weights."""
+    scores = dict(zip((4, 8, 12, 16), (*scores, 0.0), strict=True))
+    world, trained, between = chosen(tmp_path / "run", 12, scores)
+    assert between.calls == [4, 8, 12, *([step] if step < 12 else [])]
+    stored = tf.train.load_checkpoint(str(tmp_path / f"run/checkpoints/{'best/' * (step < 12)}ckpt-{step}"))
+    toy.assert_same(world.everything(), {name: stored.get_tensor(name) for name in world.everything()})
+    lines = read_metrics(str(tmp_path / "run"))
+    assert [line["step"] for line in lines if "test_loss" in line] == [step]
+    expected = {"step": step, "split": "val", "eval_accuracy": scores[step], "eval_loss": 1.0, "test_loss": step}
+    expected["last_step"] = 12
+    assert last_evaluation(str(tmp_path / "run")) == expected
+    again, *_ = chosen(tmp_path / "run", 12, scores)
+    toy.assert_same(again.everything(), world.everything())
+    assert read_metrics(str(tmp_path / "run")) == lines
+    chosen(tmp_path / "never", 12, scores, chooses=False)
+    longer, never = (chosen(tmp_path / name, 16, scores)[1] for name in ("run", "never"))
+    toy.assert_same(longer, never)
+
+
+@pytest.mark.slow
+def test_without_test_images_the_last_line_is_of_the_chosen_weights(tmp_path):
+    world, *_ = chosen(tmp_path, 12, {4: 0.1, 8: 0.9, 12: 0.5}, test=False)
+    assert world.state.progress.step == last_evaluation(str(tmp_path))["step"] == 8
+
+
+@pytest.mark.slow
+def test_a_best_checkpoint_that_cannot_be_read_leaves_the_last(tmp_path, caplog):
+    world = toy.World(tmp_path, toy.recipe(8))
+    world.loop.evaluators = [Scores({4: 0.9, 8: 0.5})]
+    results = world.run()
+    for path in (tmp_path / "checkpoints" / "best").glob("*.data*"):
+        path.write_bytes(b"")
+    assert not use_best(world.loop, results) and world.state.progress.step == 8
+    assert "cannot be read" in caplog.text

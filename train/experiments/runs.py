@@ -14,7 +14,7 @@ from keras_vit.util import storage
 from keras_vit.util.metrics import Metric
 
 RUNS = "runs"  # the folder of a sweep's runs
-_COUNTS = ("step", "examples")
+_COUNTS = ("step", "examples", "last_step")
 _DEPTH = 3  # levels of folders that are searched for runs: a folder of sweeps has runs in SWEEP/runs/NAME
 
 
@@ -60,9 +60,10 @@ def metric_of_run(run: Run, name: str = "") -> Metric:
 
 
 def final_metrics(path: str) -> dict[str, float]:
-    """Return the last value of each metric of a run's evaluations."""
+    """Return the metrics of a run's chosen weights, or the last value of a metric that was not evaluated up to them."""
     found: dict[str, float] = {}
-    for line in run_directory.read_metrics(path):
+    chosen = run_directory.last_evaluation(path).get("step", 0)
+    for line in sorted(run_directory.read_metrics(path), key=lambda line: line["step"] <= chosen):
         if "loss" not in line:  # lines of training steps have a loss
             found |= {name: value for name, value in line.items() if isinstance(value, (int, float))}
     return {name: value for name, value in found.items() if name not in _COUNTS}

@@ -59,8 +59,8 @@ def sweep(
             may have an Optuna distribution instead of values.
         workdir: Directory of the sweep. Several processes and machines may share it.
         trials: Number of settings that Optuna's sampler chooses; 0 trains all combinations of the values.
-        metric: Metric of `metrics.jsonl` whose last value ranks the settings. By default, the metric of the recipe's
-            task.
+        metric: Metric of `metrics.jsonl` that ranks the settings, by its value for the chosen weights of each run. By
+            default, the metric of the recipe's task on the images that choose.
         prune: Whether to stop a run whose best validation so far is in the worst quarter of all runs at that step.
         parallel: Number of runs at a time.
         command: Program that trains. It receives `--config` and `--workdir`.
@@ -186,6 +186,8 @@ class _Sweep:
                 known = self.recipe.task.metrics, self.recipe.evaluators
                 metrics |= {key: metric_of(*known, key) for key in row.results[-1]}
         best_first = sorted(rows.values(), key=lambda row: row.goodness(self.metric), reverse=True)
+        for row in best_first[1:]:  # test images must not choose a setting
+            row.results = [{key: one[key] for key in one if not key.startswith("test_")} for one in row.results]
         return Table(best_first, list(metrics.values()))
 
 

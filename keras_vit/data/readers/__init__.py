@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data import separation, splits
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.sources import Source
 from keras_vit.util import checks, source_specs, storage
@@ -21,7 +22,8 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
     Args:
         spec: Kind and path or name, such as `"digits"`, `"folder:/images"`, `"tfrecord:/data/train-*"` or
             `"tfds:cifar10"`. Options can follow, joined by `&`, as in `"folder:/images#test_fraction=0.1"`.
-        split: Split in the notation of TensorFlow Datasets: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`.
+        split: Split in the notation of TensorFlow Datasets: `"train"`, `"train[:98%]"`, `"train[:10%]+test"`. Also
+            `"validation(train)"`, a seventh of `"train"`, and `"fit(train)"`, the rest of it.
         **options: Options of the kind of source, see `docs/data.md`.
 
     Returns:
@@ -36,7 +38,9 @@ def open_source(spec: str | os.PathLike[str], split: str = "train", **options: A
         >>> source.num_examples, source.num_classes
         (1293, 10)
     """
-    return _read(spec, options).open(split)
+    part, whole = splits.part_of(split)
+    opened = _read(spec, options).open(whole)
+    return separation.part(opened, part, split) if part else opened
 
 
 def split_sizes(spec: str | os.PathLike[str], **options: Any) -> dict[str, int]:

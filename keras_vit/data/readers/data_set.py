@@ -39,8 +39,11 @@ def of_files(
 
     def open_split(split: str) -> Source:
         parts = splits.parse(split, _sizes(indices), name)
-        chosen = np.concatenate([indices[part.name][part.start : part.stop] for part in parts])
+        return of_examples(split, np.concatenate([indices[part.name][part.start : part.stop] for part in parts]))
+
+    def of_examples(split: str, chosen: np.ndarray) -> Source:
         opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
+        opened.subset = lambda split, kept: of_examples(split, chosen[kept])
         by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
         return noted(opened, (*notes, *about_classes(by_split, opened.class_names)))
 

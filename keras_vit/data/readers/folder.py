@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import splits
+from keras_vit.data import separation, splits
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.splits import NAMES
@@ -63,10 +63,12 @@ def read(
             )
         keys = [key for some in by_class.values() for key in some]
         own = np.repeat(numbers.astype(np.int32), list(map(len, by_class.values())))
-        divided = splits.split_indices(keys, own, test_fraction if len(files) == 1 else 0.0)
+        located = [f"{roots[split]}/{key}" for key in keys]
+        names = separation.merged(keys, located) if len(files) == 1 else keys
+        divided = splits.split_indices(names, own, test_fraction if len(files) == 1 else 0.0)
         for key, order in divided.items() if len(files) == 1 else ((split, divided["all"]),):
             indices[key] = len(paths) + order
-        paths += [f"{roots[split]}/{key}" for key in keys]
+        paths += located
         labels.append(own)
     joined = np.concatenate(labels)
     return of_files(f"folder:{location}", paths, joined, class_names, indices, tuple(notes))
@@ -81,8 +83,9 @@ def read_unlabeled(location: str, test_fraction: float = 0.2) -> DataSet:
     if not keys:
         raise ValueError(f"Images ({', '.join(EXTENSIONS)}) are expected in {location} or its subfolders. Found none.")
     labels = np.zeros(len(keys), np.int32)
-    indices = splits.split_indices(keys, labels, test_fraction)
-    return of_files(f"images:{location}", [f"{tree.root}/{key}" for key in keys], labels, (), indices)
+    paths = [f"{tree.root}/{key}" for key in keys]
+    indices = splits.split_indices(separation.merged(keys, paths), labels, test_fraction)
+    return of_files(f"images:{location}", paths, labels, (), indices)
 
 
 def _splits(tree: Tree) -> tuple[dict[str, str], list[str]]:

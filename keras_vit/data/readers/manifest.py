@@ -1,5 +1,6 @@
 """Lists of image files with labels, as CSV or as JSON lines."""
 
+import collections
 import csv
 import io
 import json
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import splits
+from keras_vit.data import separation, splits
 from keras_vit.data.labels import numbered, value_names
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet, of_files
@@ -78,8 +79,8 @@ def read(
         }
     else:
         groups = np.zeros(len(keys)) if kind == "mask" else labels
-        indices = splits.split_indices(keys, groups, test_fraction)
-    name, notes = f"manifest:{location}", _about_repeated(keys, named_splits, labels)
+        indices = splits.split_indices(separation.merged(keys, paths), groups, test_fraction)
+    name, notes = f"manifest:{location}", _about_repeated(keys)
     if kind == "mask":
         return mask_folders.of_pairs(name, paths, labels, names, label_offset, foreground, indices, notes)
     return of_files(name, paths, labels, names, indices, notes, kind)
@@ -104,17 +105,10 @@ def _keys(paths: Sequence[str], entries: Sequence[_Entry]) -> list[str]:
     return [written[path] for path in same]
 
 
-def _about_repeated(keys: Sequence[str], named_splits: Sequence[str], labels: np.ndarray) -> tuple[str, ...]:
-    """Return notes about images that several entries name."""
-    first: dict[str, int] = {}
-    pairs = [(key, place, first[key]) for place, key in enumerate(keys) if first.setdefault(key, place) != place]
-    found = {
-        "more than once": [key for key, _, _ in pairs],
-        "in several splits": [key for key, place, other in pairs if named_splits[place] != named_splits[other]],
-        "with different labels": [key for key, place, other in pairs if np.any(labels[place] != labels[other])],
-    }
-    unique = {text: list(dict.fromkeys(some)) for text, some in found.items() if some}
-    return tuple(f"{len(some):,} images are listed {text}: {checks.listed(some)}." for text, some in unique.items())
+def _about_repeated(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return a note about images that several entries name. Training also logs their other splits and labels."""
+    repeated = [key for key, count in collections.Counter(keys).items() if count > 1]
+    return (f"{len(repeated):,} images are listed more than once: {checks.listed(repeated)}.",) if repeated else ()
 
 
 def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import splits
+from keras_vit.data import separation, splits
 from keras_vit.data.masks import MAX_CLASSES
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.sources import MaskFileSource
@@ -55,10 +55,12 @@ def read(
         others += [f"{mask_folder}/{key}" for key in below if posixpath.splitext(key)[0] in known]
         missing += [f"{folder}/{key}" for key, stem in zip(keys, stems, strict=True) if stem not in files]
         unused += [f"{mask_folder}/{files[stem]}" for stem in sorted(set(files).difference(stems))]
-        divided = splits.split_indices(keys, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
+        located = [f"{folder}/{key}" for key in keys]
+        same = separation.merged(keys, located) if len(folders) == 1 else keys
+        divided = splits.split_indices(same, np.zeros(len(keys)), test_fraction if len(folders) == 1 else 0.0)
         for key, order in divided.items() if len(folders) == 1 else ((split, divided["all"]),):
             indices[key] = len(paths) + order
-        paths += [f"{folder}/{key}" for key in keys]
+        paths += located
         mask_paths += [f"{mask_folder}/{files.get(stem, f'{stem}.png')}" for stem in stems]
     if len(missing) == len(paths):
         example = f"{mask_paths[0]} for {paths[0]}" if paths else f"{drawn.root}/1.png for {images.root}/1.jpg"

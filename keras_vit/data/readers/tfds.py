@@ -1,5 +1,6 @@
 """Data sets of TensorFlow Datasets, by name."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -153,10 +154,18 @@ class ArrayRecordSource(IndexedSource):
     ):
         super().__init__(name, split, len(records), names, label_kind)
         self._records = records
+        self._numbers: Sequence[int] = range(len(records))  # of the examples of the split
         self._parse = parse
 
+    def every(self, number: int, held_out: bool, split: str) -> "ArrayRecordSource":
+        part = copy.copy(self)
+        part._numbers = [record for record in self._numbers if (record % number == 0) == held_out]
+        part.split, part.num_examples = split, len(part._numbers)
+        return part
+
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        (record,) = call_python(lambda i: [self._records[int(i)]], [index], [tf.TensorSpec([], tf.string)])
+        number = tf.gather(self._numbers, index)
+        (record,) = call_python(lambda i: [self._records[int(i)]], [number], [tf.TensorSpec([], tf.string)])
         return self._parse(record)
 
     def origin(self, index: int) -> str:

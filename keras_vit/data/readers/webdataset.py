@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data import separation
 from keras_vit.data.labels import numbered
 from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import shards, tar
@@ -46,8 +47,9 @@ def read(
     name = f"webdataset:{location}"
     numbers, names = numbered(labels, class_names, name, lambda place: images[place].origin, label_offset)
     keys = [f"{os.path.basename(image.path)}/{image.name}" for image in images]
-    indices = split_indices(keys, numbers, test_fraction)
-    if set(splits) != {"all"}:
+    is_divided = set(splits) == {"all"}
+    indices = split_indices(separation.merged(keys, images) if is_divided else keys, numbers, test_fraction)
+    if not is_divided:
         order = indices["all"]
         indices = {split: order[np.array(splits)[order] == split] for split in dict.fromkeys(splits)}
     return of_files(name, images, numbers, names, indices, source=TarSource)
@@ -104,18 +106,16 @@ class TarSource(FileSource):
         label_kind: str = "",
     ):
         super().__init__(name, split, np.arange(len(members)), labels, names, label_kind)
-        self.members = members
+        self.files = members
 
     @property
     def paths(self) -> Sequence[str]:
         """Path of the tar file and name of each image."""
-        return [member.origin for member in self.members]
+        return [member.origin for member in self.files]
 
     def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        (image,) = call_python(
-            lambda number: [self.members[int(number)].read()], [index], [tf.TensorSpec([], tf.string)]
-        )
+        (image,) = call_python(lambda number: [self.files[int(number)].read()], [index], [tf.TensorSpec([], tf.string)])
         return {**StoredSource.fetch(self, index), "image": image}
 
     def origin(self, index: int) -> str:
-        return self.members[index].origin
+        return self.files[index].origin

@@ -11,13 +11,15 @@ from absl import logging
 from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.checkpoints import architecture_of
-from keras_vit.data import open_source, preprocess, split_sizes
+from keras_vit.data import Source, open_source, preprocess, split_sizes, splits
 from keras_vit.data.sources import StoredSource
 from keras_vit.training.planning import memory, plan, rules
 from keras_vit.util.progress import duration
 from keras_vit.zoo import hub
 
 SHARE_OF_MEMORY = 0.5
+FEWEST_PER_CLASS = 4  # training images, from which on some of them are held out to choose the best checkpoint
+FEWEST_HELD_OUT = 10  # images that choose; fewer of them would choose by chance
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
 # Fields that the rules set. A resumed run keeps them.
@@ -25,7 +27,7 @@ FIELDS = (
     *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
     *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
-    *("data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
+    *("data.train_split", "data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
 )
 MODEL_FIELDS = ("model.variant", "model.checkpoint", "model.arguments")  # set only if the user names no model
 Change = Callable[[recipes.Recipe], recipes.Recipe]
@@ -40,20 +42,8 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     Raises:
         ValueError: If there are too few images.
     """
-    splits = split_sizes(change(recipe).data.source)
-    split = "validation" if "validation" in splits else "test"
-    recipe = recipes.replace(recipe, {"data.eval_split": split})
-    if split == "validation" and "test" in splits:
-        recipe = recipes.replace(recipe, {"data.test_split": "test"})
+    recipe, opened = _with_splits(recipe, change)
     data = change(recipe).data
-    opened = open_source(data.source, split=data.train_split)
-    least = 2 * (opened.num_classes if opened.kind.is_exclusive else 1)
-    if opened.num_examples < least or (data.eval_split == split and split not in (splits or [split])):
-        raise ValueError(
-            f"Expected at least {least} images to train on, two per class, and one to test with. Received: "
-            f"{opened.num_examples} in {data.train_split!r}, {splits.get(split, 0)} in {split!r} of {data.source!r}. "
-            "Add images, or set data.eval_split."
-        )
     tested = open_source(data.source, split=data.eval_split).num_examples
     facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.kind, *machine())
     if opened.label_kind != recipe.task.labels:
@@ -66,11 +56,45 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
         fields, reasons[name] = rule(facts, wanted)
         recipe = recipes.replace(recipe, fields)
     recipe, of_machine = _that_fits(recipe, change, facts)
+    if data.eval_split == data.test_split:
+        recipe = recipes.replace(recipe, {"stop_after": 0})  # no images choose when to stop
     _log(recipe, change(recipe), reasons | of_machine)
     recipe = change(recipe)
     if isinstance(opened, StoredSource) and facts.kind.is_exclusive and not recipe.class_balance:
         warn_of_imbalance(opened)  # other sources would have to read all labels first
     return recipe
+
+
+def _with_splits(recipe: recipes.Recipe, change: Change) -> tuple[recipes.Recipe, Source]:
+    """Return the recipe with the splits that train, choose and test, and the opened training split.
+
+    Without a split "validation", a part of the training images chooses, or nothing if there are too few of them.
+    """
+    given = change(recipe).data
+    opened, sizes = open_source(given.source, split=given.train_split), split_sizes(given.source)
+    classes, test = opened.num_classes if opened.kind.is_exclusive else 1, "test" if "test" in sizes else None
+    enough = max(FEWEST_PER_CLASS * classes, FEWEST_HELD_OUT * splits.HELD_OUT)
+    fit, validation = (f"{part}({given.train_split})" for part in ("fit", "validation"))
+    divided = recipes.replace(recipe, {"data.train_split": fit, "data.eval_split": validation, "data.test_split": test})
+    kept = change(divided).data
+    if opened.num_examples < 2 * classes or not ({"validation", test} & set(sizes) or opened.num_examples >= enough):
+        raise ValueError(
+            f"Expected at least {2 * classes} images to train on, two per class, and one to test with. Received: "
+            f"{opened.num_examples} in {given.train_split!r} of {given.source!r}, which has {', '.join(sizes)}. "
+            "Add images, or set data.eval_split."
+        )
+    if "validation" in sizes:
+        reported = None if kept.eval_split == test else test
+        return recipes.replace(recipe, {"data.eval_split": "validation", "data.test_split": reported}), opened
+    if (kept.train_split, kept.eval_split) != (fit, validation):  # the user, or the start of the run, has chosen them
+        return recipes.replace(recipe, {"data.eval_split": test or given.eval_split}), opened
+    if opened.num_examples >= enough:
+        return divided, open_source(given.source, split=fit)
+    text = (
+        "No images choose the best checkpoint, so the last one is used: %d are too few to hold some out (at least %d)"
+    )
+    logging.info(text, opened.num_examples, enough)
+    return recipes.replace(recipe, {"data.eval_split": test, "data.test_split": test}), opened
 
 
 def _with_weights(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:

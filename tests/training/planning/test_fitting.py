@@ -264,7 +264,9 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     machine(memory=1e12)
     with caplog.at_level(logging.INFO, logger="absl"):
         recipe = recipe_of(Choices(photos, model="ViT_S16", settings=settings))
-    lines = {name: line for name, _, line in (text.partition(": ") for text in caplog.messages)}
+    about_splits, *texts = caplog.messages
+    assert about_splits.startswith("No images choose the best checkpoint")
+    lines = {name: line for name, _, line in (text.partition(": ") for text in texts)}
     assert list(lines) == ["model", "images", "batch", "steps", "update", "augmentation"]
     assert all(recipes.get(recipe, field) == value for field, value in settings.items())
     parts, optim = recipe.optim.accumulation_steps, recipe.optim
@@ -451,16 +453,34 @@ def test_several_classes_per_image_choose_task_and_loss(machine, tmp_path):
         recipe_of(Choices(**choices, settings={"loss": "softmax"}))
 
 
+PARTS = ("fit(train)", "validation(train)", "test")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("folders", "chosen", "reported"),
-    [("train val", "validation", None), ("train test", "test", None), ("train val test", "validation", "test")],
+    ("folders", "count", "settings", "expected"),
+    [
+        ("train val", 2, {}, ("train", "validation", None)),
+        ("train val test", 2, {}, ("train", "validation", "test")),
+        ("train val test", 2, {"data.eval_split": "test"}, ("train", "test", None)),
+        ("train test", 24, {}, PARTS),
+        (".", 30, {}, PARTS),
+        ("train test", 23, {}, ("train", "test", "test")),  # one in seven of 69 images are fewer than ten
+        ("train test", 24, {"data.eval_split": "test"}, ("train", "test", None)),
+        ("train test", 2, {"data.eval_split": "test"}, ("train", "test", None)),
+        ("train test", 24, {"data.train_split": "train[:50%]"}, ("train[:50%]", "test", None)),
+    ],
 )
-def test_the_validation_split_chooses_and_the_test_split_reports(folders, chosen, reported, machine, tmp_path):
+def test_other_images_choose_than_test(folders, count, settings, expected, machine, tmp_path, caplog):
+    """A part of the training images, if there are no others. The test images do it only if the user says so."""
     for name in folders.split():
-        pictures.folder(tmp_path / name, count=2)
-    data = fitted(str(tmp_path), "ViT_Ti16").data
-    assert (data.eval_split, data.test_split) == (chosen, reported)
+        pictures.folder(tmp_path / name, count=count)
+    with caplog.at_level(logging.INFO, logger="absl"):
+        recipe = fitted(str(tmp_path), "ViT_Ti16", lambda recipe: recipes.replace(recipe, settings))
+    assert (recipe.data.train_split, recipe.data.eval_split, recipe.data.test_split) == expected
+    few = expected[1] == expected[2]
+    assert recipe.stop_after == (0 if few else 3)
+    assert few == any(text.startswith("No images choose the best checkpoint") for text in caplog.messages)
 
 
 @pytest.mark.slow
