@@ -1,4 +1,3 @@
-import doctest
 import pathlib
 import re
 
@@ -8,7 +7,6 @@ import tensorflow as tf
 
 from keras_vit import data
 from keras_vit.data import parse, preprocess
-from keras_vit.util import literal_calls
 from tests import golden_data, selection
 
 EVAL = "decode|resize_small(96)|central_crop(64)|value_range(-1, 1)"
@@ -264,8 +262,3 @@ def test_the_message_of_an_unknown_operation():
 def test_every_operation_is_documented():
     text = DOCUMENT.read_text(encoding="utf-8")
     assert [name for name in parse.OPS if f"`{name}" not in text] == []
-
-
-def test_examples_of_calls():
-    results = doctest.testmod(literal_calls)
-    assert results.attempted and not results.failed
