@@ -7,6 +7,7 @@ DIR/tensorboard/     the same metrics as TensorBoard events
 DIR/checkpoints/     states from which the run resumes
 DIR/model.keras      the model with its final weights, or their moving average if the recipe averages weights
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
+DIR/restarts.json    numbers of the starts, if a supervisor sets them (`runs/restarts.py`)
 DIR/report.png       learning curves, and some test images with their predictions
 """
 
