@@ -8,6 +8,7 @@ DIR/checkpoints/     states from which the run resumes
 DIR/model.keras      the model with the weights of the best evaluation, or their moving average if the recipe averages
                      weights; with the last weights if nothing was evaluated during the training
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)
+DIR/restarts.json    numbers of the starts, if a supervisor sets them (`runs/restarts.py`)
 DIR/report.png       learning curves, and some test images with their predictions
 """
 

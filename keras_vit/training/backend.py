@@ -62,8 +62,7 @@ class Backend(Protocol):
         A single process with an accelerator writes them while training continues. On a CPU, this would only need more
         memory. Uploads to a bucket include files that training changes, and therefore wait.
         """
-        is_local = file_io.shown(directory) == directory
-        background = self.device != "cpu" and self.num_workers == 1 and is_local
+        background = self.device != "cpu" and self.num_workers == 1 and file_io.shown(directory) == directory
         return CheckpointStore(directory, keep, writes=self.is_chief, background=background)
 
     def distribute(self, batches_of_worker: Callable[[int, int], Any]) -> Iterable[Any]:

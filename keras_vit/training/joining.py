@@ -35,10 +35,8 @@ def joining() -> Iterator[None]:
         Interrupted: If the port of this worker is not free, or if a worker has not started after ten minutes.
     """
     addresses, index = distribute.check_tf_config()
-    if len(addresses) == 1:
-        yield
-        return
-    meet(addresses, list(addresses)[index], os.environ.get("SLURM_JOB_ID", ""))
+    if len(addresses) > 1:
+        meet(addresses, list(addresses)[index], os.environ.get("SLURM_JOB_ID", ""))
     with _ending(LIMIT, f"The workers did not connect within {duration(LIMIT)}. Start them again."):
         yield
 
@@ -127,15 +125,11 @@ class _Listener(socketserver.ThreadingTCPServer):
 
 
 def _exchange(connection: socket.socket, message: str) -> str:
-    """Send a message, and return the message of the other side, or an empty string if it is not a worker's."""
+    """Send a message, and return the message of the other side."""
     connection.settimeout(_ANSWER)
     connection.sendall(f"{message}\n".encode())
-    received = b""
-    while not received.endswith(b"\n") and len(received) < _LONGEST:
-        if not (byte := connection.recv(1)):  # the confirmation must stay unread
-            return ""
-        received += byte
-    return received.decode(errors="replace").removesuffix("\n")
+    with connection.makefile("rb", buffering=0) as stream:  # without a buffer, the confirmation stays unread
+        return stream.readline(_LONGEST).decode(errors="replace").removesuffix("\n")
 
 
 def _listen(port: int) -> socket.socket:
