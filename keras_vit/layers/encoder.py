@@ -154,8 +154,9 @@ class EncoderBlock(CompositeLayer):
     def rematerialized_call(self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """Return `layer_call`, rematerialized with the same dropout if a `keras.RematScope` applies during training."""
         recomputed = super().rematerialized_call(layer_call, *args, **kwargs) is not layer_call
-        recomputed = recomputed and kwargs.get("training") and self.replacement is None
-        return rematerialized(self, layer_call) if recomputed else layer_call
+        if not recomputed or not kwargs.get("training") or self.replacement is not None:
+            return layer_call
+        return rematerialized(self, layer_call)
 
     def compute_output_spec(
         self, x: Any, context: Any = None, return_attention_scores: bool = False, **arguments: Any

@@ -259,6 +259,11 @@ def test_the_program_as_json(planned, capsys):
     assert content["remedies"] == []
 
 
+def test_shared_weights_need_jax(planned):
+    with pytest.raises(ValueError, match="--distribute=fsdp needs the JAX backend"):
+        programs.call("tools.compile_plan.__main__", "--target=v5e-8", "--distribute=fsdp")
+
+
 def test_nothing_fits():
     asked = Setting(512)
     rows = Report(Fake(9 * GIB, 1).planner().estimate(asked), [], {False: None}, "a compiler").rows()
