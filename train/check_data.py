@@ -1,17 +1,26 @@
 """Check a data set before training.
 
     keras-vit check-data folder:/images
+    keras-vit check-data folder:/images --model=hf:facebook/dinov2-small --output=review
     keras-vit check-data folder:/images --sheet=sheet.png \
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class or describes the values, and measures the sizes of the images. It lists
 unreadable images and duplicates, and draws augmented training images. For masks, the program also measures the share of
 the pixels of each class and lists masks that do not fit their images. For a folder, the program also lists unused
-files, folders and links, and classes without test images. The exit code is 1 if an image is unreadable or occurs in
-several splits.
+files, folders and links, and classes without test images.
+
+With --model, the program computes the features of all images once, and lists labels that may be wrong, classes that
+overlap, near duplicates (resized, cropped or saved again) and outliers. --output sets a folder for a page with these
+images, review.html, and for the list of all images, images.csv, the most suspicious labels first. To leave out images
+or to correct labels, edit the list and train with manifest:OUTPUT/images.csv.
+
+The exit code is 1 if an image is unreadable, or if an image or a near duplicate occurs in several splits.
 """
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +32,12 @@ from keras_vit.cli import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
-common_flags.define_preprocess_flag(", for the contact sheet")
+common_flags.define_model_flags(
+    "Run, .keras file, checkpoint or artifact whose features are compared.",
+    ", for the contact sheet, and for a model that has none",
+    labels=False,
+)
+common_flags.define_output_flag("Folder for the page and the list of images; needs --model.")
 common_flags.define_written_flag("sheet", "PNG file for the contact sheet; not drawn if empty.")
 flags.DEFINE_integer("sheet_count", 64, "Number of images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per core.", 0)
@@ -36,19 +50,23 @@ with cli.imports(__name__):
     import numpy as np
 
     from keras_vit import data
+    from keras_vit.inference import open_predictor, tables
     from keras_vit.inference.masks import palette
     from keras_vit.util import checks, file_io
     from keras_vit.util.formatting import percent
     from keras_vit.util.progress import Progress
 
-    from .datasets import audit
+    from .datasets import audit, review, review_files
 
 
 @cli.published("sheet")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given:
         raise ValueError("The data set is missing. Name it first, such as folder:images.")
+    if options.output and not options.model:
+        raise ValueError("--output needs --model, whose features the review compares.")
     names = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
@@ -57,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
         with Progress(name, source.num_examples) as bar:
             reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
+    if options.model:
+        results["review"] = reviewed(given, sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP
         with Progress("Drawing the contact sheet"):
@@ -65,7 +85,31 @@ def main(argv: Sequence[str]) -> int:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
     sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
-    return 1 if results["unreadable"] or results["in_several_splits"] else 0
+    near = results["review"]["near_duplicates"] if options.model else []
+    crossing = any(row["split"] != row["near_split"] for row in near)
+    return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
+
+
+def reviewed(
+    given: str, sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]
+) -> dict[str, Any]:
+    """Compare the features of all images, write the files, and return the findings as a JSON-serializable dictionary."""
+    options = flags.FLAGS
+    if options.output:
+        tables.check_names(report.origin for found in reports.values() for report in found)
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    found = review.review(predictor, given, sources, reports)
+    results = {
+        "suspicious_labels": found.having("suspicious"),
+        "overlapping_classes": found.overlaps,
+        "near_duplicates": found.pairs,
+        "outliers": found.having("outlier"),
+    }
+    if options.output:
+        review_files.write_list(os.path.join(options.output, review_files.LIST), found)
+        review_files.write_page(os.path.join(options.output, review_files.PAGE), found, sources, options.model)
+        results["files"] = [os.path.join(options.output, name) for name in (review_files.PAGE, review_files.LIST)]
+    return results
 
 
 def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
@@ -139,6 +183,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
     lines += listing("same image, another label", [", ".join(names) for names in results["same_image_other_label"]])
+    lines += about_review(results["review"]) if "review" in results else []
     if "sheet" in results:
         lines.append("labels on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]
@@ -147,6 +192,36 @@ def as_text(results: dict[str, Any]) -> str:
         pairs = [f"{name} #{color}" for name, color in zip(results["class_names"], colors, strict=True)]
         lines.append(f"colors of the classes on the sheet: {', '.join(pairs)}")
     return "\n".join(lines) + "\n"
+
+
+def about_review(found: dict[str, Any]) -> list[str]:
+    """Return the findings of a review as lines of text, with the commands that use its list."""
+    labels = [
+        f"{row['split']}: {row['path']}: {row['label']}, predicted {row['predicted']} ({percent(row['probability'])})"
+        for row in found["suspicious_labels"]
+    ]
+    near = [
+        f"{row['split']}: {row['path']}, {row['near_split']}: {row['near_duplicate']}"
+        + (f" ({row['label']}, {row['near_label']})" if row["label"] != row["near_label"] else "")
+        for row in found["near_duplicates"]
+    ]
+    lines = listing("labels that may be wrong", labels)
+    lines += listing(
+        "classes that overlap", [f"{a} predicted as {b}: {count:,}" for a, b, count in found["overlapping_classes"]]
+    )
+    lines += listing("near duplicates", near)
+    lines += listing("outliers", [f"{row['split']}: {row['path']}" for row in found["outliers"]])
+    if "files" in found:
+        page, images = map(shlex.quote, found["files"])
+        lines += [f"{page} shows the images. {images} lists all images, the most suspicious labels first."]
+    if "files" in found and labels and all(os.path.isabs(row["path"]) for row in found["suspicious_labels"]):
+        kept = os.path.join(os.path.dirname(found["files"][1]), "kept.csv")
+        lines += [
+            "Correct labels or delete lines in the list, or leave out all labels that may be wrong, and train with the rest:",
+            f"  sed '2,{len(labels) + 1}d' {images} > {shlex.quote(kept)}",
+            f"  keras-vit train {shlex.quote(f'manifest:{kept}')}",
+        ]
+    return lines
 
 
 def listing(title: str, entries: Sequence[str]) -> list[str]:

@@ -1,0 +1,196 @@
+"""Review of a data set by features of its images: labels that may be wrong, near duplicates, outliers."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from scipy import sparse
+
+from keras_vit import evaluators, outputs
+from keras_vit.data.sources import Source
+from keras_vit.evaluators.knn import nearest_neighbors
+from keras_vit.inference import Predictor
+from keras_vit.util.values import shortest
+
+from . import labels
+from .audit import ImageReport
+
+# Columns of the list of images. Without `label_quality`, the label was not reviewed. `distance` is the mean cosine
+# distance to the nearest neighbors. `near_duplicate` is the path of one image, in another split if possible.
+COLUMNS = {
+    **dict.fromkeys(("path", "label", "split"), str),
+    **{"suspicious": str, "label_quality": float, "predicted": str, "probability": float},
+    **{"near_duplicate": str, "near_split": str, "near_label": str, "cosine": float},
+    **{"outlier": str, "distance": float},
+}
+NEIGHBORS = 10  # nearest neighbors of an image
+NEAR = 0.2  # largest distance of near duplicates, relative to the distance between neighbors
+_BATCH_SIZE = 32
+_SIDE = 8  # of the small images that are compared in addition to the features
+_PAIRS = 2**16  # pairs that are compared at a time, to limit memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Review:
+    """Findings about the images of a data set.
+
+    Attributes:
+        rows: Row of each readable image with the entries `COLUMNS`, in the order of suspicion.
+        class_names: Names of the classes. Empty if the labels are not classes.
+        confusion: Number of images by label and out-of-fold prediction, `[C, C]`.
+    """
+
+    rows: list[dict[str, Any]]
+    class_names: tuple[str, ...]
+    confusion: np.ndarray
+
+    def having(self, column: str) -> list[dict[str, Any]]:
+        """Return the rows with an entry in a column."""
+        return [row for row in self.rows if row[column] is not None]
+
+    @property
+    def pairs(self) -> list[dict[str, Any]]:
+        """A row of each pair of near duplicates. Pairs in several splits come first, then the most similar pairs."""
+        pairs = {
+            frozenset([(row["split"], row["path"]), (row["near_split"], row["near_duplicate"])]): row
+            for row in self.having("near_duplicate")
+        }
+        return sorted(pairs.values(), key=lambda row: (row["split"] == row["near_split"], -row["cosine"]))
+
+    @property
+    def overlaps(self) -> list[tuple[str, str, int]]:
+        """Label, different prediction, and number of images, the most frequent first."""
+        found = [
+            (self.class_names[i], self.class_names[j], int(self.confusion[i, j]))
+            for i, j in np.argwhere(self.confusion)
+            if i != j
+        ]
+        return sorted(found, key=lambda overlap: -overlap[2])
+
+
+def review(
+    predictor: Predictor, given: str, sources: Mapping[str, Source], reports: Mapping[str, list[ImageReport]]
+) -> Review:
+    """Compute the features of all images once, and return the findings.
+
+    Args:
+        predictor: Predictor with features.
+        given: Name of the data set.
+        sources: Source of each split.
+        reports: Reports of `audit.audit` for each split.
+    """
+    context = evaluators.Context(predictor, evaluators.opener(_BATCH_SIZE, "skip"), given)
+    context.require_features()
+    predictor.prepare_for_many()
+    images, columns = [], []
+    for split, found in reports.items():
+        readable, *vectors = map(np.concatenate, zip(*_batches(context, given, split), strict=True))
+        kept = [place for place, report in enumerate(found) if readable[place] and not report.problem]
+        images += [(split, found[place]) for place in kept]
+        columns.append([vector[kept] for vector in vectors])
+    first = next(iter(sources.values()))
+    class_names = first.class_names if first.kind.is_exclusive else ()
+    return of_features(images, *map(np.concatenate, zip(*columns, strict=True)), class_names)
+
+
+def _batches(context: evaluators.Context, given: str, split: str) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield batches: whether each image can be read, its features, and its pixels at a low resolution."""
+    for batch in context.open_fitting(given, split, context.preprocess, outputs.LABEL_KINDS).batches:
+        small = tf.image.resize(batch["image"], (_SIDE, _SIDE), "area").numpy()
+        features = np.asarray(context.predictor.features(batch["image"]), np.float32)
+        yield batch["valid"] > 0, features, small.reshape(len(small), -1)
+
+
+def of_features(
+    images: Sequence[tuple[str, ImageReport]], features: np.ndarray, pixels: np.ndarray, class_names: Sequence[str] = ()
+) -> Review:
+    """Return the findings about images, given as split and report, with features `[N, D]` and pixels `[N, P]`.
+
+    Without class names, the labels are not reviewed. Raises a ValueError if there are fewer than two images, or features
+    are not finite.
+    """
+    finite = int(np.isfinite(features).all(axis=1).sum())
+    if len(images) < 2 or finite < len(images):
+        raise ValueError(
+            "At least two readable images with finite features are expected. Received: "
+            f"{len(images)} images, {finite} of them with finite features."
+        )
+    pairs, distances = near_duplicates(features, pixels)
+    low, high = np.quantile(distances, (0.25, 0.75))
+    rows = []
+    for (split, report), distance in zip(images, distances.tolist(), strict=True):
+        row = {**dict.fromkeys(COLUMNS), "path": path_of(report.origin), "split": split, "distance": shortest(distance)}
+        row["label"] = class_names[int(report.label[0])] if class_names else None
+        row["outlier"] = "yes" if distance > high + 3 * (high - low) else None  # "far out", in the words of Tukey
+        rows.append(row)
+    for one, other, cosine in sorted(pairs, key=lambda pair: rows[pair[0]]["split"] == rows[pair[1]]["split"]):
+        for row, near in ((rows[one], rows[other]), (rows[other], rows[one])):
+            if row["near_duplicate"] is None:
+                row |= {f"near_{name}": near[name] for name in ("split", "label")}
+                row |= {"near_duplicate": near["path"], "cosine": shortest(cosine)}
+    confusion = np.zeros((len(class_names), len(class_names)), int)
+    if class_names:
+        numbers = np.array([int(report.label[0]) for _, report in images])
+        probabilities, known = labels.out_of_fold(features, numbers, len(class_names), _groups(pairs, len(images)))
+        quality, suspicious = labels.quality(probabilities, numbers), labels.suspicious(probabilities, numbers)
+        for index in np.flatnonzero(known).tolist():
+            best = int(probabilities[index].argmax())
+            confusion[numbers[index], best] += 1
+            rows[index] |= {"label_quality": shortest(quality[index]), "predicted": class_names[best]}
+            rows[index] |= {"probability": shortest(probabilities[index, best])}
+            rows[index]["suspicious"] = "yes" if suspicious[index] else None
+    rows.sort(key=lambda row: (row["suspicious"] is None, _or_last(row["label_quality"]), -row["distance"]))
+    return Review(rows, tuple(class_names), confusion)
+
+
+def _or_last(quality: float | None) -> float:
+    return 2.0 if quality is None else quality
+
+
+def path_of(origin: str) -> str:
+    """Return the absolute path of an image file, or the name of an image that is not a local file."""
+    return os.path.abspath(origin) if os.path.isfile(origin) else origin
+
+
+def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tuple[int, int, float]], np.ndarray]:
+    """Return pairs of near duplicates with their cosine similarity, and the mean distance of each image to its neighbors.
+
+    The distance of a pair is the geometric mean of the cosine distances of features and of pixels, each relative to the
+    median distance between neighbors: all images of a data set may look alike in one of the two.
+    """
+    candidates, spaces, means = [], [], []
+    for vectors in (features, pixels - pixels.mean(axis=1, keepdims=True)):
+        nearest, cosines = _neighborhood(vectors)
+        rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
+        candidates.append(np.sort(np.stack([rows, nearest.ravel()], axis=1), axis=1))
+        means.append(1 - cosines.mean(axis=1))
+        spaces.append(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+    scale = [max(float(np.median(mean)), 1e-6) for mean in means]
+    both, found = np.unique(np.concatenate(candidates), axis=0), []
+    for start in range(0, len(both), _PAIRS):
+        one, other = both[start : start + _PAIRS].T
+        cosines = [np.einsum("nd,nd->n", vectors[one], vectors[other]) for vectors in spaces]  # [pairs]
+        relative = [(1 - cosine).clip(0) / unit for cosine, unit in zip(cosines, scale, strict=True)]
+        near = np.sqrt(relative[0] * relative[1]) <= NEAR
+        found += zip(one[near].tolist(), other[near].tolist(), cosines[0][near].tolist(), strict=True)
+    return sorted(found, key=lambda pair: -pair[2]), means[0]
+
+
+def _neighborhood(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices and cosine similarities of the nearest neighbors of each vector, `[N, k]`, without itself."""
+    count = min(NEIGHBORS, len(vectors) - 1)
+    blocks = zip(*nearest_neighbors(vectors, vectors, count + 1), strict=True)
+    indices, cosines = (np.concatenate(parts) for parts in blocks)
+    own = indices == np.arange(len(vectors))[:, None]
+    own[:, -1] |= ~own.any(axis=1)  # more than `count` vectors are equal
+    return indices[~own].reshape(-1, count), cosines[~own].reshape(-1, count)
+
+
+def _groups(pairs: Sequence[tuple[int, int, float]], count: int) -> np.ndarray:
+    """Return the number of the group of each image. Near duplicates are in the same group."""
+    one, other = np.array([pair[:2] for pair in pairs], int).reshape(-1, 2).T
+    graph = sparse.coo_array((np.ones(len(pairs)), (one, other)), shape=(count, count))
+    return sparse.csgraph.connected_components(graph, directed=False)[1]
