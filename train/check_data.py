@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
             reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
     if options.model:
-        results["review"] = reviewed(given, sources, reports)
+        results |= compare_features(given, sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP
         with Progress("Drawing the contact sheet"):
@@ -85,31 +85,22 @@ def main(argv: Sequence[str]) -> int:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
     sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
-    near = results["review"]["near_duplicates"] if options.model else []
-    crossing = any(row["split"] != row["near_split"] for row in near)
+    crossing = any(row["split"] != row["near_split"] for row in results.get("near_duplicates", []))
     return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
 
 
-def reviewed(
+def compare_features(
     given: str, sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]
 ) -> dict[str, Any]:
-    """Compare the features of all images, write the files, and return the findings as a JSON-serializable dictionary."""
+    """Review the images by their features, write the files, and return the findings."""
     options = flags.FLAGS
-    if options.output:
-        tables.check_names(report.origin for found in reports.values() for report in found)
+    tables.check_names(report.origin for found in reports.values() for report in found)
     predictor = open_predictor(options.model, **common_flags.model_options())
     found = review.review(predictor, given, sources, reports)
-    results = {
-        "suspicious_labels": found.having("suspicious"),
-        "overlapping_classes": found.overlaps,
-        "near_duplicates": found.pairs,
-        "outliers": found.having("outlier"),
-    }
     if options.output:
         review_files.write_list(os.path.join(options.output, review_files.LIST), found)
         review_files.write_page(os.path.join(options.output, review_files.PAGE), found, sources, options.model)
-        results["files"] = [os.path.join(options.output, name) for name in (review_files.PAGE, review_files.LIST)]
-    return results
+    return {**found.findings, "confusion": found.confusion.tolist()}
 
 
 def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
@@ -183,7 +174,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
     lines += listing("same image, another label", [", ".join(names) for names in results["same_image_other_label"]])
-    lines += about_review(results["review"]) if "review" in results else []
+    lines += about_features(results, flags.FLAGS.output) if "near_duplicates" in results else []
     if "sheet" in results:
         lines.append("labels on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]
@@ -194,33 +185,23 @@ def as_text(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def about_review(found: dict[str, Any]) -> list[str]:
-    """Return the findings of a review as lines of text, with the commands that use its list."""
-    labels = [
-        f"{row['split']}: {row['path']}: {row['label']}, predicted {row['predicted']} ({percent(row['probability'])})"
-        for row in found["suspicious_labels"]
-    ]
-    near = [
-        f"{row['split']}: {row['path']}, {row['near_split']}: {row['near_duplicate']}"
-        + (f" ({row['label']}, {row['near_label']})" if row["label"] != row["near_label"] else "")
-        for row in found["near_duplicates"]
-    ]
-    lines = listing("labels that may be wrong", labels)
-    lines += listing(
-        "classes that overlap", [f"{a} predicted as {b}: {count:,}" for a, b, count in found["overlapping_classes"]]
-    )
-    lines += listing("near duplicates", near)
-    lines += listing("outliers", [f"{row['split']}: {row['path']}" for row in found["outliers"]])
-    if "files" in found:
-        page, images = map(shlex.quote, found["files"])
-        lines += [f"{page} shows the images. {images} lists all images, the most suspicious labels first."]
-    if "files" in found and labels and all(os.path.isabs(row["path"]) for row in found["suspicious_labels"]):
-        kept = os.path.join(os.path.dirname(found["files"][1]), "kept.csv")
-        lines += [
-            "Correct labels or delete lines in the list, or leave out all labels that may be wrong, and train with the rest:",
-            f"  sed '2,{len(labels) + 1}d' {images} > {shlex.quote(kept)}",
-            f"  keras-vit train {shlex.quote(f'manifest:{kept}')}",
-        ]
+def about_features(results: dict[str, Any], output: str | None) -> list[str]:
+    """Return the findings of a comparison of features as lines of text, and how to use its list of images."""
+    wrong, near, outliers = (results[key] for key in ("suspicious_labels", "near_duplicates", "outliers"))
+    labels = ["{split}: {path}: {label}, predicted {predicted}".format(**row) for row in wrong]
+    pairs = ["{split}: {path}, {near_split}: {near_duplicate}".format(**row) for row in near]
+    lines = listing("labels that may be wrong", labels) + listing("near duplicates", pairs)
+    lines += listing("outliers", ["{split}: {path}".format(**row) for row in outliers])
+    if output:
+        page, images = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST))
+        lines.append(f"{page} shows the images. {images} lists all images, the most suspicious labels first.")
+        if wrong and os.path.isabs(wrong[0]["path"]):
+            kept = os.path.join(output, "kept.csv")
+            lines += [
+                "To train without these labels (or correct them in the list first):",
+                f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}",
+                f"  keras-vit train {shlex.quote(f'manifest:{kept}')}",
+            ]
     return lines
 
 

@@ -67,7 +67,8 @@ def nearest_neighbors(queries: np.ndarray, keys: np.ndarray, count: int) -> Iter
     """Find the nearest keys of queries by the cosine similarity of their features.
 
     Args:
-        queries, keys: Features, `[M, D]` and `[N, D]`.
+        queries: Features, `[M, D]`.
+        keys: Features, `[N, D]`.
         count: Number of neighbors, at most `N`.
 
     Yields:

@@ -18,17 +18,16 @@ from keras_vit.util.values import shortest
 from . import labels
 from .audit import ImageReport
 
-# Columns of the list of images. Without `label_quality`, the label was not reviewed. `distance` is the mean cosine
-# distance to the nearest neighbors. `near_duplicate` is the path of one image, in another split if possible.
+# Columns of the list of images. `near_duplicate` is the path of one image, in another split if possible.
 COLUMNS = {
     **dict.fromkeys(("path", "label", "split"), str),
-    **{"suspicious": str, "label_quality": float, "predicted": str, "probability": float},
+    **{"label_quality": float, "predicted": str, "probability": float, "suspicious": str},
     **{"near_duplicate": str, "near_split": str, "near_label": str, "cosine": float},
-    **{"outlier": str, "distance": float},
+    **{"distance": float, "outlier": str},
 }
+Row = dict[str, Any]
 NEIGHBORS = 10  # nearest neighbors of an image
 NEAR = 0.2  # largest distance of near duplicates, relative to the distance between neighbors
-_BATCH_SIZE = 32
 _SIDE = 8  # of the small images that are compared in addition to the features
 _PAIRS = 2**16  # pairs that are compared at a time, to limit memory
 
@@ -38,37 +37,28 @@ class Review:
     """Findings about the images of a data set.
 
     Attributes:
-        rows: Row of each readable image with the entries `COLUMNS`, in the order of suspicion.
+        rows: Row of each readable image with the entries `COLUMNS`, the most suspicious label first. `label_quality` is
+            the out-of-fold probability of the label, and `distance` the mean cosine distance to the nearest neighbors.
         class_names: Names of the classes. Empty if the labels are not classes.
         confusion: Number of images by label and out-of-fold prediction, `[C, C]`.
     """
 
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     class_names: tuple[str, ...]
     confusion: np.ndarray
 
-    def having(self, column: str) -> list[dict[str, Any]]:
-        """Return the rows with an entry in a column."""
-        return [row for row in self.rows if row[column] is not None]
-
     @property
-    def pairs(self) -> list[dict[str, Any]]:
-        """A row of each pair of near duplicates. Pairs in several splits come first, then the most similar pairs."""
-        pairs = {
-            frozenset([(row["split"], row["path"]), (row["near_split"], row["near_duplicate"])]): row
-            for row in self.having("near_duplicate")
+    def findings(self) -> dict[str, list[Row]]:
+        """The rows of suspicious labels, near duplicates (a row of each pair) and outliers, most notable first."""
+        place = lambda row, near="": (row[f"{near}split"], row["near_duplicate" if near else "path"])  # noqa: E731
+        near = [row for row in self.rows if row["near_duplicate"]]
+        pairs = list({frozenset([place(row), place(row, "near_")]): row for row in near}.values())
+        outliers = [row for row in self.rows if row["outlier"]]
+        return {
+            "suspicious_labels": [row for row in self.rows if row["suspicious"]],
+            "near_duplicates": sorted(pairs, key=lambda row: (row["split"] == row["near_split"], -row["cosine"])),
+            "outliers": sorted(outliers, key=lambda row: -row["distance"]),
         }
-        return sorted(pairs.values(), key=lambda row: (row["split"] == row["near_split"], -row["cosine"]))
-
-    @property
-    def overlaps(self) -> list[tuple[str, str, int]]:
-        """Label, different prediction, and number of images, the most frequent first."""
-        found = [
-            (self.class_names[i], self.class_names[j], int(self.confusion[i, j]))
-            for i, j in np.argwhere(self.confusion)
-            if i != j
-        ]
-        return sorted(found, key=lambda overlap: -overlap[2])
 
 
 def review(
@@ -82,7 +72,7 @@ def review(
         sources: Source of each split.
         reports: Reports of `audit.audit` for each split.
     """
-    context = evaluators.Context(predictor, evaluators.opener(_BATCH_SIZE, "skip"), given)
+    context = evaluators.Context(predictor, evaluators.opener(32, "skip"), given)
     context.require_features()
     predictor.prepare_for_many()
     images, columns = [], []
@@ -114,10 +104,7 @@ def of_features(
     """
     finite = int(np.isfinite(features).all(axis=1).sum())
     if len(images) < 2 or finite < len(images):
-        raise ValueError(
-            "At least two readable images with finite features are expected. Received: "
-            f"{len(images)} images, {finite} of them with finite features."
-        )
+        raise ValueError(f"Expected two or more images with finite features. Received: {finite} of {len(images)}.")
     pairs, distances = near_duplicates(features, pixels)
     low, high = np.quantile(distances, (0.25, 0.75))
     rows = []
@@ -129,25 +116,23 @@ def of_features(
     for one, other, cosine in sorted(pairs, key=lambda pair: rows[pair[0]]["split"] == rows[pair[1]]["split"]):
         for row, near in ((rows[one], rows[other]), (rows[other], rows[one])):
             if row["near_duplicate"] is None:
-                row |= {f"near_{name}": near[name] for name in ("split", "label")}
-                row |= {"near_duplicate": near["path"], "cosine": shortest(cosine)}
+                row |= {"near_duplicate": near["path"], "near_split": near["split"], "near_label": near["label"]}
+                row["cosine"] = shortest(cosine)
     confusion = np.zeros((len(class_names), len(class_names)), int)
     if class_names:
         numbers = np.array([int(report.label[0]) for _, report in images])
-        probabilities, known = labels.out_of_fold(features, numbers, len(class_names), _groups(pairs, len(images)))
-        quality, suspicious = labels.quality(probabilities, numbers), labels.suspicious(probabilities, numbers)
-        for index in np.flatnonzero(known).tolist():
-            best = int(probabilities[index].argmax())
+        probabilities = labels.out_of_fold(features, numbers, len(class_names), _groups(pairs, len(images)))
+        known = np.flatnonzero(np.isfinite(probabilities[:, 0]))
+        quality = probabilities[np.arange(len(images)), numbers]  # "self-confidence"; NaN is sorted to the end
+        for index, best in zip(known.tolist(), probabilities[known].argmax(axis=1).tolist(), strict=True):
             confusion[numbers[index], best] += 1
             rows[index] |= {"label_quality": shortest(quality[index]), "predicted": class_names[best]}
-            rows[index] |= {"probability": shortest(probabilities[index, best])}
-            rows[index]["suspicious"] = "yes" if suspicious[index] else None
-    rows.sort(key=lambda row: (row["suspicious"] is None, _or_last(row["label_quality"]), -row["distance"]))
+            rows[index]["probability"] = shortest(probabilities[index, best])
+        order = np.argsort(quality, kind="stable").tolist()
+        for index in order[: labels.count_wrong(probabilities[known], numbers[known])]:
+            rows[index]["suspicious"] = "yes"
+        rows = [rows[index] for index in order]
     return Review(rows, tuple(class_names), confusion)
-
-
-def _or_last(quality: float | None) -> float:
-    return 2.0 if quality is None else quality
 
 
 def path_of(origin: str) -> str:
@@ -156,10 +141,18 @@ def path_of(origin: str) -> str:
 
 
 def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tuple[int, int, float]], np.ndarray]:
-    """Return pairs of near duplicates with their cosine similarity, and the mean distance of each image to its neighbors.
+    """Find near duplicates, and measure the distance of each image to its neighbors.
 
     The distance of a pair is the geometric mean of the cosine distances of features and of pixels, each relative to the
-    median distance between neighbors: all images of a data set may look alike in one of the two.
+    median distance between neighbors, because all images of a data set may look alike in one of the two.
+
+    Args:
+        features: Features, `[N, D]`.
+        pixels: Pixels of small images, `[N, P]`.
+
+    Returns:
+        Pairs of indices with the cosine similarity of the features, the most similar first; and the mean cosine
+        distance of the features to the nearest neighbors, `[N]`.
     """
     candidates, spaces, means = [], [], []
     for vectors in (features, pixels - pixels.mean(axis=1, keepdims=True)):
@@ -168,13 +161,12 @@ def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tupl
         candidates.append(np.sort(np.stack([rows, nearest.ravel()], axis=1), axis=1))
         means.append(1 - cosines.mean(axis=1))
         spaces.append(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
-    scale = [max(float(np.median(mean)), 1e-6) for mean in means]
+    scale = np.prod([max(float(np.median(mean)), 1e-6) for mean in means])
     both, found = np.unique(np.concatenate(candidates), axis=0), []
     for start in range(0, len(both), _PAIRS):
         one, other = both[start : start + _PAIRS].T
         cosines = [np.einsum("nd,nd->n", vectors[one], vectors[other]) for vectors in spaces]  # [pairs]
-        relative = [(1 - cosine).clip(0) / unit for cosine, unit in zip(cosines, scale, strict=True)]
-        near = np.sqrt(relative[0] * relative[1]) <= NEAR
+        near = np.prod([(1 - cosine).clip(0) for cosine in cosines], axis=0) <= NEAR**2 * scale
         found += zip(one[near].tolist(), other[near].tolist(), cosines[0][near].tolist(), strict=True)
     return sorted(found, key=lambda pair: -pair[2]), means[0]
 

@@ -1,7 +1,7 @@
 """Section of the page with images and predictions, and the data of its maps."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,8 @@ class Gallery:
 
 def gallery(shown: Gallery) -> str:
     """Return the HTML of a gallery, which is empty without images."""
-    return (
-        html.card(shown.title, shown.help, _grid([_figure(image) for image in shown.images], shown.images))
-        if shown.images
-        else ""
-    )
+    content = _grid(map(_figure, shown.images), shown.images)
+    return html.card(shown.title, shown.help, content) if shown.images else ""
 
 
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
@@ -110,7 +107,7 @@ def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
     }
 
 
-def _grid(figures: Sequence[str], images: Sequence[ImageCard], has_maps: bool = False) -> str:
+def _grid(figures: Iterable[str], images: Sequence[ImageCard], has_maps: bool = False) -> str:
     is_plain = not has_maps and not any(image.overlays for image in images)
     return f'<div class="images{" plain" if is_plain else ""}">\n{"".join(figures)}</div>\n'
 
