@@ -44,6 +44,11 @@ flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per c
 common_flags.define_json_flag()
 
 LISTED = 20  # maximum number of entries per kind of problem
+LINES = {  # findings of a comparison of features, and the lines that list them
+    "suspicious_labels": "{split}: {path}: {label}, predicted {predicted}",
+    "near_duplicates": "{split}: {path}, {near_split}: {near_duplicate}",
+    "outliers": "{split}: {path}",
+}
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
 with cli.imports(__name__):
@@ -57,6 +62,8 @@ with cli.imports(__name__):
     from keras_vit.util.progress import Progress
 
     from .datasets import audit, review, review_files
+
+Reports = dict[str, "list[audit.ImageReport]"]  # of each split
 
 
 @cli.published("sheet")
@@ -89,9 +96,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
 
 
-def compare_features(
-    given: str, sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]
-) -> dict[str, Any]:
+def compare_features(given: str, sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
     """Review the images by their features, write the files, and return the findings."""
     options = flags.FLAGS
     tables.check_names(report.origin for found in reports.values() for report in found)
@@ -103,7 +108,7 @@ def compare_features(
     return {**found.findings, "confusion": found.confusion.tolist()}
 
 
-def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
+def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
     """Return all findings as a JSON-serializable dictionary."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
@@ -133,7 +138,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
     }
 
 
-def about_masks(reports: dict[str, list[audit.ImageReport]]) -> list[str]:
+def about_masks(reports: Reports) -> list[str]:
     """Return notes about masks whose pixels are all ignored."""
     ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
     return [f"Images whose mask has only ignored pixels: {checks.listed(ignored)}."] if ignored else []
@@ -186,22 +191,18 @@ def as_text(results: dict[str, Any]) -> str:
 
 
 def about_features(results: dict[str, Any], output: str | None) -> list[str]:
-    """Return the findings of a comparison of features as lines of text, and how to use its list of images."""
-    wrong, near, outliers = (results[key] for key in ("suspicious_labels", "near_duplicates", "outliers"))
-    labels = ["{split}: {path}: {label}, predicted {predicted}".format(**row) for row in wrong]
-    pairs = ["{split}: {path}, {near_split}: {near_duplicate}".format(**row) for row in near]
-    lines = listing("labels that may be wrong", labels) + listing("near duplicates", pairs)
-    lines += listing("outliers", ["{split}: {path}".format(**row) for row in outliers])
+    """Return the findings of `compare_features` as lines of text, and how to use the list of images."""
+    lines = []
+    for key, form in LINES.items():
+        lines += listing(key.replace("_", " "), [form.format(**row) for row in results[key]])
+    wrong = results["suspicious_labels"]
     if output:
-        page, images = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST))
-        lines.append(f"{page} shows the images. {images} lists all images, the most suspicious labels first.")
+        page, images, kept = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST, "kept.csv"))
+        lines.append(f"{page} shows them; {images} lists all images, the most suspicious labels first.")
         if wrong and os.path.isabs(wrong[0]["path"]):
-            kept = os.path.join(output, "kept.csv")
-            lines += [
-                "To train without these labels (or correct them in the list first):",
-                f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}",
-                f"  keras-vit train {shlex.quote(f'manifest:{kept}')}",
-            ]
+            lines.append("To train without these labels (or correct them in the list first):")
+            lines.append(f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}")
+            lines.append(f"  keras-vit train {shlex.quote(f'manifest:{kept}')}")
     return lines
 
 

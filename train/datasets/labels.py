@@ -13,7 +13,7 @@ FOLDS = 5
 L2 = tuple(10.0 ** (-k / 2) for k in range(9))  # strengths of the regularization, the strongest first
 
 
-def out_of_fold(features: np.ndarray, labels: np.ndarray, num_classes: int, groups: np.ndarray) -> np.ndarray:
+def out_of_fold(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Predict the classes of each image with logistic regressions that did not learn from the image.
 
     The images of a class are spread over the folds. The regularization is weakened as long as the loss on the images of
@@ -23,18 +23,16 @@ def out_of_fold(features: np.ndarray, labels: np.ndarray, num_classes: int, grou
         features: Features, `[N, D]`.
         labels: Class numbers, `[N]`.
         num_classes: Number of classes `C`.
-        groups: Number of the group of each image. The images of a group, such as near duplicates, are in the same fold.
 
     Returns:
-        Probabilities `[N, C]`. NaN for the images of a class that has only one group, and without two other classes.
+        Probabilities `[N, C]`. NaN for a class with one image, and for all images if there is nothing to compare.
     """
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    counts = np.bincount(labels[first], minlength=num_classes)
+    counts = np.bincount(labels, minlength=num_classes)
     probabilities = np.full((len(labels), num_classes), np.nan, np.float32)
-    if len(first) < FOLDS or (counts > 1).sum() < 2:
+    if len(labels) < FOLDS or (counts > 1).sum() < 2:
         return probabilities
-    order = np.lexsort((np.random.default_rng(0).permutation(len(first)), labels[first]))
-    folds = np.argsort(order)[group] % FOLDS
+    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), labels))
+    folds = np.argsort(order) % FOLDS  # the images of a class are in consecutive folds
     fit, least, l2 = None, np.inf, L2[0]
     for fold in track(range(FOLDS), "Out-of-fold predictions", unit="folds"):
         held_out = folds == fold

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from scipy import sparse
 
 from keras_vit import evaluators, outputs
 from keras_vit.data.sources import Source
@@ -27,9 +26,8 @@ COLUMNS = {
 }
 Row = dict[str, Any]
 NEIGHBORS = 10  # nearest neighbors of an image
-NEAR = 0.2  # largest distance of near duplicates, relative to the distance between neighbors
+NEAR = 0.1  # largest distance of near duplicates, relative to the distance between neighbors
 _SIDE = 8  # of the small images that are compared in addition to the features
-_PAIRS = 2**16  # pairs that are compared at a time, to limit memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +93,22 @@ def _batches(context: evaluators.Context, given: str, split: str) -> Iterator[tu
 
 
 def of_features(
-    images: Sequence[tuple[str, ImageReport]], features: np.ndarray, pixels: np.ndarray, class_names: Sequence[str] = ()
+    images: Sequence[tuple[str, ImageReport]], features: np.ndarray, pixels: np.ndarray, class_names: Sequence[str]
 ) -> Review:
-    """Return the findings about images, given as split and report, with features `[N, D]` and pixels `[N, P]`.
+    """Return the findings about images, with split, report, features `[N, D]` and pixels `[N, P]`.
 
     Without class names, the labels are not reviewed. Raises a ValueError if there are fewer than two images, or features
     are not finite.
     """
     finite = int(np.isfinite(features).all(axis=1).sum())
-    if len(images) < 2 or finite < len(images):
+    if not 2 <= finite == len(images):
         raise ValueError(f"Expected two or more images with finite features. Received: {finite} of {len(images)}.")
     pairs, distances = near_duplicates(features, pixels)
     low, high = np.quantile(distances, (0.25, 0.75))
     rows = []
     for (split, report), distance in zip(images, distances.tolist(), strict=True):
-        row = {**dict.fromkeys(COLUMNS), "path": path_of(report.origin), "split": split, "distance": shortest(distance)}
+        row: Row = {**dict.fromkeys(COLUMNS), "path": path_of(report.origin), "split": split}
+        row["distance"] = shortest(distance)
         row["label"] = class_names[int(report.label[0])] if class_names else None
         row["outlier"] = "yes" if distance > high + 3 * (high - low) else None  # "far out", in the words of Tukey
         rows.append(row)
@@ -121,7 +120,7 @@ def of_features(
     confusion = np.zeros((len(class_names), len(class_names)), int)
     if class_names:
         numbers = np.array([int(report.label[0]) for _, report in images])
-        probabilities = labels.out_of_fold(features, numbers, len(class_names), _groups(pairs, len(images)))
+        probabilities = labels.out_of_fold(features, numbers, len(class_names))
         known = np.flatnonzero(np.isfinite(probabilities[:, 0]))
         quality = probabilities[np.arange(len(images)), numbers]  # "self-confidence"; NaN is sorted to the end
         for index, best in zip(known.tolist(), probabilities[known].argmax(axis=1).tolist(), strict=True):
@@ -141,7 +140,7 @@ def path_of(origin: str) -> str:
 
 
 def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tuple[int, int, float]], np.ndarray]:
-    """Find near duplicates, and measure the distance of each image to its neighbors.
+    """Find near duplicates, and measure the distance of each image to its nearest neighbors.
 
     The distance of a pair is the geometric mean of the cosine distances of features and of pixels, each relative to the
     median distance between neighbors, because all images of a data set may look alike in one of the two.
@@ -154,35 +153,20 @@ def near_duplicates(features: np.ndarray, pixels: np.ndarray) -> tuple[list[tupl
         Pairs of indices with the cosine similarity of the features, the most similar first; and the mean cosine
         distance of the features to the nearest neighbors, `[N]`.
     """
-    candidates, spaces, means = [], [], []
-    for vectors in (features, pixels - pixels.mean(axis=1, keepdims=True)):
-        nearest, cosines = _neighborhood(vectors)
-        rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
-        candidates.append(np.sort(np.stack([rows, nearest.ravel()], axis=1), axis=1))
-        means.append(1 - cosines.mean(axis=1))
-        spaces.append(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
-    scale = np.prod([max(float(np.median(mean)), 1e-6) for mean in means])
-    both, found = np.unique(np.concatenate(candidates), axis=0), []
-    for start in range(0, len(both), _PAIRS):
-        one, other = both[start : start + _PAIRS].T
-        cosines = [np.einsum("nd,nd->n", vectors[one], vectors[other]) for vectors in spaces]  # [pairs]
-        near = np.prod([(1 - cosine).clip(0) for cosine in cosines], axis=0) <= NEAR**2 * scale
-        found += zip(one[near].tolist(), other[near].tolist(), cosines[0][near].tolist(), strict=True)
-    return sorted(found, key=lambda pair: -pair[2]), means[0]
-
-
-def _neighborhood(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices and cosine similarities of the nearest neighbors of each vector, `[N, k]`, without itself."""
-    count = min(NEIGHBORS, len(vectors) - 1)
-    blocks = zip(*nearest_neighbors(vectors, vectors, count + 1), strict=True)
-    indices, cosines = (np.concatenate(parts) for parts in blocks)
-    own = indices == np.arange(len(vectors))[:, None]
+    count = min(NEIGHBORS, len(features) - 1)
+    nearest, cosines = map(np.concatenate, zip(*nearest_neighbors(features, features, count + 1), strict=True))
+    own = nearest == np.arange(len(features))[:, None]
     own[:, -1] |= ~own.any(axis=1)  # more than `count` vectors are equal
-    return indices[~own].reshape(-1, count), cosines[~own].reshape(-1, count)
-
-
-def _groups(pairs: Sequence[tuple[int, int, float]], count: int) -> np.ndarray:
-    """Return the number of the group of each image. Near duplicates are in the same group."""
-    one, other = np.array([pair[:2] for pair in pairs], int).reshape(-1, 2).T
-    graph = sparse.coo_array((np.ones(len(pairs)), (one, other)), shape=(count, count))
-    return sparse.csgraph.connected_components(graph, directed=False)[1]
+    nearest, distances = nearest[~own].reshape(-1, count), 1 - cosines[~own].reshape(-1, count).clip(max=1)
+    pixels = pixels - pixels.mean(axis=1, keepdims=True)
+    pixels /= np.maximum(np.linalg.norm(pixels, axis=1, keepdims=True), 1e-12)
+    similar = np.stack([np.einsum("np,np->n", pixels, pixels[other]) for other in nearest.T], axis=1)  # [N, k]
+    differ = 1 - similar.clip(max=1)
+    scale = max(float(np.median(distances.mean(axis=1)) * np.median(differ.mean(axis=1))), 1e-12)
+    found = {}
+    for one, place in np.argwhere(distances * differ <= NEAR**2 * scale).tolist():
+        other = int(nearest[one, place])
+        found[min(one, other), max(one, other)] = 1 - float(distances[one, place])
+    return sorted(((*pair, cosine) for pair, cosine in found.items()), key=lambda pair: -pair[2]), distances.mean(
+        axis=1
+    )

@@ -21,9 +21,9 @@ PAGE, LIST = "review.html", "images.csv"
 SHOWN = 48  # images or pairs per section of the page
 _SIDE = 160  # smaller side of a picture
 _HELP = {
-    "Labels that may be wrong": "Classifiers that did not learn from these images prefer another class.",
-    "Near duplicates": "Pairs with nearly the same features and pixels, such as images that were resized or saved again.",
-    "Outliers": "Images whose features differ most from the features of their nearest neighbors.",
+    "suspicious_labels": "Classifiers that did not learn from these images prefer another class.",
+    "near_duplicates": "Pairs with nearly the same features and pixels, such as resized images.",
+    "outliers": "Images whose features differ most from the features of their nearest neighbors.",
 }
 
 
@@ -43,23 +43,18 @@ def write_list(path: str, review: Review) -> None:
 
 def write_page(path: str, review: Review, sources: Mapping[str, Source], model: str) -> None:
     """Write a page with the most notable findings and the confusion matrix."""
-    found = review.findings.values()
-    pictures = _pictures(sources, [row for rows in found for row in rows[:SHOWN]])
+    found = review.findings
+    pictures = _pictures(sources, [row for rows in found.values() for row in rows[:SHOWN]])
     galleries = [
-        Gallery(
-            f"{title}: {len(rows):,}", text, [_card(row, pictures, title == "Near duplicates") for row in rows[:SHOWN]]
-        )
-        for (title, text), rows in zip(_HELP.items(), found, strict=True)
+        Gallery(_title(key), _HELP[key], [_card(row, pictures, key == "near_duplicates") for row in rows[:SHOWN]])
+        for key, rows in found.items()
     ]
     counts = review.confusion.sum(axis=1)
     shares = review.confusion.diagonal() / np.where(counts, counts, np.nan)
     page = Page(
         f"Review of {source_title(next(iter(sources.values())).name)}",
         f"Features of {os.path.basename(os.path.normpath(model))} · {stamp()}",
-        [
-            (f"{len(rows):,}", title.lower())
-            for title, rows in zip([*_HELP, "images"], [*found, review.rows], strict=True)
-        ],
+        [(f"{len(rows):,}", _title(key)) for key, rows in {**found, "images": review.rows}.items()],
         [f"The findings are estimates, and at most {SHOWN} of each kind are shown. {LIST} lists all images."],
         galleries=galleries,
         classes=Classes(review.class_names, shares, counts, review.confusion) if counts.any() else None,
@@ -68,18 +63,20 @@ def write_page(path: str, review: Review, sources: Mapping[str, Source], model: 
     file_io.write_text(path, render(page))
 
 
+def _title(key: str) -> str:
+    return key.replace("_", " ").capitalize()
+
+
 def _card(row: Row, pictures: Mapping[tuple[str, str], np.ndarray], is_pair: bool) -> ImageCard:
     name, pixels = formatting.without_folders(row["path"]), pictures[row["split"], row["path"]]
-    if not is_pair:
-        predictions = [(row["predicted"], row["probability"])] if row["predicted"] else []
-        return ImageCard(name, pixels, predictions, note=f"label: {row['label']}" if row["label"] else "")
-    other = formatting.without_folders(row["near_duplicate"])
-    values = [("cosine", f"{row['cosine']:.4f}")]
-    values += [
-        (key, f"{row[key]}, {row[f'near_{key}']}") for key in ("split", "label") if row[key] != row[f"near_{key}"]
-    ]
-    overlays = [(other, pictures[row["near_split"], row["near_duplicate"]])]
-    return ImageCard(f"{name} · {other}", pixels, overlays=overlays, values=values)
+    if is_pair:
+        other = formatting.without_folders(row["near_duplicate"])
+        overlays = [(other, pictures[row["near_split"], row["near_duplicate"]])]
+        labels = [(row["split"], row["label"] or ""), (row["near_split"], row["near_label"] or "")]
+        note = f"cosine {row['cosine']:.4f}"
+        return ImageCard(f"{name} · {other}", pixels, overlays=overlays, note=note, values=labels)
+    predictions = [(row["predicted"], row["probability"])] if row["predicted"] else []
+    return ImageCard(name, pixels, predictions, note=f"label: {row['label']}" if row["label"] else "")
 
 
 def _pictures(sources: Mapping[str, Source], rows: Sequence[Row]) -> dict[tuple[str, str], np.ndarray]:
