@@ -59,7 +59,10 @@ def main(argv: Sequence[str]) -> None:
         lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in found)]
         sys.stdout.write((json.dumps(as_json) if options.json else "\n".join(lines)) + "\n")
     if options.output:
-        file_io.write_text(options.output, render(Page("Similar images", stamp(), galleries=galleries)))
+        file_io.write_text(
+            options.output,
+            render(Page("Similar images", stamp(), [(f"{len(names):,}", "images compared")], galleries=galleries)),
+        )
 
 
 def read(path: str) -> tuple[list[str], np.ndarray]:

@@ -94,9 +94,9 @@ def test_near_duplicates_and_outliers():
     rng = np.random.default_rng(0)
     features, pixels = rng.normal(size=(60, 16)).astype(np.float32), rng.normal(size=(60, 12))
     features += 3  # all images look alike, except for the outlier
-    features[20], pixels[20] = features[10] + 1e-3, 0.5 * pixels[10] + 7  # darker
+    features[20], pixels[20] = features[10] + 0.03 * features[0], 0.5 * pixels[10] + 7  # darker
     features[30], pixels[30] = features[10], pixels[10]
-    features[40] = features[11]  # with other pixels
+    features[40] = features[11] + 0.3 * features[0]  # with other pixels
     features[50] = -features[50]
     splits = ["test" if index == 30 else "train" for index in range(60)]
     numbers = [int(index == 20) for index in range(60)]
