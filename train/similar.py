@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError("Name a file and an image: keras-vit similar --model=DIR --features=features.npz photo.jpg")
     names, features = read(options.features)
     predictor = open_predictor(options.model, **common_flags.model_options())
-    own = predictor.features(queries)
+    own = predictor.features(predictor.prepared(queries))
     if own.shape[1:] != features.shape[1:]:
         raise ValueError(
             f"{options.features} must have {own.shape[1]} features per image. Received: {features.shape[1:]}."

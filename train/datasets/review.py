@@ -81,7 +81,8 @@ def review(
         columns.append([vector[kept] for vector in vectors])
     first = next(iter(sources.values()))
     class_names = first.class_names if first.kind.is_exclusive else ()
-    return of_features(images, *map(np.concatenate, zip(*columns, strict=True)), class_names)
+    features, pixels = map(np.concatenate, zip(*columns, strict=True))
+    return of_features(images, features, pixels, class_names)
 
 
 def _batches(context: evaluators.Context, given: str, split: str) -> Iterator[tuple[np.ndarray, ...]]:
@@ -97,8 +98,7 @@ def of_features(
 ) -> Review:
     """Return the findings about images, with split, report, features `[N, D]` and pixels `[N, P]`.
 
-    Without class names, the labels are not reviewed. Raises a ValueError if there are fewer than two images, or features
-    are not finite.
+    Without class names, the labels are not reviewed. There must be at least two images, and finite features.
     """
     finite = int(np.isfinite(features).all(axis=1).sum())
     if not 2 <= finite == len(images):

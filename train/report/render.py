@@ -34,11 +34,11 @@ class Page:
     images: Sequence[ImageCard] = ()
     views: Sequence[View] = ()  # the page opens with the first view
     num_mistakes: int | None = None  # among all evaluated images, not only `images`
-    galleries: Sequence[Gallery] = ()
     classes: Classes | None = None
     figures: Sequence[Figure] = ()
     card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     footer: str = ""
+    galleries: Sequence[Gallery] = ()
 
 
 def render(page: Page) -> str:
