@@ -199,7 +199,7 @@ def about_features(results: dict[str, Any], output: str | None) -> list[str]:
     if output:
         page, images, kept = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST, "kept.csv"))
         lines.append(f"{page} shows them; {images} lists all images, the most suspicious labels first.")
-        if wrong and os.path.isabs(wrong[0]["path"]):
+        if wrong and os.path.isfile(wrong[0]["path"]):
             lines.append("To train without these labels (or correct them in the list first):")
             lines.append(f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}")
             lines.append(f"  keras-vit train {shlex.quote(f'manifest:{kept}')}")
