@@ -1,17 +1,26 @@
 """Check a data set before training.
 
     keras-vit check-data folder:/images
+    keras-vit check-data folder:/images --model=hf:facebook/dinov2-small --output=review
     keras-vit check-data folder:/images --sheet=sheet.png \
         --preprocess='decode_jpeg_and_inception_crop(224)|flip_lr|randaug(2, 10)|value_range(-1, 1)'
 
 The program counts the images of each class or describes the values, and measures the sizes of the images. It lists
 unreadable images and duplicates, and draws augmented training images. For masks, the program also measures the share of
 the pixels of each class and lists masks that do not fit their images. For a folder, the program also lists unused
-files, folders and links, and classes without test images. The exit code is 1 if an image is unreadable or occurs in
-several splits.
+files, folders and links, and classes without test images.
+
+With --model, the program computes the features of all images once, and lists labels that may be wrong, classes that
+overlap, near duplicates (resized, cropped or saved again) and outliers. --output sets a folder for a page with these
+images, review.html, and for the list of all images, images.csv, the most suspicious labels first. To leave out images
+or to correct labels, edit the list and train with manifest:OUTPUT/images.csv.
+
+The exit code is 1 if an image is unreadable, or if an image or a near duplicate occurs in several splits.
 """
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,32 +32,48 @@ from keras_vit.cli import common_flags
 
 common_flags.define_data_flag()
 flags.DEFINE_list("splits", [], "Splits to check. All splits of the data set if empty.")
-common_flags.define_preprocess_flag(", for the contact sheet")
+common_flags.define_model_flags(
+    "Run, .keras file, checkpoint or artifact whose features are compared.",
+    ", for the contact sheet, and for a model that has none",
+    labels=False,
+)
+common_flags.define_output_flag("Folder for the page and the list of images; needs --model.")
 common_flags.define_written_flag("sheet", "PNG file for the contact sheet; not drawn if empty.")
 flags.DEFINE_integer("sheet_count", 64, "Number of images on the contact sheet.", 1)
 flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per core.", 0)
 common_flags.define_json_flag()
 
 LISTED = 20  # maximum number of entries per kind of problem
+LINES = {  # findings of a comparison of features, and the lines that list them
+    "suspicious_labels": "{split}: {path}: {label}, predicted {predicted}",
+    "near_duplicates": "{split}: {path}, {near_split}: {near_duplicate}",
+    "outliers": "{split}: {path}",
+}
 DEFAULT_PP = "decode|resize(128)|value_range(-1, 1)"
 
 with cli.imports(__name__):
     import numpy as np
 
     from keras_vit import data
+    from keras_vit.inference import open_predictor, tables
     from keras_vit.inference.masks import palette
     from keras_vit.util import checks, file_io
     from keras_vit.util.formatting import percent
     from keras_vit.util.progress import Progress
 
-    from .datasets import audit
+    from .datasets import audit, review, review_files
+
+Reports = dict[str, "list[audit.ImageReport]"]  # of each split
 
 
 @cli.published("sheet")
+@cli.published("output")
 def main(argv: Sequence[str]) -> int:
     options, given = flags.FLAGS, common_flags.data_argument(argv[1:])
     if not given:
         raise ValueError("The data set is missing. Name it first, such as folder:images.")
+    if options.output and not options.model:
+        raise ValueError("--output needs --model, whose features the review compares.")
     names = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
@@ -57,6 +82,8 @@ def main(argv: Sequence[str]) -> int:
         with Progress(name, source.num_examples) as bar:
             reports[name] = audit.audit(source, options.threads, bar.update)
     results = summarize(sources, reports)
+    if options.model:
+        results |= compare_features(given, sources, reports)
     if options.sheet:
         pp = options.preprocess or DEFAULT_PP
         with Progress("Drawing the contact sheet"):
@@ -65,10 +92,23 @@ def main(argv: Sequence[str]) -> int:
             file.write(sheet)
         logging.info("%s shows %s after %s", options.sheet, names[0], pp)
     sys.stdout.write(json.dumps(results) + "\n" if options.json else as_text(results))
-    return 1 if results["unreadable"] or results["in_several_splits"] else 0
+    crossing = any(row["split"] != row["near_split"] for row in results.get("near_duplicates", []))
+    return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
 
 
-def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.ImageReport]]) -> dict[str, Any]:
+def compare_features(given: str, sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
+    """Review the images by their features, write the files, and return the findings."""
+    options = flags.FLAGS
+    tables.check_names(report.origin for found in reports.values() for report in found)
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    found = review.review(predictor, given, sources, reports)
+    if options.output:
+        review_files.write_list(os.path.join(options.output, review_files.LIST), found)
+        review_files.write_page(os.path.join(options.output, review_files.PAGE), found, sources, options.model)
+    return {**found.findings, "confusion": found.confusion.tolist()}
+
+
+def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
     """Return all findings as a JSON-serializable dictionary."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
@@ -98,7 +138,7 @@ def summarize(sources: dict[str, data.Source], reports: dict[str, list[audit.Ima
     }
 
 
-def about_masks(reports: dict[str, list[audit.ImageReport]]) -> list[str]:
+def about_masks(reports: Reports) -> list[str]:
     """Return notes about masks whose pixels are all ignored."""
     ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
     return [f"Images whose mask has only ignored pixels: {checks.listed(ignored)}."] if ignored else []
@@ -139,6 +179,7 @@ def as_text(results: dict[str, Any]) -> str:
     lines += listing("in several splits", [", ".join(names) for names in results["in_several_splits"]])
     lines += listing("twice in a split", [", ".join(names) for names in results["twice_in_a_split"]])
     lines += listing("same image, another label", [", ".join(names) for names in results["same_image_other_label"]])
+    lines += about_features(results, flags.FLAGS.output) if "near_duplicates" in results else []
     if "sheet" in results:
         lines.append("labels on the sheet, row by row:")
         lines += [f"  {', '.join(row)}" for row in results["sheet"]]
@@ -147,6 +188,22 @@ def as_text(results: dict[str, Any]) -> str:
         pairs = [f"{name} #{color}" for name, color in zip(results["class_names"], colors, strict=True)]
         lines.append(f"colors of the classes on the sheet: {', '.join(pairs)}")
     return "\n".join(lines) + "\n"
+
+
+def about_features(results: dict[str, Any], output: str | None) -> list[str]:
+    """Return the findings of `compare_features` as lines of text, and how to use the list of images."""
+    lines = []
+    for key, form in LINES.items():
+        lines += listing(key.replace("_", " "), [form.format(**row) for row in results[key]])
+    wrong = results["suspicious_labels"]
+    if output:
+        page, images, kept = (os.path.join(output, name) for name in (review_files.PAGE, review_files.LIST, "kept.csv"))
+        lines.append(f"{page} shows them; {images} lists all images, the most suspicious labels first.")
+        if wrong and os.path.isfile(wrong[0]["path"]):
+            lines.append("To train without these labels (or correct them in the list first):")
+            lines.append(f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}")
+            lines.append(f"  keras-vit train {shlex.quote(f'manifest:{kept}')}")
+    return lines
 
 
 def listing(title: str, entries: Sequence[str]) -> list[str]:

@@ -96,8 +96,8 @@ def check_early(arguments: Sequence[str]) -> None:
     if "data" in options and (data := common_flags.data_argument(given)):
         is_folder = "override" in options and not options.config and ":" not in data
         check_data(f"folder:{data}" if is_folder else data)
-    if "labels" in options and "preprocess" in options:
-        if not options.model and "artifacts" not in options:
+    if "model" in options and "preprocess" in options:
+        if not options.model and "labels" in options and "artifacts" not in options:
             raise ValueError("--model is missing: the directory of a run, a .keras file, a checkpoint or an artifact.")
         if options.model:
             check_weights(options.model)

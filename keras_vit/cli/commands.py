@@ -11,6 +11,7 @@ PROGRAMS = {
     "evaluate": "train.evaluate",
     "predict": "train.predict",
     "embed": "train.embed",
+    "similar": "train.similar",
     "visualize": "train.visualize",
     "export": "export.main",
     "verify": "export.verify",

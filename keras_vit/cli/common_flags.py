@@ -70,18 +70,24 @@ def define_distribute_flag() -> None:
     )
 
 
-def define_model_flags(kinds: str = "Run directory, .keras file, checkpoint or exported artifact.") -> None:
-    """Define the flags that open a trained model."""
+def define_model_flags(
+    kinds: str = "Run directory, .keras file, checkpoint or exported artifact.",
+    preprocess: str = "; needed if the model has none",
+    labels: bool = True,
+) -> None:
+    """Define the flags that open a trained model. Without `--labels`, `--model` is optional."""
     flags.DEFINE_string("model", None, f"{kinds} A checkpoint may have a name: hf:OWNER/NAME, ViT_B16:augreg.")
     define_checkpoint_flag()
-    define_preprocess_flag("; needed if the model has none")
-    flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
+    flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{preprocess}.")
+    if labels:
+        flags.DEFINE_string("labels", None, "File with one class name per line, in place of the model's own names.")
     flags.DEFINE_integer("image_size", None, "Height and width of the images; by default the model's image size.", 1)
 
 
 def model_options() -> dict[str, Any]:
-    """Return the arguments of `open_predictor` from the flags of `define_model_flags`, except the path."""
-    return {name: flags.FLAGS[name].value for name in ("preprocess", "labels", "checkpoint", "image_size")}
+    """Return the arguments of `open_predictor` from the flags that open a trained model, except the path."""
+    names = ("preprocess", "labels", "checkpoint", "image_size")
+    return {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
 
 
 def define_checkpoint_flag() -> None:
@@ -91,11 +97,6 @@ def define_checkpoint_flag() -> None:
         None,
         "Weights of a run: best, last, or the step of a checkpoint. By default, those of model.keras.",
     )
-
-
-def define_preprocess_flag(when: str) -> None:
-    """Define `--preprocess`."""
-    flags.DEFINE_string("preprocess", None, f"Preprocessing string, such as 'value_range(-1, 1)'{when}.")
 
 
 def define_images_flag(purpose: str) -> None:

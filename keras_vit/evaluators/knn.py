@@ -1,7 +1,7 @@
 """Accuracy of k nearest neighbors on frozen features."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from keras_vit.evaluators.features import FeatureEvaluator, check_examples
 from keras_vit.util import checks
 from keras_vit.util.progress import track
 
-_ROWS = 1_024  # test examples that are compared at a time, to limit memory
+_BLOCK = 2**25  # cosines that are computed at a time, to limit memory
 
 
 @register
@@ -47,21 +47,37 @@ class Knn(FeatureEvaluator):
         counts = sorted({k for k in neighbors if k <= len(train_labels)})
         if not counts:
             raise ValueError(f"No number of neighbors lies in [1, {len(train_labels)}]. Received: {neighbors=}.")
-        keys, queries = _normalized(train_features), _normalized(test_features)
-        correct = np.zeros(len(counts), np.int64)
-        for start in track(range(0, len(queries), _ROWS), "Nearest neighbors", unit="parts"):
-            cosines = queries[start : start + _ROWS] @ keys.T  # [B, N]
-            nearest = _largest(cosines, counts[-1])  # [B, k], the nearest first
-            similarity = np.take_along_axis(cosines, nearest, axis=1)
+        correct, first = np.zeros(len(counts), np.int64), 0
+        for nearest, similarity in nearest_neighbors(test_features, train_features, counts[-1]):  # [B, k]
             # Subtract the largest similarity of each row, because small temperatures would overflow otherwise.
             votes = np.exp((similarity - similarity[:, :1]) / self.temperature)
-            truth = test_labels[start : start + _ROWS]
-            rows = np.arange(len(truth))[:, None]
+            truth = test_labels[first : first + len(nearest)]
+            rows, first = np.arange(len(truth))[:, None], first + len(truth)
             for index, count in enumerate(counts):
                 totals = np.zeros((len(truth), num_classes))
                 np.add.at(totals, (rows, train_labels[nearest[:, :count]]), votes[:, :count])
                 correct[index] += int((totals.argmax(axis=1) == truth).sum())
         return {f"k{count}": float(hits / len(test_labels)) for count, hits in zip(counts, correct, strict=True)}
+
+
+def nearest_neighbors(queries: np.ndarray, keys: np.ndarray, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Find the nearest keys of queries by the cosine similarity of their features.
+
+    Args:
+        queries: Features, `[M, D]`.
+        keys: Features, `[N, D]`.
+        count: Number of neighbors, at most `N`.
+
+    Yields:
+        Indices and cosine similarities of the nearest keys, both `[B, count]`, in descending order, for `B` consecutive
+        queries at a time.
+    """
+    keys, queries = _normalized(keys), _normalized(queries)
+    rows = max(1, _BLOCK // len(keys))
+    for start in track(range(0, len(queries), rows), "Nearest neighbors", unit="parts"):
+        cosines = queries[start : start + rows] @ keys.T  # [B, N]
+        nearest = _largest(cosines, count)
+        yield nearest, np.take_along_axis(cosines, nearest, axis=1)
 
 
 def _normalized(features: np.ndarray) -> np.ndarray:

@@ -64,7 +64,14 @@ class LogisticRegression:
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """Return the predicted classes `[N]` of features `[N, D]`."""
-        return (self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]).argmax(axis=1)
+        return self._logits(features).argmax(axis=1)
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes, `[N, C]`."""
+        return special.softmax(self._logits(features), axis=1)
+
+    def _logits(self, features: np.ndarray) -> np.ndarray:
+        return self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]
 
 
 @register

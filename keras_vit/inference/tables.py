@@ -90,7 +90,7 @@ class PredictionTable:
         if self._uncertain_first:
             rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
         with file_io.atomic_file(self.path) as temporary:
-            _write(temporary, os.path.splitext(self.path)[1], self._columns, rows)
+            write_rows(temporary, os.path.splitext(self.path)[1], self._columns, rows)
         storage.publish(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
@@ -162,7 +162,8 @@ def _read(path: str) -> list[Row]:
     return rows
 
 
-def _write(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
+def write_rows(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
+    """Write a table in the format of the extension. `columns` has the type of each column: str or float."""
     if extension == ".parquet":
         pyarrow = file_io.import_pyarrow()
         kinds = {str: pyarrow.string(), float: pyarrow.float64()}

@@ -118,6 +118,16 @@ def test_the_first_of_equally_near_neighbors_count():
     assert found == {"k1": 1.0, "k3": 0.0}
 
 
+def test_nearest_neighbors_in_blocks_are_those_of_all_cosines(monkeypatch):
+    (queries, _), (keys, _) = blobs(30), blobs(50, seed=1)
+    cosines = (queries / np.linalg.norm(queries, axis=1)[:, None]) @ (keys / np.linalg.norm(keys, axis=1)[:, None]).T
+    monkeypatch.setattr(knn, "_BLOCK", 7 * 50)  # blocks of seven queries
+    blocks = list(knn.nearest_neighbors(queries, keys, 4))
+    assert [len(nearest) for nearest, _ in blocks] == [7, 7, 7, 7, 2]
+    np.testing.assert_array_equal(np.concatenate([b for b, _ in blocks]), np.argsort(-cosines, axis=1)[:, :4])
+    np.testing.assert_allclose(np.concatenate([b for _, b in blocks]), -np.sort(-cosines, axis=1)[:, :4], rtol=1e-5)
+
+
 def test_knn_rejects_impossible_arguments():
     with pytest.raises(ValueError, match=r"No number of neighbors lies in \[1, 3\]"):
         knn.Knn(neighbors=(10,)).evaluate(blobs(3), blobs(3), 4)

@@ -18,7 +18,7 @@ from keras_vit.inspection import plots
 from tests.inspection import browser
 from train.report import report
 from train.report._classes import Classes
-from train.report._images import ImageCard, View
+from train.report._images import Gallery, ImageCard, View
 from train.report.render import Figure, Page
 from train.report.render import render as render_page
 
@@ -184,6 +184,13 @@ def test_pixels_are_shown_as_percentages_of_a_row():
     assert rows == [["75", "25", "·"], ["50", "50", "·"], ["·", "·", "·"]]
     text = text_of(html)
     assert "Intersection over union per class" in text and "percentages of the pixels of a row" in text
+
+
+def test_galleries_have_no_maps_and_empty_galleries_are_left_out():
+    shown = [image(0, note="label: cat", truth=None), image(1, overlays=[(HOSTILE, image(2).pixels)])]
+    html = render(galleries=[Gallery(HOSTILE, "Why.", shown), Gallery("Nothing", "", [])])
+    assert "label: cat" in text_of(html) and "Nothing" not in text_of(html)
+    assert html.count("<script") == 2 and html.count('id="image-0"') == 1  # only the image with maps
 
 
 def test_an_image_has_three_predictions_and_a_mask_eight():

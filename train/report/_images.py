@@ -1,7 +1,7 @@
 """Section of the page with images and predictions, and the data of its maps."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,21 @@ class ImageCard:
     values: Sequence[tuple[str, str]] = ()  # predicted values: name and formatted number
 
 
+@dataclasses.dataclass(frozen=True)
+class Gallery:
+    """Images under a heading, without maps. `help` is the text of the "?" button."""
+
+    title: str
+    help: str
+    images: Sequence[ImageCard]
+
+
+def gallery(shown: Gallery) -> str:
+    """Return the HTML of a gallery, which is empty without images."""
+    content = _grid(map(_figure, shown.images), shown.images)
+    return html.card(shown.title, shown.help, content) if shown.images else ""
+
+
 def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: int | None) -> str:
     """Return the HTML of the section: the controls of the maps, then the images, mistakes first."""
     if not images:
@@ -73,9 +88,9 @@ def section(images: Sequence[ImageCard], views: Sequence[View], num_mistakes: in
     for title, indices in named:
         if len(named) > 1 or title != "Predictions":
             parts.append(f"<h3>{title}</h3>")
-        figures = "".join(_figure(index, images[index], bool(views)) for index in indices)
-        is_plain = not views and not any(image.overlays for image in images)
-        parts.append(f'<div class="images{" plain" if is_plain else ""}">\n{figures}</div>\n')
+        parts.append(
+            _grid([_figure(images[index], index if views else None) for index in indices], images, bool(views))
+        )
     help_text = [_MASK_HELP] if any(image.overlays for image in images) else []
     help_text += [_HELP] if views else []
     return html.card("Where the model looks" if views else "Predictions", " ".join(help_text), "".join(parts))
@@ -92,14 +107,23 @@ def data(images: Sequence[ImageCard], views: Sequence[View]) -> dict[str, Any]:
     }
 
 
-def _figure(index: int, image: ImageCard, with_map: bool) -> str:
+def _grid(figures: Iterable[str], images: Sequence[ImageCard], has_maps: bool = False) -> str:
+    is_plain = not has_maps and not any(image.overlays for image in images)
+    return f'<div class="images{" plain" if is_plain else ""}">\n{"".join(figures)}</div>\n'
+
+
+def _figure(image: ImageCard, map_number: int | None = None) -> str:
+    """Return the HTML of an image. With `map_number`, the script finds the image and draws its maps."""
     name = html.escape(image.name)
     small = ' class="small"' if max(image.pixels.shape[:2]) < _SMALL else ""
-    original = f'<img id="image-{index}"{small} alt="{name}" src="{_url(image.pixels)}">'
+    identity = "" if map_number is None else f' id="image-{map_number}"'
+    original = f'<img{identity}{small} alt="{name}" src="{_url(image.pixels)}">'
     for title, pixels in image.overlays:
         title = html.escape(title)
         original += f'<img{small} alt="{name}: {title}" title="{title}" src="{_url(pixels)}">'
-    overlay = f'<canvas id="overlay-{index}" role="img" aria-label="{name}"></canvas>' if with_map else ""
+    overlay = (
+        "" if map_number is None else f'<canvas id="overlay-{map_number}" role="img" aria-label="{name}"></canvas>'
+    )
     return (
         f'<figure class="image"><div class="pair">{original}{overlay}</div>'
         f'<figcaption><span class="name" title="{name}">{name}</span>{_chips(image)}</figcaption></figure>\n'

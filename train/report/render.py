@@ -11,7 +11,7 @@ from keras_vit.util import formatting
 
 from . import _classes, _images
 from ._classes import Classes
-from ._images import ImageCard, View
+from ._images import Gallery, ImageCard, View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Page:
     figures: Sequence[Figure] = ()
     card: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     footer: str = ""
+    galleries: Sequence[Gallery] = ()
 
 
 def render(page: Page) -> str:
@@ -45,6 +46,7 @@ def render(page: Page) -> str:
     body = [
         "".join(f'<section class="note"><p>{html.escape(note)}</p></section>' for note in page.notes),
         _images.section(page.images, page.views, page.num_mistakes),
+        *map(_images.gallery, page.galleries),
         _figures(_classes.sections(page.classes), page.figures),
         _card(formatting.without_folders(dict(page.card))),
     ]

@@ -1,0 +1,52 @@
+"""`train.similar`: the nearest images in a file of features, as text, JSON and a page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.programs import call
+
+
+@pytest.fixture(scope="module")
+def images(digits, tmp_path_factory):
+    return tiny.digit_files(tmp_path_factory.mktemp("images"), digits.source, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["features.npz", "features.parquet"])
+def test_similar_images(name, run, images, tmp_path, capsys):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="pip install 'keras-vision-transformers[parquet]'")
+    file, page = tmp_path / name, tmp_path / "similar.html"
+    assert call("train.embed", f"--model={run}", f"--output={file}", images[0].parent) == 0
+    capsys.readouterr()
+    arguments = [f"--model={run}", f"--features={file}", "--count=3", images[2], images[5]]
+    assert call("train.similar", *arguments, "--json", f"--output={page}") is None
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [result["query"] for result in results] == [str(images[2]), str(images[5])]
+    for result in results:
+        cosines = [found["cosine"] for found in result["similar"]]
+        assert len(cosines) == 3 and cosines == sorted(cosines, reverse=True)
+        assert result["similar"][0]["image"] == result["query"] and cosines[0] == pytest.approx(1, abs=1e-5)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<figure") == 8 and text.count("cosine 1.0000") == 2
+    call("train.similar", *arguments[:-1])
+    assert capsys.readouterr().out.splitlines()[:2] == [f"{images[2]}:", f"  1.0000  {images[2]}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(3, 5), (3, 2, 2, 16)])
+def test_features_of_another_model_and_of_patches_are_refused(shape, run, images, tmp_path):
+    np.savez(tmp_path / "a.npz", names=np.array(["a", "b", "c"]), features=np.zeros(shape, np.float32))
+    with pytest.raises(ValueError, match="16 features per image"):
+        call("train.similar", f"--model={run}", f"--features={tmp_path}/a.npz", images[0])
+
+
+@pytest.mark.parametrize("arguments", [["a.png"], ["--features=a.npz"]])
+def test_a_missing_file_or_image_is_told(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="--features=features.npz photo.jpg"):
+        call("train.similar", "--model=no", *arguments)

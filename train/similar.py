@@ -1,0 +1,83 @@
+"""Find the images that are most similar to a photograph, in a file of features.
+
+    keras-vit embed --model=hf:facebook/dinov2-small photos --output=features.npz
+    keras-vit similar --model=hf:facebook/dinov2-small --features=features.npz photo.jpg --output=similar.html
+
+The program compares the features of the photograph with the features of all images in the file, which `keras-vit embed`
+wrote, by their cosine similarity. The model must be the model of the file. --output writes a page with the images.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from keras_vit import cli
+from keras_vit.cli import common_flags
+
+flags.DEFINE_string("features", None, "File of features that keras-vit embed wrote, .npz or .parquet.")
+common_flags.define_model_flags()
+flags.DEFINE_integer("count", 12, "Number of similar images.", 1)
+common_flags.define_output_flag("Page to write, .html.")
+common_flags.define_json_flag()
+
+with cli.imports(__name__):
+    import numpy as np
+
+    from keras_vit.evaluators.knn import nearest_neighbors
+    from keras_vit.inference import open_predictor
+    from keras_vit.inspection.headings import stamp
+    from keras_vit.util import file_io, image_files
+    from keras_vit.util.progress import track
+
+    from .datasets.review_files import picture
+    from .report._images import Gallery, ImageCard
+    from .report.render import Page, render
+
+
+@cli.published("output")
+def main(argv: Sequence[str]) -> None:
+    options, queries = flags.FLAGS, image_files.find(argv[1:])
+    if not options.features or not queries:
+        raise ValueError("Name a file and an image: keras-vit similar --model=DIR --features=features.npz photo.jpg")
+    names, features = read(options.features)
+    predictor = open_predictor(options.model, **common_flags.model_options())
+    own = predictor.features(predictor.prepared(queries))
+    if own.shape[1:] != features.shape[1:]:
+        raise ValueError(
+            f"{options.features} must have {own.shape[1]} features per image. Received: {features.shape[1:]}."
+        )
+    blocks = nearest_neighbors(own, features, min(options.count, len(names)))
+    galleries = []
+    for query, nearest, cosines in zip(queries, *map(np.concatenate, zip(*blocks, strict=True)), strict=True):
+        found = [(names[index], float(cosine)) for index, cosine in zip(nearest, cosines, strict=True)]
+        if options.output:
+            cards = [card(name, f"cosine {cosine:.4f}") for name, cosine in track(found, "Reading the images")]
+            galleries.append(Gallery(query, "", [card(query, "query"), *cards]))
+        as_json = {"query": query, "similar": [{"image": name, "cosine": cosine} for name, cosine in found]}
+        lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in found)]
+        sys.stdout.write((json.dumps(as_json) if options.json else "\n".join(lines)) + "\n")
+    if options.output:
+        file_io.write_text(
+            options.output,
+            render(Page("Similar images", stamp(), [(f"{len(names):,}", "images compared")], galleries=galleries)),
+        )
+
+
+def read(path: str) -> tuple[list[str], np.ndarray]:
+    """Return the names and the features of all images in a file."""
+    if path.endswith(".parquet"):
+        table = file_io.import_pyarrow().parquet.read_table(path)
+        return table["names"].to_pylist(), np.stack(table["features"].to_numpy())
+    with np.load(path, allow_pickle=False) as file:
+        return file["names"].tolist(), file["features"]
+
+
+def card(path: str, note: str) -> ImageCard:
+    with open(path, "rb") as file:
+        return ImageCard(path, picture(file.read()), note=note)
+
+
+if __name__ == "__main__":
+    cli.run(main)
