@@ -34,6 +34,13 @@ def head_input(model: keras.Model) -> keras.KerasTensor | None:
     return keras.layers.Average(dtype=layers["head"].compute_dtype, name="features")(inputs)
 
 
+def _head_patches(model: keras.Model) -> keras.KerasTensor:
+    """Return the symbolic patches `[B, h, w, D]` that a segmentation head reads, of several blocks concatenated."""
+    inputs = keras.tree.flatten(model.config.head.input)  # the tokens of each block, then the patches of each block
+    patches = inputs[len(inputs) // 2 :]
+    return patches[0] if len(patches) == 1 else keras.layers.Concatenate(dtype=model.dtype_policy)(patches)
+
+
 def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
     config, policy = model.config, model.dtype_policy
     if config.class_token:
@@ -65,11 +72,12 @@ def activation_of(operation: Any) -> str:
     return name.lower().removesuffix("_v2")  # TensorFlow's softmax is called softmax_v2
 
 
-def representation(model: keras.Model) -> keras.Model:
+def representation(model: keras.Model, dense: bool = False) -> keras.Model:
     """Return a model with the same layers whose outputs are the features and the scores.
 
     Args:
         model: A model of this package, or a functional model whose classification layer is named `head`.
+        dense: Whether the features are the patches that a segmentation head reads, `[B, h, w, D]`.
 
     Returns:
         A model from images to `[features, scores]`. The features are the input of the head, float `[B, D]`, and the
@@ -82,7 +90,7 @@ def representation(model: keras.Model) -> keras.Model:
     >>> [tuple(output.shape) for output in both.outputs]
     [(None, 192), (None, 10)]
     """
-    features = head_input(model)
+    features = _head_patches(model) if dense else head_input(model)
     output = features if isinstance(model, MaskedModel) else model.outputs[0]
     features = output if features is None else features
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")

@@ -69,6 +69,10 @@ def check(recipe: Recipe) -> Recipe:
         value = get(recipe, path)
         if value is not None and value < minimum:
             raise ValueError(f"{path} must be at least {minimum}. Received: {path}={value}")
+    if not recipe.total_steps and not recipe.head_images:
+        raise ValueError(
+            "total_steps must be at least 1 unless the head is fitted. Received: total_steps=0, head_images=0."
+        )
     batch_size, micro_batches = recipe.data.batch_size, recipe.optim.accumulation_steps
     if batch_size % micro_batches:
         raise ValueError(
