@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import threadpoolctl
 from scipy import optimize, special
 
 from keras_vit.evaluators.features import standardization
@@ -14,6 +15,8 @@ FOLDS = 5
 HELD_OUT = 2_000  # examples, after which the other folds are not held out
 MAX_ITERATIONS = 200  # L-BFGS iterations per fit
 _TOLERANCE = 1e-5  # largest entry of the scaled gradient at the solution
+_ROUGH = 1e-6  # relative decrease of the loss at which the fits of a comparison end
+_SMALL = 10**8  # multiplications per product, below which threads take more time than they save
 _WORSE = 2  # strengths in a row with a larger loss, after which weaker ones are not tried
 # Maps outputs `[..., C]` and targets `[..., C]` to the mean loss and its gradient.
 Loss = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
@@ -57,10 +60,11 @@ def _resized(values: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nd
 
 
 class LinearFit:
-    """Linear map from standardized features to targets. `l2 / 2` times the sum of the squared weights is added to the loss.
+    """Linear map from standardized features to targets, with the smallest mean loss plus regularization.
 
-    Biases are not regularized. L-BFGS works along the principal axes of the features, divided by the square root of an
-    estimate of the curvature. The solution is the same, and takes a fraction of the iterations.
+    The regularization is `l2 / 2` times the sum of the squared weights, without the biases. L-BFGS works along the
+    principal axes of the features, divided by the square root of an estimate of the curvature. This does not change the
+    solution, and takes a fraction of the iterations.
 
     Args:
         features: One or several views of each example, `[V, N, ..., D]`.
@@ -78,8 +82,18 @@ class LinearFit:
         self.variances, self.axes = variances[varies, None], axes[:, varies]  # [d, 1], [D, d]
         self.x = (rows @ self.axes).reshape(*features.shape[:-1], -1)  # [V, N, ..., d]
 
-    def solve(self, l2: float, chosen: np.ndarray | slice = slice(None), start: np.ndarray | None = None) -> np.ndarray:
-        """Return the parameters `[d + 1, C]` for the chosen examples. `start` are the parameters of a similar fit."""
+    def solve(
+        self,
+        l2: float,
+        chosen: np.ndarray | slice = slice(None),
+        start: np.ndarray | None = None,
+        decrease: float = 0.0,
+    ) -> np.ndarray:
+        """Return the parameters `[d + 1, C]` for the chosen examples.
+
+        `start` are the parameters of a similar fit. The fit ends if the loss decreases by less than the factor
+        `decrease`, or at the solution.
+        """
         x = self.x[:, chosen]
         targets = np.broadcast_to(self.targets[chosen], (len(x), *self.targets[chosen].shape))
         rows = x.reshape(-1, x.shape[-1])
@@ -96,13 +110,15 @@ class LinearFit:
             return total, np.concatenate([gradient, error.sum(axis=0, keepdims=True)]).ravel()
 
         all_scales = np.append(scale, [[1.0]], axis=0)
-        found = optimize.minimize(
-            loss_and_gradient,
-            np.zeros(shape).ravel() if start is None else (start / all_scales).ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
-        )
+        options = {"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": decrease, "maxcor": 20, "maxfun": 10**9}
+        with threadpoolctl.threadpool_limits(1 if rows.size * shape[1] < _SMALL else None, "blas"):
+            found = optimize.minimize(
+                loss_and_gradient,
+                np.zeros(shape).ravel() if start is None else (start / all_scales).ravel(),
+                jac=True,
+                method="L-BFGS-B",
+                options=options,
+            )
         return found.x.reshape(shape) * all_scales
 
     def loss_of(self, parameters: np.ndarray, chosen: np.ndarray) -> float:
@@ -122,7 +138,7 @@ class LinearFit:
         losses: dict[float, float] = {}
         starts: list[np.ndarray | None] = [None] * len(held_out)
         for l2 in track(STRENGTHS, "Choosing the regularization of the head", unit="strengths"):
-            starts = [self.solve(l2, ~held, start) for held, start in zip(held_out, starts, strict=True)]
+            starts = [self.solve(l2, ~held, start, _ROUGH) for held, start in zip(held_out, starts, strict=True)]
             each = [self.loss_of(found, held) for found, held in zip(starts, held_out, strict=True)]
             losses[l2] = float(np.average(each, weights=[held.sum() for held in held_out]))
             best = min(losses, key=lambda strength: losses[strength])

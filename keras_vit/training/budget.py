@@ -35,19 +35,17 @@ def fields(
     The state stays as it is. After a head was fitted, no steps are planned if fewer than `rules.MIN_STEPS` fit. If the
     forward pass alone takes too long, no step is compiled.
 
-    Args:
-        started: The value of `time.monotonic()` at the start of the program.
-        seconds_per_image: Seconds of the forward pass, if they are known.
+    `started` is the value of `time.monotonic()` at the start of the program. `seconds_per_image` are the seconds of the
+    forward pass, if they are known.
 
     Raises:
         ValueError: If fewer than 10 steps fit, and the head was not fitted.
     """
     limit, size, is_fitted = recipe.time, recipe.data.batch_size, bool(recipe.head_images)
-    nothing = rules.of_steps(0, size, data.eval.num_examples)
     least = (seconds_per_image or 0.0) * size * rules.forward_passes(recipe)
     left = limit - (time.monotonic() - started)
     if is_fitted and rules.MIN_STEPS * least > _SHARE * left:
-        return _head_only(recipe, max(0, int(_SHARE * left / least)), f"at least {least:.3g}", nothing)
+        return _head_only(recipe, data, int(_SHARE * left / least), f"at least {least:.3g}")
     logging.info("Measuring a few steps, to plan for %s.", duration(limit))
     before, saved = time.monotonic(), {name: np.array(array) for name, array in state.values()}
     batches = iter(data.train_batches(0))
@@ -68,7 +66,7 @@ def fields(
     fixed = backend.mean(time.monotonic() - started + not_compiled) + evaluation
     total = int(_SHARE * (limit - fixed) / seconds)
     if is_fitted and total < rules.MIN_STEPS:
-        return _head_only(recipe, max(0, total), f"{seconds:.3g}", nothing)
+        return _head_only(recipe, data, total, f"{seconds:.3g}")
     costs = f"the start, the compilation and one evaluation take about {duration(fixed)}"
     if total < _FEWEST:
         needed = duration(math.ceil(fixed + _FEWEST * seconds / _SHARE))
@@ -85,9 +83,9 @@ def fields(
     return rules.of_steps(total, size, data.eval.num_examples)
 
 
-def _head_only(recipe: recipes.Recipe, total: int, seconds: str, nothing: rules.Fields) -> rules.Fields:
+def _head_only(recipe: recipes.Recipe, data: Splits, total: int, seconds: str) -> rules.Fields:
     logging.info(
         "The fitted head is the result: only %d steps of %s s fit into %s, and fewer than %d are rarely better.",
-        *(total, seconds, duration(recipe.time), rules.MIN_STEPS),
+        *(max(0, total), seconds, duration(recipe.time), rules.MIN_STEPS),
     )
-    return nothing
+    return rules.of_steps(0, recipe.data.batch_size, data.eval.num_examples)

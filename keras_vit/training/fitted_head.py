@@ -1,13 +1,14 @@
 """Head of a run that is fitted to features of the training images before the first step.
 
-The features are computed once, without augmentation except mirroring, and kept in the run directory.
+The features are computed once and kept in the run directory. With few images, mirror images are added if the training
+mirrors images and this reduces the loss on held-out images.
 """
 
 import hashlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -74,19 +75,24 @@ def fit(state: BaseState, backend: Backend, data: Splits, directory: str, images
     if features.ndim > 3:  # patches [V, N, h, w, D], targets [N, Y, X, C]
         sizes = zip(targets.shape[1:3], features.shape[2:4], strict=True)
         loss = on_grid(loss, *(interpolation_matrix(new, old, "bilinear", np) for new, old in sizes))
-    problem = LinearFit(features, targets, loss)
-    l2, held_out = problem.choose(folds)
+    problem, l2, held_out = _chosen([LinearFit(features[:views], targets, loss) for views in {1, len(features)}], folds)
     with Progress("Fitting the head"):
         kernel, bias = problem.kernel_and_bias(problem.solve(l2))
     _assign(head, kernel, bias, problem)
     state.begin()
     found = f", held-out loss {held_out:.4f}" if held_out is not None else ""
-    views = f", {len(features)} views each" if len(features) > 1 else ""
+    views = " and their mirror images" if len(problem.x) > 1 else ""
     logging.info(
-        "The head is fitted to the features of %d images%s in %s (regularization %.3g%s)",
+        "The head is fitted to the features of %d images%s, in %s (regularization %.3g%s)",
         *(len(targets), views, duration(time.monotonic() - started), l2, found),
     )
     return seconds
+
+
+def _chosen(problems: Sequence[LinearFit], folds: np.ndarray) -> tuple[LinearFit, float, float | None]:
+    """Return the problem with the smallest loss on held-out examples, its regularization and this loss."""
+    each = [(problem, *problem.choose(folds)) for problem in problems]
+    return min(each, key=lambda choice: math.inf if choice[2] is None else choice[2])
 
 
 def _head(model: Any) -> Any:
@@ -110,7 +116,8 @@ def _examples(
 ) -> tuple[np.ndarray, np.ndarray, float | None]:
     """Return features `[V, N, ..., D]`, targets `[N, ..., C]` and the seconds per image and view, if measured."""
     recipe, task, size, pp = data.recipe, data.task, data.eval_batch_size, data.recipe.data.pp_eval
-    mirrored = any(call.op.name == "flip_lr" for call in parse(recipe.data.pp_train))
+    few = data.train.num_examples < rules.FEW_PER_CLASS * data.train.num_outputs  # mirror images help, and cost little
+    mirrored = few and any(call.op.name == "flip_lr" for call in parse(recipe.data.pp_train))
     is_dense, views = isinstance(_head(state.model), LinearSegmenter), 2 if mirrored else 1
     count = _number(recipe, data, views, representation(state.model, is_dense).outputs[0].shape)
     about = {

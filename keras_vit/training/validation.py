@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from keras_vit.evaluators import confidence
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
 from keras_vit.util.progress import track
@@ -69,6 +70,9 @@ class Validation:
         metrics = {metric: values[metric.name] for metric in reversed(self.task.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)
+        if not step and self.tally is not None and self.task.score.name == "accuracy":  # of a fitted head
+            for line in confidence.lines(self.tally):
+                logging.info("%s", line)
         named = {f"eval_{metric.name}": value for metric, value in metrics.items()}
         self.results = {"split": split, **named, "examples": count}
         yield named_test(self.results) if self.test_split else self.results

@@ -119,11 +119,8 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
     reasons = {"images": own if possible == sizes else "given"}
     for size in possible:
         base = recipes.with_image_size(recipe, size)
-        planned, views = (
-            plan.of_recipe(change(base), facts.outputs, devices=devices),
-            2,
-        )  # the images and their mirror images
-        forward = 0.0 if facts.gpus else views * rules.seconds_of_forward(facts, planned.cost.macs)
+        planned = plan.of_recipe(change(base), facts.outputs, devices=devices)
+        forward = 0.0 if facts.gpus else rules.seconds_of_forward(facts, planned.cost.macs)
         base = recipes.replace(base, {"head_images": rules.head_images(facts, change(base), forward, limit)})
         fields, reasons["steps"] = rules.steps(facts, change(base))
         base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
