@@ -16,7 +16,7 @@ HELD_OUT = 2_000  # examples, after which the other folds are not held out
 MAX_ITERATIONS = 200  # L-BFGS iterations per fit
 _TOLERANCE = 1e-5  # largest entry of the scaled gradient at the solution
 _ROUGH = 1e-6  # relative decrease of the loss at which the fits of a comparison end
-_SMALL = 10**8  # multiplications per product, below which threads take more time than they save
+_SMALL = 10**9  # multiplications per product, below which threads take more time than they save
 _WORSE = 2  # strengths in a row with a larger loss, after which weaker ones are not tried
 # Maps outputs `[..., C]` and targets `[..., C]` to the mean loss and its gradient.
 Loss = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
@@ -59,6 +59,11 @@ def _resized(values: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nd
     return np.moveaxis(rows @ np.moveaxis(wide, -3, -2), -2, -3)  # [..., X, Y, C], then [..., Y, X, C]
 
 
+def _threads(multiplications: int) -> threadpoolctl.threadpool_limits:
+    """Return a context in which small products are computed on one thread."""
+    return threadpoolctl.threadpool_limits(1 if multiplications < _SMALL else None, "blas")
+
+
 class LinearFit:
     """Linear map from standardized features to targets, with the smallest mean loss plus regularization.
 
@@ -77,10 +82,11 @@ class LinearFit:
         rows = features.reshape(-1, features.shape[-1]).astype(np.float64)
         self.mean, self.deviation = standardization(rows)
         rows = (rows - self.mean) / self.deviation
-        variances, axes = np.linalg.eigh(rows.T @ rows / len(rows))
-        varies = variances > 1e-10 * variances[-1]
-        self.variances, self.axes = variances[varies, None], axes[:, varies]  # [d, 1], [D, d]
-        self.x = (rows @ self.axes).reshape(*features.shape[:-1], -1)  # [V, N, ..., d]
+        with _threads(rows.size * rows.shape[1]):
+            variances, axes = np.linalg.eigh(rows.T @ rows / len(rows))
+            varies = variances > 1e-10 * variances[-1]
+            self.variances, self.axes = variances[varies, None], axes[:, varies]  # [d, 1], [D, d]
+            self.x = (rows @ self.axes).reshape(*features.shape[:-1], -1)  # [V, N, ..., d]
 
     def solve(
         self,
@@ -111,7 +117,7 @@ class LinearFit:
 
         all_scales = np.append(scale, [[1.0]], axis=0)
         options = {"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": decrease, "maxcor": 20, "maxfun": 10**9}
-        with threadpoolctl.threadpool_limits(1 if rows.size * shape[1] < _SMALL else None, "blas"):
+        with _threads(rows.size * shape[1]):
             found = optimize.minimize(
                 loss_and_gradient,
                 np.zeros(shape).ravel() if start is None else (start / all_scales).ravel(),

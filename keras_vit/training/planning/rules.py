@@ -23,7 +23,7 @@ MIN_STEPS = 100
 FEWEST = 0.25  # minimum share of the steps at a larger image size: pixels matter more than passes
 MOST_FOR_HEAD, MOST_MASKS = 20_000, 500  # images to whose features the head is fitted before other weights are trained
 HEAD_SHARE = 0.25  # of the time, for these features
-ENLARGED = 4  # maximum factor by which the user's images are enlarged
+ENLARGED, PATCHES = 2, 4  # factor to which the user's small images are enlarged, and minimum number of patches per side
 _SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # operations, relative to training all weights
 # Optimizer, learning rate and weight decay by the trained weights. Other adaptations use the same values as LoRA.
 _UPDATES = {"all": ("sgd", 3e-3, 0.0), "last": ("sgd", 3e-3, 0.0), "head": ("adamw", 1e-2, 0.0)}
@@ -140,7 +140,7 @@ def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
         return [size]
     sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else (size, 3 * size // 4, size // 2)
     if facts.pixels:
-        largest = -(-ENLARGED * facts.pixels // patch) * patch
+        largest = max(PATCHES, -(-ENLARGED * facts.pixels // patch)) * patch
         sizes = tuple(min(each, largest) for each in sizes)
     return list(dict.fromkeys(max(patch, each - each % patch) for each in sizes))
 
