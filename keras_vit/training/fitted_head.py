@@ -148,7 +148,7 @@ def _examples(
             batches_seen += 1
             rows["features"].append(np.stack(found, axis=1))  # [b, V, ..., D]
             rows["targets"].append(_targets(task, batch, found[0].shape))
-            bar.add(len(pixels))
+            bar.update(min(count, bar.done + len(pixels)))
         return {name: np.concatenate(parts) for name, parts in rows.items()}
 
     with (

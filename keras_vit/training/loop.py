@@ -209,6 +209,7 @@ class Loop:
         name = f"eval_{self.recipe.task.score.name}"
         lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
         missing = not any(name in line for line in lines if line["step"] == step)
+        missing |= not step and self.store.newest() is None  # the fitted head was not saved
         return self.backend.mean(missing) > 0  # only the chief reads the metrics; the other processes follow
 
     def _is_stale(self) -> bool:
