@@ -65,14 +65,11 @@ def check(recipe: Recipe) -> Recipe:
         value = get(recipe, path)
         if value not in allowed:
             raise ValueError(f"{path} must be one of {', '.join(map(repr, allowed))}. Received: {path}={value!r}")
-    for path, minimum in MINIMUM.items():
+    fewest_steps = 0 if recipe.head_images else 1  # a fitted head needs no steps
+    for path, minimum in {**MINIMUM, "total_steps": fewest_steps}.items():
         value = get(recipe, path)
         if value is not None and value < minimum:
             raise ValueError(f"{path} must be at least {minimum}. Received: {path}={value}")
-    if not recipe.total_steps and not recipe.head_images:
-        raise ValueError(
-            "total_steps must be at least 1 unless the head is fitted. Received: total_steps=0, head_images=0."
-        )
     batch_size, micro_batches = recipe.data.batch_size, recipe.optim.accumulation_steps
     if batch_size % micro_batches:
         raise ValueError(

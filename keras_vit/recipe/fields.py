@@ -191,7 +191,6 @@ CHOICES = {
     "optim.schedule.name": tuple(DECAYS),
 }
 MINIMUM = {
-    "total_steps": 0,
     "head_images": 0,
     "time": 0,
     "steps_per_loop": 1,

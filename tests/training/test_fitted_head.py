@@ -38,7 +38,9 @@ def test_the_head_is_the_exact_solution_for_the_features(run):
     directory, output = run
     source, model = data.open_source("digits", "train"), load_run(directory).model
     recipe = json.loads((directory / "config.json").read_text())["recipe"]
-    (batch,) = data.train_batches(source, PP, 400, recipe["seed"]).take(1)  # the first images of the order of the training
+    (batch,) = data.train_batches(source, PP, 400, recipe["seed"]).take(
+        1
+    )  # the first images of the order of the training
     images = preprocess.device_function(PP)(batch["image"])
     features, logits = map(np.asarray, representation(model)(images))
     labels = batch["label"].numpy()
