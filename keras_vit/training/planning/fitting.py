@@ -168,7 +168,8 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
     augmentation, values = preprocess.split(used.data.pp_train)
     model, data, optim, parts = used.model, used.data, used.optim, used.optim.accumulation_steps
     warmup = min(optim.schedule.warmup_steps, used.total_steps)
-    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}, {warmup} of them warm-up"
+    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}"
+    steps += f", {warmup} of them warm-up" if used.total_steps else ""
     if used.time and used.total_steps:
         steps = f"as many as fit into {duration(used.time)}, after some are measured"
     decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""

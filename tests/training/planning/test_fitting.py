@@ -29,12 +29,14 @@ def same(recipe):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Lets this machine have GPUs, memory and cores."""
+    """Lets this machine have GPUs, memory and cores, and lets the few small images of the tests count as many large."""
 
     def has(gpus=0, memory=8e9, cores=2):
         monkeypatch.setattr(fitting, "machine", lambda: (gpus, memory, cores))
 
     has()
+    monkeypatch.setattr(rules, "FEW_PER_CLASS", 0)
+    monkeypatch.setattr(fitting, "typical_pixels", lambda source: 1_000)
     return has
 
 
@@ -144,7 +146,7 @@ def test_time_that_an_adaptation_takes():
 
 
 def test_the_number_of_images_to_whose_features_the_head_is_fitted():
-    """All images for the head only; otherwise as many as a quarter of the time allows, at most 20,000, 500 with masks."""
+    """All images if only the head is trained, otherwise those of a quarter of the time, at most 20,000 (masks: 500)."""
 
     def number(recipe, seconds, **fields):
         return rules.head_images(dataclasses.replace(FACTS, **fields), recipe, seconds, limit=1_000.0)
@@ -240,6 +242,19 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos, caplog):
     assert reasons == [own, slow, slow, own, large, own]
 
 
+@pytest.mark.slow
+def test_few_small_images_train_only_the_head(photos, caplog):
+    """The 27 images have 20 x 30 pixels."""
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe = fitted(photos)
+    assert (recipe.adapt, recipe.head_images, recipe.total_steps, recipe.model.image_size) == ("head", 27, 0, 64)
+    model, images, _, steps, *_ = caplog.messages
+    assert model.endswith(
+        "adapt=head, the head is first fitted to features of 27 images (fewer than 20 images per class)"
+    )
+    assert images.endswith("(for images of 24 pixels)") and steps.endswith("(only the head is fitted)")
+
+
 def test_a_gpu_whose_memory_is_not_known(monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
     for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
@@ -300,7 +315,8 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
     assert lines["batch"].startswith(f"{recipe.data.batch_size} in {parts} part{'s' if parts > 1 else ''} (")
     warmup = optim.schedule.warmup_steps
-    assert lines["steps"].startswith(f"{recipe.total_steps} steps, {warmup} of them warm-up (")
+    warm = f", {warmup} of them warm-up" if recipe.total_steps else ""
+    assert lines["steps"].startswith(f"{recipe.total_steps} steps{warm} (")
     decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
     assert lines["update"].startswith(f"adamw, rate {optim.learning_rate:g}{decay} (")
     smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
