@@ -148,6 +148,7 @@ setup(
         "ml_dtypes>=0.5.1",
         "safetensors>=0.4.5",
         "scipy>=1.14",  # L-BFGS of linear probes; softmax and sigmoid of evaluators
+        "threadpoolctl>=3.5",  # small products of linear probes are faster on one thread
     ],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["keras-vit = keras_vit.cli.commands:main"]},

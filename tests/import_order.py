@@ -56,7 +56,7 @@ BACKEND_SWITCHES = {
 }
 # What runs only on JAX may import it at the top; nothing else imports this package at the top.
 JAX_PACKAGE = "keras_vit.training.jax"
-REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy"}
+REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetensors", "scipy", "threadpoolctl"}
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",

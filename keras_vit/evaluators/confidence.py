@@ -61,3 +61,13 @@ def _remark(correct: int, examples: int, largest: float) -> str | None:
         f"{how} than always predicting the largest class, which is right for {percent(largest, 2)} of the images "
         f"(p = {p:.2g}, one-sided exact binomial test)."
     )
+
+
+def lines(confusion: np.ndarray) -> list[str]:
+    """Return the confidence interval and baselines of an accuracy as text, given its confusion matrix."""
+    examples = int(confusion.sum())
+    found = in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
+    remark = found.pop("remark")
+    low, high = (percent(found.pop(f"accuracy_{end}"), 2) for end in ("low", "high"))
+    texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {percent(value, 2)}" for name, value in found.items())
+    return [f"95% confidence interval {low} to {high}", ", ".join(texts), *([remark] if remark else [])]

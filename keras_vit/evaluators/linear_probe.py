@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
-from scipy import optimize, special
 
 from keras_vit.evaluators.dataset import Labeled
 from keras_vit.evaluators.evaluation import register
-from keras_vit.evaluators.features import FeatureEvaluator, check_examples, standardization
+from keras_vit.evaluators.features import FeatureEvaluator, check_examples
 from keras_vit.evaluators.fewshot import RidgeClassifier
+from keras_vit.evaluators.linear_fit import LinearFit, softmax_loss
 from keras_vit.util import checks
 from keras_vit.util.metrics import Metric
 from keras_vit.util.progress import track
@@ -19,59 +19,6 @@ from keras_vit.util.progress import track
 SOLVERS = ("lbfgs", "ridge")
 L2 = {"lbfgs": tuple(10.0**k for k in range(-6, 2)), "ridge": tuple(2.0**k for k in range(-4, 21, 4))}
 HELD_OUT = 0.1
-MAX_ITERATIONS = 200  # L-BFGS iterations per strength of the regularization
-_TOLERANCE = 1e-5  # largest entry of the gradient at the solution
-
-
-class LogisticRegression:
-    """Multinomial logistic regression on standardized features `[N, D]`, fitted by L-BFGS.
-
-    The loss is the mean cross-entropy plus `l2 / 2` times the sum of the squared weights; biases are not regularized.
-    The fit starts from zero weights, or from the weights of another fit.
-    """
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        labels: np.ndarray,
-        num_classes: int,
-        l2: float,
-        start: "LogisticRegression | None" = None,
-    ):
-        self.mean, self.deviation = standardization(features)
-        x = self._inputs(features)  # [N, D]
-        y = np.eye(num_classes)[labels]  # [N, C]
-        shape = (x.shape[1] + 1, num_classes)
-        found = optimize.minimize(
-            lambda flat: self._loss_and_gradient(flat.reshape(shape), x, y, l2),
-            np.zeros(shape).ravel() if start is None else start.parameters.ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": MAX_ITERATIONS, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": 20, "maxfun": 10**9},
-        )
-        self.parameters: np.ndarray = found.x.reshape(shape)  # [D + 1, C]; the last row is the bias
-
-    @staticmethod
-    def _loss_and_gradient(parameters: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
-        weights, bias = parameters[:-1], parameters[-1]
-        log_probabilities = special.log_softmax(x @ weights + bias, axis=1)  # [N, C]
-        loss = -(y * log_probabilities).sum() / len(x) + 0.5 * l2 * (weights**2).sum()
-        error = (np.exp(log_probabilities) - y) / len(x)  # [N, C]
-        return loss, np.concatenate([x.T @ error + l2 * weights, error.sum(axis=0, keepdims=True)]).ravel()
-
-    def _inputs(self, features: np.ndarray) -> np.ndarray:
-        return (np.asarray(features, np.float64) - self.mean) / self.deviation
-
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """Return the predicted classes `[N]` of features `[N, D]`."""
-        return self._logits(features).argmax(axis=1)
-
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes, `[N, C]`."""
-        return special.softmax(self._logits(features), axis=1)
-
-    def _logits(self, features: np.ndarray) -> np.ndarray:
-        return self._inputs(features) @ self.parameters[:-1] + self.parameters[-1]
 
 
 @register
@@ -132,11 +79,16 @@ def _fits(
     solver: str, features: np.ndarray, labels: np.ndarray, num_classes: int, strengths: Sequence[float]
 ) -> Iterator[tuple[float, Callable[[np.ndarray], np.ndarray]]]:
     """Yield each strength, in descending order, with the fitted function from features to classes."""
-    ridge, fit = None, None
+    ridge, start = None, None
+    logistic = LinearFit(features[None], np.eye(num_classes)[labels], softmax_loss) if solver == "lbfgs" else None
     for strength in track(sorted(strengths, reverse=True), "Linear probe", unit="fits"):
-        if solver == "ridge":
+        if logistic is None:
             ridge = ridge or RidgeClassifier(features, labels, num_classes)
             yield strength, functools.partial(ridge.predict, l2=strength)
         else:  # start from the nearby solution of the stronger regularization
-            fit = LogisticRegression(features, labels, num_classes, strength, fit)
-            yield strength, fit.predict
+            start = logistic.solve(strength, start=start)
+            yield strength, functools.partial(_classes, *logistic.kernel_and_bias(start))
+
+
+def _classes(kernel: np.ndarray, bias: np.ndarray, features: np.ndarray) -> np.ndarray:
+    return (features @ kernel + bias).argmax(axis=1)

@@ -34,6 +34,13 @@ def head_input(model: keras.Model) -> keras.KerasTensor | None:
     return keras.layers.Average(dtype=layers["head"].compute_dtype, name="features")(inputs)
 
 
+def _head_patches(model: keras.Model) -> keras.KerasTensor:
+    """Return the symbolic patches `[B, h, w, D]` that a segmentation head reads, of several blocks concatenated."""
+    inputs = keras.tree.flatten(model.config.head.input)  # the tokens of each block, then the patches of each block
+    patches = inputs[len(inputs) // 2 :]
+    return patches[0] if len(patches) == 1 else keras.layers.Concatenate(dtype=model.dtype_policy)(patches)
+
+
 def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
     config, policy = model.config, model.dtype_policy
     if config.class_token:
@@ -41,15 +48,15 @@ def _pooled(model: Any, tokens: keras.KerasTensor) -> keras.KerasTensor:
     return PatchMeanPooling(config.num_prefix_tokens + config.num_registers, dtype=policy)(tokens)
 
 
-def representation(model: keras.Model) -> keras.Model:
+def representation(model: keras.Model, dense: bool = False) -> keras.Model:
     """Return a model with the same layers from images to `[features, scores]`.
 
-    The features are the input of the head, float `[B, D]`, and the scores are the output of `model`. The features of a
-    distilled model are the mean of the inputs of its two heads, as with `include_top=False` and in timm. For a model
-    without a head, both are the output of `model`. For a pre-training model, both are the output of its encoder for
-    images without hidden patches.
+    The features are the input of the head, float `[B, D]`, or with `dense` the patches that a segmentation head reads,
+    `[B, h, w, D]`. The scores are the output of `model`. The features of a distilled model are the mean of the inputs
+    of its two heads, as with `include_top=False` and in timm. For a model without a head, both are the output of
+    `model`. For a pre-training model, both are the output of its encoder for images without hidden patches.
     """
-    features = head_input(model)
+    features = _head_patches(model) if dense else head_input(model)
     output = features if isinstance(model, MaskedModel) else model.outputs[0]
     features = output if features is None else features
     return keras.Model(model.inputs[0], [features, output], name=f"{model.name}_representation")

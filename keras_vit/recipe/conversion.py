@@ -50,7 +50,8 @@ def check(recipe: Recipe) -> Recipe:
         value = get(recipe, path)
         if value not in allowed:
             raise ValueError(f"{path} must be one of {', '.join(map(repr, allowed))}. Received: {path}={value!r}")
-    for path, minimum in MINIMUM.items():
+    fewest_steps = 0 if recipe.head_images else 1  # a fitted head needs no steps
+    for path, minimum in {**MINIMUM, "total_steps": fewest_steps}.items():
         value = get(recipe, path)
         if value is not None and value < minimum:
             raise ValueError(f"{path} must be at least {minimum}. Received: {path}={value}")

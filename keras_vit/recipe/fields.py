@@ -108,7 +108,7 @@ class Recipe:
 
     Attributes:
         seed: Seed of the initial weights, the order of the data, augmentation and dropout.
-        total_steps: Number of steps.
+        total_steps: Number of steps. 0 only fits the head (`head_images`).
         time: Time budget for training, in seconds. A new run measures a few steps and sets `total_steps` to the number
             of steps that fit. 0 does not change `total_steps`.
         precision: `"float32"`, `"mixed_bfloat16"` (computed in bfloat16, stored in float32) or `"bfloat16"`.
@@ -124,6 +124,9 @@ class Recipe:
         class_balance: Exponent of the class weights in the loss. 1 weights each class in inverse proportion to its
             number of training images, so that all classes count equally. 0.5 uses the square root of these weights, and
             0 disables them.
+        head_images: Number of training images to whose features the head is fitted before the first step, in place of
+            its initial weights. The fit is exact, and cross-validation chooses its regularization. The training then
+            starts from the fitted head, which is evaluated and saved as step 0. 0 keeps the initial weights.
         steps_per_loop: Largest number of steps that run on the devices without returning to Python.
         log_every: Number of steps between two lines of metrics. 0 logs only at the end.
         eval_every: Number of steps between two evaluations. 0 evaluates only at the end.
@@ -160,6 +163,7 @@ class Recipe:
     label_smoothing: float = 0.0
     adapt: str = "all"
     class_balance: float = 0.0
+    head_images: int = 0
     steps_per_loop: int = 100
     log_every: int = 50
     eval_every: int = 0
@@ -187,7 +191,7 @@ CHOICES = {
     "optim.schedule.name": tuple(DECAYS),
 }
 MINIMUM = {
-    "total_steps": 1,
+    "head_images": 0,
     "time": 0,
     "steps_per_loop": 1,
     "keep_checkpoints": 1,

@@ -20,6 +20,7 @@ HARMLESS = (
     "stop_after",
     "checkpoint_every",
     "keep_checkpoints",
+    "head_images",
     "evaluators",
     "jit",
     "data.eval_batch_size",

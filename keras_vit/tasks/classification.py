@@ -44,6 +44,11 @@ class Classification(Task):
     metrics: ClassVar[tuple[Metric, ...]] = (NATS, ACCURACY)
     evaluator: ClassVar[str] = "classification"
 
+    @property
+    def linear_loss(self) -> str:  # type: ignore[override]
+        """Loss of the recipe."""
+        return self.recipe.loss
+
     def output(self, recipe: Any) -> str:
         """Return the loss of the recipe, which determines how logits become probabilities."""
         return recipe.loss

@@ -36,6 +36,7 @@ class Distillation(Classification):
     temperature: float = 1.0
     name: ClassVar[str] = "distillation"
     losses: ClassVar[tuple[str, ...]] = ("softmax",)
+    linear_loss = ""  # learns from the teacher, not from the labels
 
     def __post_init__(self):
         super().__post_init__()

@@ -50,6 +50,7 @@ class Regression(Task):
         Metric("mae", larger_is_better=False),
     )
     evaluator: ClassVar[str] = "regression"
+    linear_loss = "squared"
 
     def __post_init__(self):
         checks.choice("loss", self.loss, tuple(_LOSSES))

@@ -75,6 +75,11 @@ class Segmentation(Task):
         checks.rate("dropout_rate", self.dropout_rate)
 
     @property
+    def linear_loss(self) -> str:  # type: ignore[override]
+        """Loss of the linear head."""
+        return "softmax" if self.head == "linear" else ""
+
+    @property
     def step_metrics(self) -> tuple[Metric, ...]:
         """Loss and accuracy. The mean of the intersection over union over steps would be misleading."""
         return (self.metrics[0], self.metrics[2])

@@ -53,6 +53,8 @@ class Task:
         metrics: Metrics of an evaluation: first the loss, then the score, then other metrics of the task.
         evaluator: Default evaluator of `keras-vit evaluate`; an empty string for a task without evaluator.
         teacher: Directory of the teacher's run, or None.
+        linear_loss: Loss of `evaluators.linear_fit` with which a linear head can be fitted to features; an empty string
+            if the task does not support this.
         counts: Whether `tally` counts anything.
         collects: Whether `of_examples` needs the predictions of an evaluation.
         recipe: The recipe of the run.
@@ -71,6 +73,7 @@ class Task:
     metrics: ClassVar[tuple[Metric, ...]]
     evaluator: ClassVar[str] = ""
     teacher: Any = None
+    linear_loss = ""
     counts = False
     collects = False
     # Maps (seed, step, batch size) to additional entries of a global batch; None for tasks without such entries.

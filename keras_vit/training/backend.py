@@ -77,8 +77,8 @@ class Backend(Protocol):
     def compile_evaluation(self, state: Any) -> EvaluateBatch:
         """Return the function that evaluates a batch, with the averaged weights if the recipe averages weights."""
 
-    def compile_forward(self, state: Any) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        """Return a function that maps images `[B, h, w, c]` to features `[B, D]` and logits.
+    def compile_forward(self, state: Any, dense: bool = False) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Return a function that maps images `[B, h, w, c]` to features `[B, D]` and logits; see `representation`.
 
         Every process passes the same images. B must be a multiple of the number of replicas of this process.
         """

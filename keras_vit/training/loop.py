@@ -56,6 +56,7 @@ class Loop:
     directory: str | None = None  # run directory on the chief; None on other workers, which write no metrics
     profile: bool = False  # whether to write a profile of a few steps
     track: Sequence[str] = ("tensorboard",)  # names of trackers
+    plan: Callable[[], recipes.Recipe] | None = None  # returns the recipe with the steps that fit into its time
 
     def run(self, stop: StopRequest | None = None) -> dict[str, Any]:
         """Train up to `recipe.total_steps` and return the last line of the validation.
@@ -81,15 +82,22 @@ class Loop:
 
     def _run(self, stop: StopRequest, writer: MetricsWriter, bar: Progress, pending: bool) -> dict[str, Any]:
         progress = self.state.progress
-        with Progress("Preparing the first batch"):
-            iterator = iter(self.batches(progress.step))
         speed = Speed(self.recipe.data.batch_size)
         results, last = dict[str, Any](), False
-        if pending:  # a signal interrupted the evaluation of this step
+        if pending:  # a head was fitted, or a signal interrupted the evaluation of this step
             stop.defer()
-            results, best, last = self._evaluate(stop, writer)
+            at_start = not progress.step and self.recipe.total_steps
+            results, best, last = self._evaluate(stop, writer, self.evaluators[:1] if at_start else self.evaluators)
             self._save(best)
             self._release(stop)
+        if self.plan and not last:
+            self.recipe = self.plan()
+            bar.total, last = self.recipe.total_steps, progress.step == self.recipe.total_steps
+            if last:  # the fitted head is the result
+                self._evaluate(stop, writer, self.evaluators[1:])
+        if not last:
+            with Progress("Preparing the first batch"):
+                iterator = iter(self.batches(progress.step))
         while not last:
             count = self._next_count(progress.step, speed)
             if speed.calls:
@@ -104,7 +112,7 @@ class Loop:
             if logged:
                 self._log(writer, means, history, speed)
                 bar.postpone()
-            results, best, last = self._evaluate(stop, writer)
+            results, best, last = self._evaluate(stop, writer, self.evaluators)
             if last and not logged:  # early stopping
                 self._log(writer, means, history, speed)
             saved = best or last or self._is_due(self.recipe.checkpoint_every)
@@ -159,8 +167,10 @@ class Loop:
         step = self.state.progress.step
         return step == self.recipe.total_steps or any(every > 0 and step % every == 0 for every in intervals)
 
-    def _evaluate(self, stop: StopRequest, writer: MetricsWriter) -> tuple[dict[str, Any], bool, bool]:
-        """Run the evaluations that are due.
+    def _evaluate(
+        self, stop: StopRequest, writer: MetricsWriter, evaluators: Sequence[PeriodicEvaluation]
+    ) -> tuple[dict[str, Any], bool, bool]:
+        """Run the evaluations that are due, at step 0 all of them.
 
         Returns the line of the validation, whether its score is the best so far, and whether training ends. A signal
         saves the state without the metrics of this step; the resumed run repeats the evaluation.
@@ -170,8 +180,8 @@ class Loop:
         last = progress.step == self.recipe.total_steps
         try:
             with stop.interruptible() if self.backend.num_workers == 1 else contextlib.nullcontext():
-                for evaluator in self.evaluators:
-                    if not last and not self._is_due(*evaluator.intervals()):
+                for evaluator in evaluators:
+                    if progress.step and not last and not self._is_due(*evaluator.intervals()):
                         continue
                     for line in evaluator(progress.step, last):
                         lines.append(line)
@@ -191,13 +201,15 @@ class Loop:
         return results, best, last
 
     def _is_evaluation_missing(self) -> bool:
-        """Return whether a signal interrupted the evaluation of the step from which the run resumes."""
+        """Return whether the step at which the run starts or resumes must be evaluated and was not."""
         step = self.state.progress.step
-        if not step or not self.evaluators or not self._is_due(*self.evaluators[0].intervals()):
+        due = self._is_due(*self.evaluators[0].intervals()) if step and self.evaluators else self.recipe.head_images
+        if not due or not self.evaluators:
             return False
         name = f"eval_{self.recipe.task.score.name}"
         lines = read_metrics(self.directory) if self.directory else [{"step": step, name: 0}]
         missing = not any(name in line for line in lines if line["step"] == step)
+        missing |= not step and self.store.newest() is None  # the fitted head was not saved
         return self.backend.mean(missing) > 0  # only the chief reads the metrics; the other processes follow
 
     def _is_stale(self) -> bool:

@@ -34,7 +34,7 @@ def report_text(directory: str, results: dict, validation: Validation) -> str:
     lines = ["", reported]
     lines += [f"{each.name} {each.text(validation.results[f'eval_{each.name}'])}" for each in others]
     if validation.tally is not None and score.name == "accuracy":
-        lines += accuracy_lines(validation.tally)
+        lines += confidence.lines(validation.tally)
     if chosen_by != reported:
         lines.append(f"{chosen_by}, which choose the best checkpoint")
     lines += best_line(directory, score)
@@ -44,17 +44,6 @@ def report_text(directory: str, results: dict, validation: Validation) -> str:
     lines += ["", f"In {directory}: {', '.join(files)}"]
     lines += [f"To visualize attention: keras-vit visualize --model={directory} --output={directory}/inspection"]
     return "\n".join(lines)
-
-
-def accuracy_lines(confusion: np.ndarray) -> list[str]:
-    """Return the confidence interval and baselines of an accuracy as text, given its confusion matrix."""
-    examples = int(confusion.sum())
-    found = confidence.in_context(int(np.trace(confusion)), examples, confusion.sum(axis=1), confusion)
-    remark = found.pop("remark")
-    low, high = (percent(found.pop(f"accuracy_{end}"), 2) for end in ("low", "high"))
-    texts = (f"{name.replace('_', ' ').replace('f1', 'F1')} {percent(value, 2)}" for name, value in found.items())
-    lines = [f"95% confidence interval {low} to {high}", ", ".join(texts)]
-    return lines + ([remark] if remark else [])
 
 
 def best_line(directory: str, score: Metric) -> list[str]:

@@ -87,6 +87,10 @@ class BaseState:
         """Replace the weights with their averages, for the final model. Training cannot continue afterwards."""
         raise NotImplementedError
 
+    def use_schedule(self, recipe: recipes.Recipe) -> None:
+        """Use the learning rates of a recipe with another number of steps."""
+        self.rule.rate = optim.create_schedule(recipe.optim.schedule, recipe.optim.learning_rate, recipe.total_steps)
+
     def arrays_by_name(self) -> dict[str, Any]:
         """Return the arrays on the devices, keyed by their names in a checkpoint."""
         variables = [*self.trained, *self.fixed, *self.moving]

@@ -13,7 +13,7 @@ from keras_vit.data import Source
 from keras_vit.inference import FunctionPredictor, ModelCard
 from keras_vit.runs import errors, restarts, run_directory
 from keras_vit.training import backend as backends
-from keras_vit.training import budget, create, run_summary, trackers
+from keras_vit.training import budget, create, fitted_head, run_summary, trackers
 from keras_vit.training.loop import Loop
 from keras_vit.training.planning import memory
 from keras_vit.training.run import TrainingRun
@@ -83,13 +83,18 @@ def train_on(
     # Run: a new run, or the run in the directory if its recipe and data are the same
     run = TrainingRun(workdir, recipe, data, change_recipe)
     recipe = run.recipe  # with the architecture of its initial weights
+    reason = fitted_head.reason_against(recipe, backend, data.task) if recipe.head_images else None
+    if reason:
+        logging.info("The head is trained from its initial weights, and not fitted to features: %s.", reason)
+        recipe = run.set_fields(fitted_head.without(recipe, data))
 
-    # Model: from the last checkpoint, or with its initial weights
+    # Model: from the last checkpoint, or with its initial weights and a head that is fitted to features
     memory.check(recipe, backend, data.task.outputs, data.channels)
-    if recipe.time and run.is_new:  # train as many steps as fit into the time
-        recipe = run.set_fields(budget.fields(recipe, backend, data, started))
     state = backend.create_state(recipe, data.task, data.channels)
     run.begin(state)
+    seconds_per_image = None
+    if recipe.head_images and run.step is None:
+        seconds_per_image = fitted_head.fit(state, backend, data, workdir, run.files["splits"][data.train.split])
 
     # Training: `loop.run` runs the steps, and logs, evaluates and saves between them
     evaluate = backend.compile_evaluation(state)
@@ -105,17 +110,28 @@ def train_on(
     if recipe.evaluators:
         scheduled = scheduled_evaluators(recipe, backend, state, data)
         between.append(scheduled)
+    run_steps = backend.compile_steps(state, recipe)
+
+    def planned() -> recipes.Recipe:
+        """Return the recipe with as many steps as fit into the time."""
+        fields = budget.fields(recipe, backend, data, state, run_steps, started, seconds_per_image)
+        new = run.set_fields(fields)
+        state.use_schedule(new)
+        run.record()
+        return new
+
     loop = Loop(
         recipe,
         backend,
         state,
-        backend.compile_steps(state, recipe),
+        run_steps,
         data.train_batches,
         run.store,
         between,
         directory=workdir if backend.is_chief else None,
         profile=profile,
         track=track,
+        plan=planned if recipe.time and recipe.total_steps and not state.progress.step else None,
     )
     results = loop.run(stop)
 
@@ -126,7 +142,7 @@ def train_on(
     if backend.is_chief:
         run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
         with Progress(f"Drawing {run_directory.REPORT}"):
-            run_summary.draw_figure(recipe, workdir, reported)
+            run_summary.draw_figure(run.recipe, workdir, reported)
         show(file_io.shown(run_summary.report_text(workdir, results, reported)))
         if scheduled and scheduled.last:
             show(f"\n{evaluators.results_table.table(scheduled.last)}")

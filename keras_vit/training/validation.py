@@ -8,6 +8,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.data import errors as data_errors
+from keras_vit.evaluators import confidence
 from keras_vit.runs.checkpoints import saved_steps
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.tasks import Task
@@ -76,6 +77,9 @@ class Validation:
         metrics = {metric: values[metric.name] for metric in reversed(self.task.metrics)}  # the loss last
         shown = " ".join(f"{metric.name} {value:.4f}" for metric, value in metrics.items())
         logging.info("step %d: %s %s on %d examples", step, split, shown, count)
+        if not step and self.tally is not None and self.task.score.name == "accuracy":  # of a fitted head
+            for line in confidence.lines(self.tally):
+                logging.info("%s", line)
         named = {f"eval_{metric.name}": value for metric, value in metrics.items()}
         self.results = {"split": split, **named, "examples": count}
         yield named_test(self.results) if self.test_split else self.results

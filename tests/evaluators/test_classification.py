@@ -6,7 +6,6 @@ from scipy import stats
 
 from keras_vit import evaluators
 from keras_vit.evaluators import ClassificationMetrics, classification, confidence
-from keras_vit.training import run_summary
 from keras_vit.util import metrics
 
 
@@ -241,8 +240,8 @@ def test_several_classes_per_image():
 
 
 def test_the_report_of_a_run_has_them():
-    lines = run_summary.accuracy_lines(np.array([[90, 0], [10, 0]]))
+    lines = confidence.lines(np.array([[90, 0], [10, 0]]))
     assert lines[0] == "95% confidence interval 82.56% to 94.48%"  # Wilson's, of 90 of 100
     assert lines[1] == "chance 50.00%, largest class 90.00%, balanced accuracy 50.00%, macro F1 47.37%"
     assert lines[2].startswith("Not better") and len(lines) == 3
-    assert len(run_summary.accuracy_lines(np.diag([50, 50]))) == 2
+    assert len(confidence.lines(np.diag([50, 50]))) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import evaluators
 from keras_vit.data.readers import vtab
-from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_probe
+from keras_vit.evaluators import class_subset, classification, fewshot, knn, linear_fit, linear_probe
 from train.configs import common
 
 
@@ -19,7 +19,7 @@ def test_constants():
     # Guo et al. 2017, section 5: 15 bins.
     assert classification.CALIBRATION_BINS == 15
     # Our own: a tenth held out, and strengths in steps of ten, and of sixteen around the 1024 of few-shot.
-    assert (linear_probe.HELD_OUT, linear_probe.MAX_ITERATIONS) == (0.1, 200)
+    assert (linear_probe.HELD_OUT, linear_fit.MAX_ITERATIONS) == (0.1, 200)
     assert linear_probe.L2["lbfgs"] == pytest.approx((1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0))
     assert linear_probe.L2["ridge"] == (0.0625, 1.0, 16.0, 256.0, 4096.0, 65536.0, 1048576.0)
 

@@ -48,7 +48,7 @@ def run(name, *arguments):
 
 def test_a_run_of_one_flag(world):
     """Variant, weights, size and normalization are those of the checkpoint; no warning tells to correct them."""
-    recipe = ["--config.total_steps=1", "--config.data.batch_size=4", "--config.evaluators=()"]
+    recipe = ["--adapt=lora", "--config.total_steps=1", "--config.data.batch_size=4", "--config.evaluators=()"]
     output = run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=run", *recipe)
     assert "WARNING" not in output and "The weights expect" not in output
     config = json.loads((world / "run" / "config.json").read_text())

@@ -67,7 +67,7 @@ SMALLEST = {
     **dict.fromkeys(("total_steps", "steps_per_loop", "keep_checkpoints", "optim.accumulation_steps"), 1),
     **dict.fromkeys(("data.batch_size", "data.eval_batch_size"), 1),
     **dict.fromkeys(("time", "log_every", "eval_every", "stop_after", "checkpoint_every", "data.mixup"), 0),
-    **dict.fromkeys(("label_smoothing", "class_balance", "data.cutmix", "optim.learning_rate"), 0),
+    **dict.fromkeys(("head_images", "label_smoothing", "class_balance", "data.cutmix", "optim.learning_rate"), 0),
     **dict.fromkeys(("optim.weight_decay", "optim.clip_norm", "optim.schedule.warmup_steps"), 0),
 }
 
@@ -78,6 +78,10 @@ def test_the_smallest_value_of_a_field(path):
     assert recipes.get(recipes.check(recipes.replace(recipes.Recipe(), {path: smallest})), path) == smallest
     with pytest.raises(ValueError, match=f"{path} must be at least {smallest}. Received: {path}={smallest - 1}"):
         recipes.check(recipes.replace(recipes.Recipe(), {path: smallest - 1}))
+
+
+def test_a_fitted_head_needs_no_steps():
+    recipes.check(recipes.Recipe(total_steps=0, head_images=1))
 
 
 CHOICES = {

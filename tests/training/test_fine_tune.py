@@ -19,7 +19,7 @@ from tests.zoo.local_hub import local_hub  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"total_steps": 2, "eval_every": 2, "data.batch_size": 4}
+SETTINGS = {"adapt": "lora", "total_steps": 2, "eval_every": 2, "data.batch_size": 4}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -79,16 +79,15 @@ def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys): 
 
     monkeypatch.setattr(budget, "fields", fields)
     level, handlers = logging.getLogger("absl").level, list(logging.getLogger("absl").handlers)
-    call = {"model": "hf:a/b", "output": "run", "time": "5m", "settings": {"data.batch_size": 4}, "verbose": False}
+    call = {"model": "hf:a/b", "output": "run", "time": "5m", "settings": {"adapt": "lora", "data.batch_size": 4}}
+    call["verbose"] = False
     first = keras_vit.fine_tune(world / "photos", **call)
     assert (first.config["recipe"]["time"], first.config["recipe"]["total_steps"]) == (300.0, 2)
     monkeypatch.setattr(fitting, "machine", lambda: (1, 1e9, 64))
     again = keras_vit.fine_tune(world / "photos", **call)
     assert planned == [1] and again.config == first.config and again.results["eval_accuracy"] >= 0
     with pytest.raises(ValueError, match="optim.learning_rate"):
-        keras_vit.fine_tune(
-            world / "photos", **call | {"settings": {"optim.learning_rate": 1e-5, "data.batch_size": 4}}
-        )
+        keras_vit.fine_tune(world / "photos", **call | {"settings": {**call["settings"], "optim.learning_rate": 1e-5}})
     shown = capsys.readouterr()
     assert not shown.out and "model: " not in shown.err and "step" not in shown.err
     assert (logging.getLogger("absl").level, logging.getLogger("absl").handlers) == (level, handlers)

@@ -229,7 +229,7 @@ def history(steps):
 class SameScore:
     """An evaluation whose score does not change after the second one."""
 
-    scores = (0.25, 0.5, 0.5, 0.5, 0.75)
+    scores = (0.25, 0.5, 0.5, 0.5, 0.75, 0.75)
 
     def __init__(self):
         self.left = list(self.scores)
@@ -239,6 +239,38 @@ class SameScore:
 
     def __call__(self, step, last):
         yield {"eval_accuracy": self.left.pop(0)}
+
+
+@pytest.mark.parametrize("total", [10, 0])
+def test_a_fitted_head_is_evaluated_and_saved_before_the_first_step(total, monkeypatch, tmp_path):
+    """Step 0 counts as an evaluation that chooses the best checkpoint. Without steps, all evaluations then run."""
+    fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
+    run_steps = lambda iterator, step, count: history(np.repeat(fake, count, axis=0))  # noqa: E731
+    recipe, called = toy.recipe(total_steps=total, checkpoint_every=0, head_images=8), []
+
+    class Other(SameScore):
+        def __call__(self, step, last):
+            called.append((step, last))
+            yield {"other": 1.0}
+
+    world, saved = toy.World(tmp_path, recipe), []
+    monkeypatch.setattr(world.loop, "run_steps", run_steps)
+    monkeypatch.setattr(world.loop, "evaluators", [SameScore(), Other()])
+    monkeypatch.setattr(world.store, "save", lambda values, best: saved.append((world.state.progress.step, best)))
+    first = SameScore.scores[0]
+    assert world.run()["eval_accuracy"] == (first if not total else pytest.approx(0.75))
+    assert saved[0] == (0, True) and lines(tmp_path)[0] == {"step": 0, "eval_accuracy": first}
+    assert called[0] == ((0, True) if not total else (2, False)) and called[-1] == (total, True)
+
+
+def test_a_plan_of_no_steps_ends_after_the_fitted_head(monkeypatch, tmp_path):
+    world = toy.World(tmp_path, toy.recipe(total_steps=10, checkpoint_every=0, head_images=8))
+    planned = dataclasses.replace(world.recipe, total_steps=0)
+    monkeypatch.setattr(world.loop, "plan", lambda: planned)
+    monkeypatch.setattr(world.loop, "batches", None)  # no step is run
+    monkeypatch.setattr(world.loop, "evaluators", [SameScore(), world.validation])
+    assert world.run() == {"eval_accuracy": SameScore.scores[0]}
+    assert [line["step"] for line in lines(tmp_path)] == [0, 0] and world.store.newest().endswith("ckpt-0")
 
 
 def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):

@@ -5,19 +5,16 @@ References:
 """
 
 import numpy as np
+from scipy import special
 
-from keras_vit.evaluators.linear_probe import LogisticRegression
+from keras_vit.evaluators.linear_fit import FOLDS, LinearFit, softmax_loss, stratified_folds
 from keras_vit.util.progress import track
-
-FOLDS = 5
-L2 = tuple(10.0 ** (-k / 2) for k in range(9))  # strengths of the regularization, the strongest first
 
 
 def out_of_fold(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Predict the classes of each image with logistic regressions that did not learn from the image.
 
-    The images of a class are spread over the folds. The regularization is weakened as long as the loss on the images of
-    the first fold decreases.
+    The images of a class are spread over the folds. The loss on held-out images chooses the regularization.
 
     Args:
         features: Features, `[N, D]`.
@@ -31,19 +28,12 @@ def out_of_fold(features: np.ndarray, labels: np.ndarray, num_classes: int) -> n
     probabilities = np.full((len(labels), num_classes), np.nan, np.float32)
     if len(labels) < FOLDS or (counts > 1).sum() < 2:
         return probabilities
-    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), labels))
-    folds = np.argsort(order) % FOLDS  # the images of a class are in consecutive folds
-    fit, least, l2 = None, np.inf, L2[0]
+    fit = LinearFit(features[None], np.eye(num_classes)[labels], softmax_loss)
+    folds = stratified_folds(len(labels), labels)
+    strength, _ = fit.choose(folds)
     for fold in track(range(FOLDS), "Out-of-fold predictions", unit="folds"):
         held_out = folds == fold
-        for strength in L2 if fold == 0 else (l2,):
-            fit = LogisticRegression(features[~held_out], labels[~held_out], num_classes, strength, fit)
-            found = fit.probabilities(features[held_out])
-            loss = -np.log(np.maximum(found[np.arange(len(found)), labels[held_out]], 1e-12)).mean()
-            if fold == 0 and loss >= least:
-                break
-            probabilities[held_out], least, l2 = found, loss, strength
-    probabilities[counts[labels] < 2] = np.nan
+        probabilities[held_out] = special.softmax(fit.outputs(fit.solve(strength, ~held_out), held_out), axis=1)
     return probabilities
 
 

@@ -86,8 +86,10 @@ class JaxBackend(Backend):
         step = tasks.evaluation(state.task, state.model, device_preprocessing.evaluation_inputs(state.task))
         return evaluate(state, jit_evaluation(state, step))
 
-    def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-        model = representation(state.model)
+    def compile_forward(
+        self, state: TrainState, dense: bool = False
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        model = representation(state.model, dense)
 
         def of_arrays(arrays, images):
             with keras.StatelessScope(state.pairs(**arrays), initialize_variables=False):

@@ -61,14 +61,19 @@ class TrainStep:
         self.places = jax.tree.map(lambda described: described.sharding, state.descriptions()[0])
         self.compiled = jax.jit(self.__call__, donate_argnums=0, out_shardings=(self.places, self.devices.whole))
 
-    def __call__(self, arrays: dict, fixed: list, batch: dict, step: Any) -> tuple[dict, dict[str, jax.Array]]:
-        """Run the step. `step` is the number of completed updates. The metrics are float32 scalars by name."""
+    def __call__(
+        self, arrays: dict, fixed: list, batch: dict, step: Any, rate: Any = None
+    ) -> tuple[dict, dict[str, jax.Array]]:
+        """Run the step. `step` is the number of completed updates. The metrics are float32 scalars by name.
+
+        `rate` is the learning rate, by default the rate of the schedule.
+        """
         rule = self.state.rule
         values = self.inputs(batch, step, 0)
         seeds = seed_values(self.recipe.seed, step, len(self.seed_states))
         gradients, moved, means = self._gradients(arrays["weights"], fixed, arrays["moving"], values, seeds)
         norm = optim.global_norm(gradients)
-        rate = rule.rate(step)
+        rate = rule.rate(step) if rate is None else rate
         count = len(gradients)
         averages = arrays["averages"][:count] or [None] * count
         updated = [
@@ -143,9 +148,10 @@ def run_steps(step: TrainStep) -> Callable:
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
+        rates = np.asarray(state.rule.rate(np.arange(first, first + count)))  # another schedule compiles nothing
         try:
-            for index in range(first, first + count):
-                arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index))
+            for index, rate in enumerate(rates, first):
+                arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index), rate)
                 history.append(metrics)
                 if len(history) > _AHEAD:  # limits the number of batches on the devices
                     jax.block_until_ready(history[-1 - _AHEAD])

@@ -1,17 +1,20 @@
 """Choice of settings for the user's images, the model and the machine, by the rules in `planning.rules`."""
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from keras_vit import recipe as recipes
 from keras_vit import zoo
 from keras_vit.checkpoints import architecture_of
-from keras_vit.data import Source, open_source, preprocess, split_sizes, splits
+from keras_vit.data import Source, headers, open_source, preprocess, split_sizes, splits
 from keras_vit.data.sources import StoredSource
 from keras_vit.training.planning import memory, plan, rules
 from keras_vit.util.progress import duration
@@ -22,9 +25,11 @@ FEWEST_PER_CLASS = 4  # training images, from which on some of them are held out
 FEWEST_HELD_OUT = 10  # images that choose; fewer of them would choose by chance
 IMBALANCE = 3  # times as many images in the largest class as in the smallest
 _UNKNOWN_GPU = 16e9  # bytes
+_MEASURED_IMAGES = 32
 # Fields that the rules set. A resumed run keeps them.
 FIELDS = (
     *("task", "loss", "adapt", "label_smoothing", "total_steps", "eval_every", "checkpoint_every", "stop_after"),
+    "head_images",
     *("optim.name", "optim.learning_rate", "optim.weight_decay"),
     *("optim.schedule.warmup_steps", "model.image_size", "data.batch_size", "data.mixup"),
     *("data.train_split", "data.eval_split", "data.test_split", "data.pp_train", "data.pp_eval"),
@@ -45,7 +50,8 @@ def fit(recipe: recipes.Recipe, change: Change) -> recipes.Recipe:
     recipe, opened = _with_splits(recipe, change)
     data = change(recipe).data
     tested = open_source(data.source, split=data.eval_split).num_examples
-    facts = rules.Facts(opened.num_examples, tested, opened.num_outputs, opened.kind, *machine())
+    counts = (opened.num_examples, tested, opened.num_outputs)
+    facts = rules.Facts(*counts, opened.kind, *machine(), pixels=typical_pixels(opened))
     if opened.label_kind != recipe.task.labels:
         recipe = recipes.replace(recipe, {"task": opened.kind.task, "loss": opened.kind.loss})
     recipe = _with_weights(recipe, change)
@@ -132,9 +138,14 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
     # If the user chose the image size or the parts, no others are tried.
     possible = list(dict.fromkeys(change(recipes.with_image_size(recipe, size)).model.image_size for size in sizes))
     own = "from scratch" if wanted.model.checkpoint is None else "the size of the weights"
+    if sizes[0] < of_weights.model.image_size:
+        own = f"for images of {facts.pixels} pixels"
     reasons = {"images": own if possible == sizes else "given"}
     for size in possible:
         base = recipes.with_image_size(recipe, size)
+        planned = plan.of_recipe(change(base), facts.outputs, devices=devices)
+        forward = 0.0 if facts.gpus else rules.seconds_of_forward(facts, planned.cost.macs)
+        base = recipes.replace(base, {"head_images": rules.head_images(facts, change(base), forward, limit)})
         fields, reasons["steps"] = rules.steps(facts, change(base))
         base = recipes.replace(base, {**fields, "optim.accumulation_steps": 1})
         found = change(base)
@@ -150,15 +161,16 @@ def _that_fits(recipe: recipes.Recipe, change: Change, facts: rules.Facts) -> tu
                 break
         base = recipes.replace(base, {"optim.accumulation_steps": parts if given == 1 else 1})
         per_step = 0 if facts.gpus else rules.seconds_for(facts, found, planned.step_flops)
-        seconds = found.total_steps * per_step
+        is_fit = not found.total_steps  # of the head to features, without steps
+        seconds = facts.images * forward if is_fit else found.total_steps * per_step
         # The number of steps is reduced below, unless the user chose it.
-        if fits and seconds <= limit / (1 if users else rules.FEWEST):
+        if fits and seconds <= limit / (1 if users or is_fit else rules.FEWEST):
             break
         if len(possible) > 1:
             reasons["images"] = "larger images take " + (
                 f"too long for {duration(limit)}" if fits else "too much memory"
             )
-    if seconds > limit and not users:
+    if seconds > limit and not users and not is_fit:
         total = max(rules.MIN_STEPS, int(limit / per_step))
         base = recipes.replace(base, rules.of_steps(total, found.data.batch_size, facts.test_images))
         reasons["steps"] = (
@@ -180,14 +192,16 @@ def _log(chosen: recipes.Recipe, used: recipes.Recipe, reasons: dict[str, str]) 
     augmentation, values = preprocess.split(used.data.pp_train)
     model, data, optim, parts = used.model, used.data, used.optim, used.optim.accumulation_steps
     warmup = min(optim.schedule.warmup_steps, used.total_steps)
-    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}, {warmup} of them warm-up"
-    if used.time:
+    steps = f"{used.total_steps} step{'s'[: used.total_steps != 1]}"
+    steps += f", {warmup} of them warm-up" if used.total_steps else ""
+    if used.time and used.total_steps:
         steps = f"as many as fit into {duration(used.time)}, after some are measured"
     decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
+    head = f", the head is first fitted to features of {used.head_images:,} images" if used.head_images else ""
     mixed = f", mixup {data.mixup:g}" if data.mixup else ""
     mixed += f", label smoothing {used.label_smoothing:g}" if used.label_smoothing else ""
     lines: dict[str, tuple[str, tuple[str, ...]]] = {
-        "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}", ("adapt",)),
+        "adapt": (f"model: {model.variant} from {model.checkpoint or 'scratch'}, adapt={used.adapt}{head}", ("adapt",)),
         "images": (f"images: {model.image_size} pixels, {values}", ("model.image_size",)),
         "batch": (
             f"batch: {data.batch_size} in {parts} part{'s'[: parts != 1]}",
@@ -220,10 +234,18 @@ def warn_of_imbalance(source: StoredSource) -> None:
         )
 
 
+def typical_pixels(source: Source) -> int:
+    """Return the side of a square with as many pixels as the median of the first images; 0 if it is unknown."""
+    counts = []
+    for _, item in itertools.islice(source.items(), _MEASURED_IMAGES):
+        with contextlib.suppress(tf.errors.OpError):  # reported when the image is used
+            image = source.load(item)["image"]
+            counts.append(int(headers.pixel_count(image)) if image.dtype == tf.string else math.prod(image.shape[:2]))
+    return round(math.sqrt(np.median(counts))) if counts else 0
+
+
 def machine() -> tuple[int, float, int]:
     """Return the number of GPUs, the memory of a GPU (or of this machine) in bytes, and the number of CPU cores."""
-    import tensorflow as tf
-
     gpus, cores = len(tf.config.list_physical_devices("GPU")), os.cpu_count() or 1
     if not gpus:
         return 0, memory.machine_memory()[0], cores

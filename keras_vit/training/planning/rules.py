@@ -15,11 +15,15 @@ from keras_vit.outputs import Output
 from keras_vit.recipe import Recipe
 
 FEW_IMAGES = 20_000  # with fewer images, LoRA is trained, and the run may stop early
+FEW_PER_CLASS = 20  # with fewer images per class, only the head is trained
 DEFAULT_MODEL = ("ViT-S/14", "ViT_S14:dinov2")  # variant and weights if the user names none
 CPU_SECONDS = 30 * 60  # time for the training steps on a CPU without --time
 FLOPS_PER_CORE = 3e10  # per second, in float32 training; measured, see the page
 MIN_STEPS = 100
 FEWEST = 0.25  # minimum share of the steps at a larger image size: pixels matter more than passes
+MOST_FOR_HEAD, MOST_MASKS = 20_000, 500  # images to whose features the head is fitted before other weights are trained
+HEAD_SHARE = 0.25  # of the time, for these features
+ENLARGED, PATCHES = 2, 4  # factor to which the user's small images are enlarged, and minimum number of patches per side
 _SHARES = {"head": 1 / 3, "lora": 2 / 3, "bias": 2 / 3}  # operations, relative to training all weights
 # Optimizer, learning rate and weight decay by the trained weights. Other adaptations use the same values as LoRA.
 _UPDATES = {"all": ("sgd", 3e-3, 0.0), "last": ("sgd", 3e-3, 0.0), "head": ("adamw", 1e-2, 0.0)}
@@ -55,6 +59,7 @@ class Facts:
         gpus: Number of GPUs.
         memory: Bytes of memory of the smallest GPU or, without GPUs, of the machine.
         cores: Number of CPU cores.
+        pixels: Side of a square with as many pixels as the median of the user's images; 0 if it is unknown.
     """
 
     images: int
@@ -64,6 +69,7 @@ class Facts:
     gpus: int
     memory: float
     cores: int
+    pixels: int = 0
 
     @property
     def few(self) -> bool:
@@ -80,6 +86,8 @@ def adaptation(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
         return {"adapt": "all"}, "no weights to start from"
     if facts.kind.has_masks or recipe.model.variant in models.BIT:
         return {"adapt": "all"}, "masks" if facts.kind.has_masks else "a ResNet has no LoRA"
+    if facts.images < FEW_PER_CLASS * facts.outputs:
+        return {"adapt": "head"}, f"fewer than {FEW_PER_CLASS} images per class"
     return {"adapt": "lora" if facts.few else "all"}, _count(facts.few, FEW_IMAGES)
 
 
@@ -131,12 +139,35 @@ def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
     if recipe.model.checkpoint is None:
         return [size]
     sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else (size, 3 * size // 4, size // 2)
+    if facts.pixels:
+        largest = max(PATCHES, -(-ENLARGED * facts.pixels // patch)) * patch
+        sizes = tuple(min(each, largest) for each in sizes)
     return list(dict.fromkeys(max(patch, each - each % patch) for each in sizes))
+
+
+def forward_passes(recipe: Recipe) -> float:
+    """Return the operations of a training step, relative to the forward pass."""
+    return 3 * _SHARES.get(recipe.adapt.partition("(")[0], 1.0)
 
 
 def seconds_for(facts: Facts, recipe: Recipe, flops: float) -> float:
     """Estimate the seconds that a CPU needs. `flops` is the number of operations if all weights are trained."""
-    return flops * _SHARES.get(recipe.adapt.partition("(")[0], 1.0) / (FLOPS_PER_CORE * facts.cores)
+    return flops / 3 * forward_passes(recipe) / (FLOPS_PER_CORE * facts.cores)
+
+
+def seconds_of_forward(facts: Facts, macs: float) -> float:
+    """Estimate the seconds that a CPU needs for the forward pass of an image."""
+    return 2 * macs / (FLOPS_PER_CORE * facts.cores)
+
+
+def head_images(facts: Facts, recipe: Recipe, seconds: float, limit: float) -> int:
+    """Choose the number of images to whose features the head is fitted. An image takes some seconds."""
+    if recipe.model.checkpoint is None:
+        return 0
+    is_all = recipe.adapt == "head"
+    most = facts.images if is_all else MOST_MASKS if facts.kind.has_masks else MOST_FOR_HEAD
+    possible = max(100, int((1.0 if is_all else HEAD_SHARE) * limit / seconds)) if seconds else most
+    return min(facts.images, most, possible)
 
 
 def images_seen(facts: Facts, recipe: Recipe) -> int:
@@ -152,6 +183,8 @@ def images_seen(facts: Facts, recipe: Recipe) -> int:
 
 def steps(facts: Facts, recipe: Recipe) -> tuple[Fields, str]:
     """Choose the number of steps."""
+    if recipe.adapt == "head" and recipe.head_images:
+        return of_steps(0, recipe.data.batch_size, facts.test_images) | {"stop_after": 0}, "only the head is fitted"
     total = max(MIN_STEPS, round(images_seen(facts, recipe) / recipe.data.batch_size))
     fields = of_steps(total, recipe.data.batch_size, facts.test_images)
     return fields | {"stop_after": 3 if facts.few else 0}, passes(total * recipe.data.batch_size, facts.images)

@@ -68,11 +68,13 @@ class TensorFlowBackend(Backend):
         step = tasks.evaluation(state.task, state.model, device_preprocessing.evaluation_inputs(state.task))
         return evaluate(self.strategy, lambda batch: step(state.evaluated(), batch))
 
-    def compile_forward(self, state: TrainState) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def compile_forward(
+        self, state: TrainState, dense: bool = False
+    ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         strategy = self.strategy
         replicas = len(strategy.experimental_local_results(strategy.run(lambda: tf.constant(0))))
         with strategy.scope():
-            model = representation(state.model)
+            model = representation(state.model, dense)
 
         def of_replica(images):
             with keras.StatelessScope(state.evaluated(), initialize_variables=False):

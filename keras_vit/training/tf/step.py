@@ -35,11 +35,13 @@ class TrainStep:
         self.xla, self.variables = xla, [*state.trained, *state.fixed, *state.moving, *given]
         self.gradients = tf.function(self._gradients, jit_compile=True) if xla else self._gradients
 
-    def __call__(self, batch: dict[str, tf.Tensor], step: tf.Tensor) -> dict[str, tf.Tensor]:
+    def __call__(
+        self, batch: dict[str, tf.Tensor], step: tf.Tensor, rate: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         """Run the step in this replica.
 
         Returns the metrics of the global batch as float32 scalars by name, equal in every replica. `step` is the number
-        of completed updates.
+        of completed updates. `rate` is the learning rate, by default the rate of the schedule.
         """
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
@@ -53,7 +55,7 @@ class TrainStep:
         gradients, moved = totals[: len(gradients)], totals[len(gradients) :]
 
         norm = optim.global_norm(gradients)
-        rate = self.state.rule.rate(step)
+        rate = self.state.rule.rate(step) if rate is None else rate
         context.merge_call(self._update, args=(gradients, moved, norm, rate, step))
         means = dict(zip(self.names, tf.unstack(means), strict=True))
         return {**means, "grad_norm": norm, "learning_rate": rate}
@@ -144,17 +146,18 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
     one_step, names = tf.autograph.experimental.do_not_convert(step), [*step.names, "grad_norm", "learning_rate"]
 
     @tf.function
-    def compiled(iterator, first, count):
+    def compiled(iterator, first, count, rates):
         history = tf.TensorArray(tf.float32, size=count, element_shape=[len(names)])
         for index in tf.range(count):
-            values = strategy.run(one_step, args=(next(iterator), first + tf.cast(index, tf.int64)))
+            values = strategy.run(one_step, args=(next(iterator), first + tf.cast(index, tf.int64), rates[index]))
             own = [strategy.experimental_local_results(values[name])[0] for name in names]
             history = history.write(index, tf.stack(own))
         return history.stack()
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
-        # Pass tensors instead of numbers, so that a different count or step does not retrace the function.
-        history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32)).numpy()
+        # Pass tensors instead of numbers, so that other steps or another schedule do not retrace the function.
+        rates = step.state.rule.rate(np.arange(first, first + max(count, step.recipe.steps_per_loop)))
+        history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), rates).numpy()
         return dict(zip(names, history.T, strict=True))
 
     run.compiled = compiled  # type: ignore[attr-defined]

@@ -29,12 +29,14 @@ def same(recipe):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Lets this machine have GPUs, memory and cores."""
+    """Lets this machine have GPUs, memory and cores, and lets the few small images of the tests count as many large."""
 
     def has(gpus=0, memory=8e9, cores=2):
         monkeypatch.setattr(fitting, "machine", lambda: (gpus, memory, cores))
 
     has()
+    monkeypatch.setattr(rules, "FEW_PER_CLASS", 0)
+    monkeypatch.setattr(fitting, "typical_pixels", lambda source: 1_000)
     return has
 
 
@@ -49,6 +51,8 @@ def chosen(name, facts=FACTS, recipe=PRETRAINED, **fields):
 
 def test_which_weights_are_trained_and_how():
     assert chosen("adapt") == chosen("adapt", images=19_999) == {"adapt": "lora"}
+    few = {"kind": kind_of("class"), "outputs": 10}  # the head alone below 20 images per class
+    assert [chosen("adapt", images=images, **few)["adapt"] for images in (199, 200)] == ["head", "lora"]
     assert chosen("adapt", images=20_000) == chosen("adapt", kind=kind_of("mask")) == {"adapt": "all"}
     resnet = recipes.replace(PRETRAINED, {"model.variant": "BiT-R50x1"})
     scratch = recipes.replace(PRETRAINED, {"model.checkpoint": None})
@@ -107,6 +111,7 @@ def test_only_many_images_learned_from_scratch_are_mixed():
     ],
 )
 def test_images_seen(images, outputs, expected):
+    """Without a fitted head."""
     recipe = recipes.replace(PRETRAINED, {"data.batch_size": 32 if images < 5_000 else 128})
     fields, reason = rules.steps(dataclasses.replace(FACTS, images=images, outputs=outputs), recipe)
     assert fields["total_steps"] * recipe.data.batch_size == expected
@@ -138,6 +143,32 @@ def test_time_that_an_adaptation_takes():
     adapted = ("all", "lora(rank=4)", "bias", "head", "last(2)")
     seconds = [rules.seconds_for(FACTS, recipes.replace(PRETRAINED, {"adapt": adapt}), 6e12) for adapt in adapted]
     assert seconds == pytest.approx([100, 200 / 3, 200 / 3, 100 / 3, 100])
+
+
+def test_the_number_of_images_to_whose_features_the_head_is_fitted():
+    """All images if only the head is trained, otherwise those of a quarter of the time, at most 20,000 (masks: 500)."""
+
+    def number(recipe, seconds, **fields):
+        return rules.head_images(dataclasses.replace(FACTS, **fields), recipe, seconds, limit=1_000.0)
+
+    head, scratch = (recipes.replace(PRETRAINED, change) for change in ({"adapt": "head"}, {"model.checkpoint": None}))
+    assert [number(PRETRAINED, seconds) for seconds in (0.0, 0.1, 0.25, 100.0)] == [1_600, 1_600, 1_000, 100]
+    assert [number(head, seconds) for seconds in (0.5, 1.0)] == [1_600, 1_000]
+    assert [number(recipe, 0.0, images=10**6) for recipe in (PRETRAINED, head)] == [20_000, 10**6]
+    assert number(PRETRAINED, 0.0, kind=kind_of("mask")) == 500 and number(scratch, 0.0) == 0
+    fitted = recipes.replace(head, {"head_images": 10})
+    assert rules.steps(FACTS, fitted)[0]["total_steps"] == 0 < rules.steps(FACTS, head)[0]["total_steps"]
+    # A forward pass; two for LoRA, because kernels have no gradients; three for all weights
+    passes = [rules.forward_passes(recipes.replace(head, {"adapt": adapt})) for adapt in ("head", "lora", "all")]
+    assert passes == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "sizes"), [(0, [518, 378, 252]), (28, [56]), (8, [56]), (150, [308, 252]), (1_000, [518, 378, 252])]
+)
+def test_small_images_are_enlarged_to_twice_their_size_and_four_patches(pixels, sizes):
+    recipe = recipes.replace(PRETRAINED, {"model.image_size": 518})
+    assert rules.image_sizes(dataclasses.replace(FACTS, pixels=pixels), recipe, 14) == sizes
 
 
 def test_as_many_evaluations_as_the_share_and_the_number_allow():
@@ -211,6 +242,19 @@ def test_images_are_as_large_as_time_and_memory_permit(machine, photos, caplog):
     assert reasons == [own, slow, slow, own, large, own]
 
 
+@pytest.mark.slow
+def test_few_small_images_train_only_the_head(photos, caplog):
+    """The 27 images have 20 x 30 pixels."""
+    caplog.set_level(logging.INFO, logger="absl")
+    recipe = fitted(photos)
+    assert (recipe.adapt, recipe.head_images, recipe.total_steps, recipe.model.image_size) == ("head", 27, 0, 64)
+    model, images, _, steps, *_ = caplog.messages
+    assert model.endswith(
+        "adapt=head, the head is first fitted to features of 27 images (fewer than 20 images per class)"
+    )
+    assert images.endswith("(for images of 24 pixels)") and steps.endswith("(only the head is fitted)")
+
+
 def test_a_gpu_whose_memory_is_not_known(monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"] * 2)
     for found, expected in ((8e10, 8e10), (math.inf, 16e9)):
@@ -273,7 +317,8 @@ def test_six_lines_state_the_settings_after_those_of_the_user(settings, given, m
     assert lines["images"].startswith(f"{recipe.model.image_size} pixels, value_range(-1, 1)")
     assert lines["batch"].startswith(f"{recipe.data.batch_size} in {parts} part{'s' if parts > 1 else ''} (")
     warmup = optim.schedule.warmup_steps
-    assert lines["steps"].startswith(f"{recipe.total_steps} steps, {warmup} of them warm-up (")
+    warm = f", {warmup} of them warm-up" if recipe.total_steps else ""
+    assert lines["steps"].startswith(f"{recipe.total_steps} steps{warm} (")
     decay = f", weight decay {optim.weight_decay:g}" if optim.weight_decay else ""
     assert lines["update"].startswith(f"adamw, rate {optim.learning_rate:g}{decay} (")
     smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
