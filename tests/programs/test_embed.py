@@ -1,5 +1,6 @@
 """`train.embed`: one row of features per image, in a file that an interruption does not lose."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -7,13 +8,13 @@ import types
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 from keras_vit import inference
+from keras_vit.inference import feature_parts, image_inputs
 from keras_vit.util import locks
 from tests import selection, tiny
 from tests.object_store import Killed, store  # noqa: F401  a fixture
-from tests.programs import call, load
+from tests.programs import call
 
 
 @pytest.fixture(scope="module")
@@ -126,35 +127,43 @@ def test_finished_parts_in_a_bucket_are_used_by_another_machine(run, images, exp
 
 def test_parts_of_a_call_that_differs_are_refused(tmp_path, monkeypatch):
     """Also of an image that was replaced by one of the same size."""
-    program, image, parts = load("train.embed"), tmp_path / "1.png", tmp_path / "parts"
-    image.write_bytes(b"a")
+    image, folder = tmp_path / "1.png", tmp_path / "parts"
+    calls = []
 
-    def begin(sha256="a", preprocess="decode", **options):
-        card = types.SimpleNamespace(sha256=sha256, preprocess=preprocess)
-        with flagsaver.flagsaver(**options):
-            return program.begin(str(parts), types.SimpleNamespace(card=card), [str(image)])
+    class Means(inference.Predictor):
+        features_unavailable = None
 
-    key = begin()
-    (parts / "000000000.npz").touch()
-    assert begin() == key
-    changes = {"model": "sha256", "preprocess": "preprocess", "part_size": "part_size", "dense": "dense"}
-    for field, name in changes.items():
+        def features(self, images):
+            calls.append(len(images))
+            return images.mean((1, 2))
+
+    def rows(sha256="a", preprocess=tiny.PREPROCESS, **options):
+        card = dataclasses.replace(tiny.card(model_sha256=sha256), preprocess=preprocess)
+        parts = feature_parts.FeatureParts(str(folder), Means("", card), **options)
+        return list(parts.rows(image_inputs.of_files([str(image)])))
+
+    image.write_bytes(tiny.images(1).contents[0])
+    folder.mkdir()
+    ((_, before),) = rows()
+    np.testing.assert_array_equal(rows()[0].features, before)
+    assert calls == [1]
+    others = {"model": {"sha256": "b"}, "preprocess": {"preprocess": "decode|resize(8)"}}
+    others |= {"part_size": {"part_size": 7}, "dense": {"dense": True}}
+    for field, options in others.items():
         with pytest.raises(ValueError, match=rf"values of: {field}\."):
-            begin(**{name: True if name == "dense" else 7})
+            rows(**options)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"values of: keras_vit\."):
-        patch.setattr(program, "__version__", "0")
-        begin()
+        patch.setattr(feature_parts, "__version__", "0")
+        rows()
     time = image.stat().st_mtime_ns
-    image.write_bytes(b"ab")
+    content = image.read_bytes()
+    for change in (content + b"a", content):  # another size, another time
+        image.write_bytes(change)
+        os.utime(image, ns=(time, time) if change != content else (0, 0))
+        with pytest.raises(ValueError, match=r"values of: images\."):
+            rows()
     os.utime(image, ns=(time, time))
-    with pytest.raises(ValueError, match=r"values of: images\."):
-        begin()
-    image.write_bytes(b"a")
-    os.utime(image, ns=(time, time))
-    assert begin() == key
-    os.utime(image, ns=(0, 0))
-    with pytest.raises(ValueError, match=r"values of: images\."):
-        begin()
+    assert len(rows()) == 1 and calls == [1]
 
 
 @pytest.mark.slow
