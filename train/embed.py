@@ -28,8 +28,7 @@ from keras_vit.cli import common_flags
 common_flags.define_model_flags()
 common_flags.define_output_flag("File to write, .npz or .parquet.")
 flags.DEFINE_boolean("dense", False, "Whether to write the features of each patch.")
-flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
-flags.DEFINE_integer("part_size", 1024, "Images per part. An interruption keeps all finished parts.", 1)
+common_flags.define_scale_flags("Images per part. An interruption keeps all finished parts.")
 common_flags.define_on_bad_image_flag("error")
 
 with cli.imports(__name__):
@@ -40,8 +39,12 @@ with cli.imports(__name__):
     from keras_vit.util.progress import Progress
 
 
-@cli.published("output")
 def main(argv: Sequence[str]) -> int:
+    return cli.run_on_ray(argv[1:], features=True) if flags.FLAGS.engine else embed(argv)
+
+
+@cli.published("output")
+def embed(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     output = options.output or ""
     if not output.endswith((".npz", ".parquet")):
@@ -52,8 +55,11 @@ def main(argv: Sequence[str]) -> int:
         if options.dense:
             raise ValueError(f"--dense needs an --output that ends in .npz. Received: --output={output}.")
         file_io.import_pyarrow()  # raises its error before the work starts
-    conditions = [tables.check_name] if output.endswith(".parquet") else []
-    paths, total = image_files.listed(argv[1:], *conditions)
+    checks = [tables.check_name] if output.endswith(".parquet") else []
+    paths, total = image_files.listed(argv[1:], common_flags.in_shard, *checks)
+    if total == 0:
+        logging.warning("No image is in --shard=%s.", options.shard)
+        return 0
     folder, complete = f"{output}.parts", False
     with locks.locked(folder, "--output"):
         try:

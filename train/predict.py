@@ -50,7 +50,7 @@ LISTED = 20  # maximum number of unreadable images in the log
 USAGE = "Name at least one image or folder: keras-vit predict --model=DIR photos"
 
 common_flags.define_model_flags()
-flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
+common_flags.define_scale_flags("--engine=ray: images per file.")
 flags.DEFINE_integer("top_k", 5, "Number of labels per image, for a model with classes.", 1)
 common_flags.define_output_flag("Table (.csv, .jsonl, .parquet), or folder for masks and overlays.")
 flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: most uncertain first.")
@@ -79,13 +79,18 @@ Write = Callable[[Prediction], None]
 Copy = Callable[[str, str, float], None]
 
 
-@cli.published("output", small=False)
 def main(argv: Sequence[str]) -> int:
+    return cli.run_on_ray(argv[1:], features=False) if flags.FLAGS.engine else predict(argv)
+
+
+@cli.published("output", small=False)
+def predict(argv: Sequence[str]) -> int:
     options = flags.FLAGS
     check_flags(argv[1:])
     paths, total = image_files.listed(argv[1:], *conditions())
     if total == 0:
-        raise ValueError(USAGE)
+        logging.warning("No image is left: --shard=%s, --sort=%s.", options.shard, options.sort)
+        return 0
     model = storage.fetched(options.model, options.checkpoint)
     check_output(opening.stated_output(model))
     is_table = tables.is_table(options.output)
@@ -117,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
             writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
 
         left = without_rows(paths, table, copy) if table else paths
-        unreadable = predict(predictor, left, total, writers)
+        unreadable = predict_images(predictor, left, total, writers)
     for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
         show(found, card.kind)
     if table:
@@ -139,7 +144,7 @@ def without_rows(paths: Iterable[str], table: tables.PredictionTable, copy: Copy
         logging.info("%d images had a row in %s.", known, flags.FLAGS.output)
 
 
-def predict(
+def predict_images(
     predictor: Predictor, paths: Iterable[str], total: int | None, writers: Sequence[Write]
 ) -> tuple[list[str], int, int]:
     """Predict images and pass each prediction to the writers.
@@ -162,9 +167,9 @@ def predict(
 
 
 def conditions() -> list[Callable[[str], bool]]:
-    """Return the conditions for the images: no copies in the folder of --sort, and names that fit into a table."""
+    """Return the conditions for the images: in --shard, no copies in --sort, and names that fit into a table."""
     options = flags.FLAGS
-    found: list[Callable[[str], bool]] = [tables.check_name] if tables.is_table(options.output) else []
+    found = [common_flags.in_shard, *([tables.check_name] if tables.is_table(options.output) else [])]
     if options.sort:
         own = os.path.join(os.path.realpath(options.sort), "")
         found.append(lambda path: not os.path.realpath(path).startswith(own))

@@ -63,6 +63,7 @@ class Predictor:
 
     kind = ""
     features_unavailable: str | None = None
+    origin: tuple[Any, ...] | None = None  # path and other arguments of `open_predictor`
 
     def __init__(self, path: str, card: ModelCard):
         self.path = path
@@ -72,6 +73,14 @@ class Predictor:
         self.runtime_precision = card.precision
         if card.kind.has_features:
             self.features_unavailable = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the arguments of `open_predictor`, without the weights."""
+        from keras_vit.inference import opening
+
+        if self.origin is None:
+            raise TypeError(f"Only a predictor of open_predictor can be pickled. Received: {type(self).__name__}.")
+        return opening.reopened, (self.origin, self.card.sha256)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ def test_the_first_twenty_images_that_cannot_be_read_are_listed(caplog):
     predictor = types.SimpleNamespace(predict_each=predict_each)
     for count, more in ((20, ""), (1_021, ", 1001 more than are listed")):
         names = [*(f"bad{number}.png" for number in range(count)), *(f"{number}.png" for number in range(count, 2_000))]
-        found = program.predict(predictor, iter(names), 2_000, [written.append])
+        found = program.predict_images(predictor, iter(names), 2_000, [written.append])
         assert [prediction.name for prediction in written[-2_000:]] == names
         assert program.report(*found) == 1
         lines = [f"{name}: cut off" for name in names[:20]]
