@@ -1,7 +1,6 @@
 """Features of many images, in parts that an interruption does not lose."""
 
 import contextlib
-import dataclasses
 import glob
 import hashlib
 import itertools
@@ -22,7 +21,6 @@ from keras_vit.util.progress import Progress
 from keras_vit.version import __version__
 
 PART_SIZE = 1024  # images
-DESCRIPTION = "parts.json"
 
 
 class Rows(NamedTuple):
@@ -30,14 +28,6 @@ class Rows(NamedTuple):
 
     names: np.ndarray
     features: np.ndarray
-
-
-@dataclasses.dataclass(eq=False)
-class _Part:
-    file: str
-    key: str
-    num_images: int
-    is_finished: bool
 
 
 def state_of_file(path: str) -> tuple[int, ...]:
@@ -92,74 +82,53 @@ class FeatureParts:
         """Yield the rows of each part that has a readable image, in order. `total` is the number of images, if known.
 
         Raises:
-            ValueError: If the folder contains finished parts of another model, or if its first part has other images.
+            ValueError: If the folder contains finished parts of another model, or with other options.
         """
         compute = self.predictor.patch_features if self.dense else self.predictor.features
         batches = image_batches.read(self._batches(images), self.predictor.card.preprocess)
         with contextlib.closing(batches), Progress("Features", total) as progress:
-            for part, group in itertools.groupby(batches, operator.attrgetter("group")):
+            for (start, key, count), group in itertools.groupby(batches, operator.attrgetter("group")):
                 names, features = [], []
                 for batch in group:
                     for name, row, error in batch.results(compute):
                         if row is None:
                             logging.error("%s: %s", name, error)
-                            continue
-                        names.append(name)
-                        features.append(np.asarray(row, np.float32))
+                        else:
+                            names.append(name)
+                            features.append(np.asarray(row, np.float32))
                     progress.add(len(batch.names))
-                if part.is_finished:
-                    rows = read(part.file)
-                    progress.add(part.num_images)
+                file = self._file(start)
+                self.num_images = start + count
+                if not key:
+                    progress.add(count)
                 elif names:
-                    rows = Rows(np.array(names, np.str_), np.stack(features))
-                    with file_io.atomic_file(part.file) as temporary, open(temporary, "wb") as file:
-                        np.savez(file, **rows._asdict(), key=part.key)
-                else:
-                    continue
-                self.files.append(part.file)
-                yield rows
+                    with file_io.atomic_file(file) as temporary, open(temporary, "wb") as stream:
+                        np.savez(stream, names=np.array(names, np.str_), features=np.stack(features), key=key)
+                if names or not key:
+                    self.files.append(file)
+                    yield read(file)
 
-    def _batches(self, images: Iterable[NamedImage]) -> Iterator[tuple[_Part, Sequence[NamedImage]]]:
-        """Yield the batches of the parts to compute, and an empty batch for a finished part."""
-        about = ""
+    def _file(self, start: int) -> str:
+        return os.path.join(self.folder, f"{start:012d}.npz")
+
+    def _batches(self, images: Iterable[NamedImage]) -> Iterator[tuple[tuple[int, str, int], Sequence[NamedImage]]]:
+        """Yield the start, key and size of a part with each batch; no key and an empty batch for a finished part."""
+        start = 0
         for chunk in image_batches.chunks(images, self.part_size):
-            states = _digest([(image.name, *self.state(image.name)) for image in chunk])
-            about = about or self.begin(states)
-            file, key = os.path.join(self.folder, f"{self.num_images:012d}.npz"), f"{about} {states} {self.num_images}"
-            part = _Part(file, key, len(chunk), os.path.exists(file) and _is_finished(file, key))
-            self.num_images += len(chunk)
-            batches = image_batches.chunks(() if part.is_finished else chunk, self.batch_size)
-            yield from ((part, batch) for batch in batches)
-            if part.is_finished:
-                yield part, ()
-
-    def begin(self, first: str) -> str:
-        """Write the description of the parts into the folder, and return its key. `first` is a key of the first part.
-
-        Raises a ValueError if the folder contains finished parts with another description.
-        """
-        about: dict[str, Any] = {
-            "model": self.predictor.card.sha256,
-            "preprocess": self.predictor.card.preprocess,
-            "part_size": self.part_size,
-            "dense": self.dense,
-            "keras_vit": __version__,
-        }
-        described, path = {**about, "images": first}, os.path.join(self.folder, DESCRIPTION)
-        before: dict[str, Any] = described
-        if finished(self.folder):
-            with contextlib.suppress(OSError, ValueError):  # without it, the key of each part is compared
-                before = file_io.read_json(path)
-        different = [name for name, value in described.items() if before.get(name) != value]
-        if different:
-            raise ValueError(
-                f"{self.folder!r} contains the features of an interrupted call with other values of: "
-                f"{', '.join(different)}. Remove it to start again, or pass another --output."
-            )
-        if finished(self.folder):
-            logging.info("Resuming from %s", self.folder)
-        file_io.write_json(path, described)
-        return _digest(about)
+            states = json.dumps([(image.name, *self.state(image.name)) for image in chunk])
+            about = {
+                "model": self.predictor.card.sha256,
+                "preprocess": self.predictor.card.preprocess,
+                "part_size": self.part_size,
+                "dense": self.dense,
+                "keras_vit": __version__,
+                "images": hashlib.sha256(states.encode()).hexdigest(),
+            }
+            is_finished = _is_finished(self._file(start), about)
+            part = start, "" if is_finished else json.dumps(about), len(chunk)
+            for batch in [()] if is_finished else image_batches.chunks(chunk, self.batch_size):
+                yield part, batch
+            start += len(chunk)
 
 
 def finished(folder: str) -> list[str]:
@@ -173,18 +142,25 @@ def read(file: str) -> Rows:
         return Rows(content["names"], content["features"])
 
 
-def _is_finished(file: str, key: str) -> bool:
-    """Return whether the file of a part is complete and has this key."""
+def _is_finished(file: str, about: dict[str, Any]) -> bool:
+    """Return whether the file of a part is complete and has this description.
+
+    Raises a ValueError if only the images may be the same.
+    """
+    if not os.path.exists(file):
+        return False
     try:
         with np.load(file, allow_pickle=False) as content:
-            if str(content["key"]) == key:
-                read(file)
-                return True
+            stored = json.loads(str(content["key"]))
+        read(file)
     except Exception as error:  # NumPy and zipfile raise many kinds of errors for a damaged file
-        logging.warning("%s is damaged: %s", file, error)
-    logging.warning("The features of %s are computed again.", file)
-    return False
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+        stored = about | {"images": f"{file} is damaged: {error}"}
+    different = [name for name, value in about.items() if stored[name] != value]
+    if different not in ([], ["images"]):
+        raise ValueError(
+            f"{os.path.dirname(file)!r} contains the features of an interrupted call with other values of: "
+            f"{', '.join(different)}. Remove it to start again, or pass another --output."
+        )
+    if different:
+        logging.warning("%s has other images or is damaged. Its features are computed again.", file)
+    return not different
