@@ -12,6 +12,9 @@ checkpoint, and writes a NumPy archive. A row of DINOv2 S/14 at 518 pixels takes
 You can stop the program and start it again. Finished parts are kept in OUTPUT.parts until the file is complete, and are
 reused if the model, the preprocessing and the images are unchanged. Existing files are not overwritten. Unreadable
 images are reported and skipped, and the exit code is 1, or 0 with --on_bad_image=skip.
+
+Several machines share the images: --shard=0/4 to --shard=3/4 are four disjoint parts, each with a separate --output.
+--engine=ray works on a Ray cluster and writes a folder of Parquet files; see docs/how_to/many_images.md.
 """
 
 import os

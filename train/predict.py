@@ -28,6 +28,9 @@ image. If two images have the same name, the folder also contains the folders of
 --sort copies each image to the folder of its most probable class and does not overwrite files. If an image may have
 several classes or none, it is copied to `none` if no probability reaches 0.5.
 
+Several machines share the images: --shard=0/4 to --shard=3/4 are four disjoint parts, each with a separate --output.
+--engine=ray works on a Ray cluster and writes a folder of Parquet files; see docs/how_to/many_images.md.
+
 Unreadable images are listed at the end and do not prevent the other predictions. If an image is unreadable, the exit
 code is 1, or 0 with --on_bad_image=skip.
 """

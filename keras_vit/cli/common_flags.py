@@ -104,20 +104,15 @@ def define_scale_flags(part: str) -> None:
     flags.DEFINE_enum("engine", None, ["ray"], "ray: work on a Ray cluster, and write a folder of Parquet files.")
     flags.DEFINE_string("ray_address", None, "--engine=ray: address of the cluster; by default, Ray starts here.")
     flags.DEFINE_integer("workers", None, "--engine=ray: number of workers; by default one per GPU, or per machine.", 1)
-    flags.register_validator("shard", lambda text: bool(_shard(text or "0/1")))
+    flags.register_validator("shard", lambda text: in_shard("", text or "0/1") is not None)
 
 
-def in_shard(path: str) -> bool:
-    """Return whether an image belongs to the part of `--shard`, by a hash of its path."""
-    number, count = _shard(flags.FLAGS.shard or "0/1")
-    return int.from_bytes(hashlib.sha256(os.fsencode(path)).digest()[:8]) % count == number
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+def in_shard(path: str, shard: str | None = None) -> bool:
+    """Return whether an image belongs to a part of the images, by default that of `--shard`, by a hash of its path."""
+    found = re.fullmatch(r"(\d+)/(\d+)", shard or flags.FLAGS.shard or "0/1")
     if not found or int(found[1]) >= int(found[2]):
-        raise ValueError(f"--shard must be I/N with I from 0 to N - 1, such as 0/64. Received: --shard={text}.")
-    return int(found[1]), int(found[2])
+        raise ValueError(f"--shard must be I/N with I from 0 to N - 1, such as 0/64. Received: --shard={shard}.")
+    return int.from_bytes(hashlib.sha256(os.fsencode(path)).digest()[:8]) % int(found[2]) == int(found[1])
 
 
 def define_data_flag() -> None:

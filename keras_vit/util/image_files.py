@@ -44,26 +44,21 @@ def each(given: Sequence[str], *conditions: Callable[[str], bool]) -> Iterator[s
     The paths of a single folder are not kept in memory. Otherwise, they are, because a path may be found twice.
     """
     check_local(given)
-    is_folder = len(given) == 1 and os.path.isdir(given[0])
-    missing: list[str] | None = []  # paths before the first path that exists
+    is_folder, exists = len(given) == 1 and os.path.isdir(given[0]), False
+    first: list[str] = []
     seen: dict[str, bool] = {}  # path -> whether the user named it
     for path, is_named in _found(given):
-        if missing is not None and os.path.lexists(path):
-            yield from missing
-            missing = None
-        if not all(condition(path) for condition in conditions):
+        exists = exists or os.path.lexists(path)
+        first += [path] * (len(first) < 5)
+        if not all(condition(path) for condition in conditions) or not seen.get(path, True):
             continue
-        if not seen.get(path, True) or not is_named and path in seen:
-            continue
-        if not is_folder:
-            seen[path] = is_named
-        if missing is None:
+        if is_named or path not in seen:
             yield path
-        else:
-            missing.append(path)
-    if missing:
-        raise FileNotFoundError(f"No such file or folder: {', '.join(missing[:5])}.")
-    if given and missing is not None:
+        if not is_folder:
+            seen.setdefault(path, is_named)
+    if first and not exists:
+        raise FileNotFoundError(f"No such file or folder: {', '.join(first)}.")
+    if given and not first:
         raise FileNotFoundError(
             f"Expected images in {', '.join(given[:5])}. Found none. Images in folders end in {', '.join(EXTENSIONS)}."
         )

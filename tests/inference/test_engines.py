@@ -6,6 +6,7 @@ import pathlib
 import pickle
 import re
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from absl.testing import flagsaver
 import keras_vit
 from keras_vit import inference
 from keras_vit.cli import common_flags
+from keras_vit.util import file_io
 from tests import tiny
 from tests.programs import call, load
 
@@ -105,10 +107,11 @@ def rows(folder):
     return sorted(table, key=lambda row: row.get("path") or row["names"])
 
 
-@pytest.fixture(scope="module")
-def cluster():
+@pytest.fixture
+def cluster(photos, monkeypatch):
+    """Ray in the working directory of the test."""
     ray = pytest.importorskip("ray")
-    os.environ["PYTHONPATH"] = str(pathlib.Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parents[2]))
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
@@ -117,6 +120,8 @@ def cluster():
 @pytest.mark.engines
 def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monkeypatch):
     """Nothing is lost and nothing is twice. A restart computes only the missing files."""
+    import ray.data  # noqa: F401
+
     from keras_vit.inference import ray_engine
 
     class Killed(ray_engine.PartitionWriter):
@@ -136,7 +141,9 @@ def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monk
     good = (photos / "0.jpg").read_bytes()
     for number in range(6, 600):
         (photos / f"{number}.jpg").write_bytes(good)
-    monkeypatch.setattr(ray_engine, "PartitionWriter", Killed)
+    dataset = cluster.data.Dataset
+    map_batches = dataset.map_batches
+    monkeypatch.setattr(dataset, "map_batches", lambda self, _, **options: map_batches(self, Killed, **options))
     options = {"model": str(model), "preprocess": "value_range(-1, 1)", "features": True, "workers": 2, "part_size": 2}
     out = str(photos.parent / "out")
     assert ray_engine.run(ray_engine.listed(["photos"]), out, **options) == (600, 1)
@@ -161,10 +168,12 @@ def test_ray_survives_a_killed_worker_and_a_restart(cluster, model, photos, monk
 
 
 @pytest.mark.engines
-def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(cluster, model, photos):
+def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(cluster, model, photos, monkeypatch):
     import tarfile
 
-    import pyarrow
+    import pyarrow.parquet
+
+    monkeypatch.setattr(file_io, "is_remote", lambda path: "://" in path)  # also file://
 
     with tarfile.open("a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         tar.add("photos/0.jpg", "0.jpg")
@@ -188,7 +197,8 @@ def test_the_programs_on_ray_read_tar_and_parquet_files_lists_and_addresses(clus
 
 @pytest.mark.engines
 @pytest.mark.parametrize("engine", ["Ray Data", "Beam", "Spark", "Dask"])
-def test_the_snippets_of_the_page(engine, request, model, photos):
+def test_the_snippets_of_the_page(engine, request, model, photos, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     if engine == "Ray Data":
         request.getfixturevalue("cluster")
     section = PAGE.read_text(encoding="utf-8").partition(f"## {engine}\n")[2].partition("\n## ")[0]
