@@ -113,7 +113,9 @@ class PartitionWriter(RayPredictor):
                 return len(errors), len(errors) - errors["error"].null_count
         kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()], {_KEY: key})
-        count, unreadable, draft = 0, 0, f"{place}.{secrets.token_hex(4)}.writing"
+        # Readers of folders ignore names that begin with a period.
+        draft = f"{os.path.dirname(place)}/.writing-{secrets.token_hex(4)}-{file}"
+        count, unreadable = 0, 0
         with (
             tempfile.TemporaryDirectory() as temporary,
             pyarrow.parquet.ParquetWriter(draft, schema, filesystem=files) as writer,
