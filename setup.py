@@ -68,6 +68,7 @@ EXTRAS = {
     "plots": ["matplotlib>=3.9"],
     "parquet": ["pyarrow>=17"],
     "hub": ["huggingface_hub>=0.30"],
+    "ray": ["ray[data]>=2.40"],
     "buckets": ["fsspec>=2025.3", "gcsfs>=2025.3", "s3fs>=2025.3"],
     "sweep": ["optuna>=4.3"],
     "wandb": ["wandb>=0.19"],

@@ -28,6 +28,9 @@ image. If two images have the same name, the folder also contains the folders of
 --sort copies each image to the folder of its most probable class and does not overwrite files. If an image may have
 several classes or none, it is copied to `none` if no probability reaches 0.5.
 
+Several machines share the images: --shard=0/4 to --shard=3/4 are four disjoint parts, each with a separate --output.
+--engine=ray works on a Ray cluster and writes a folder of Parquet files; see docs/how_to/many_images.md.
+
 Unreadable images are listed at the end and do not prevent the other predictions. If an image is unreadable, the exit
 code is 1, or 0 with --on_bad_image=skip.
 """
@@ -37,7 +40,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from absl import flags, logging
 
@@ -47,8 +50,10 @@ from keras_vit.cli import common_flags
 MANY = 1600  # number of images from which some seconds of preparation pay off
 NONE = "none"  # folder of --sort for images without a class
 LISTED = 20  # maximum number of unreadable images in the log
+USAGE = "Name at least one image or folder: keras-vit predict --model=DIR photos"
 
 common_flags.define_model_flags()
+common_flags.define_scale_flags("--engine=ray: images per file.")
 flags.DEFINE_integer("top_k", 5, "Number of labels per image, for a model with classes.", 1)
 common_flags.define_output_flag("Table (.csv, .jsonl, .parquet), or folder for masks and overlays.")
 flags.DEFINE_enum("order", "given", ["given", "uncertain"], "Order of the images; uncertain: most uncertain first.")
@@ -74,13 +79,21 @@ with cli.imports(__name__):
     from . import sorted_copies
 
 Write = Callable[[Prediction], None]
+Copy = Callable[[str, str, float], None]
+
+
+def main(argv: Sequence[str]) -> int:
+    return cli.run_on_ray(argv[1:], features=False) if flags.FLAGS.engine else predict(argv)
 
 
 @cli.published("output", small=False)
-def main(argv: Sequence[str]) -> int:
+def predict(argv: Sequence[str]) -> int:
     options = flags.FLAGS
-    paths = find_images(argv[1:])
-    check_flags(paths)
+    check_flags(argv[1:])
+    paths, total = image_files.listed(argv[1:], *conditions())
+    if total == 0:
+        logging.warning("No image is left: --shard=%s, --sort=%s.", options.shard, options.sort)
+        return 0
     model = storage.fetched(options.model, options.checkpoint)
     check_output(opening.stated_output(model))
     is_table = tables.is_table(options.output)
@@ -93,7 +106,10 @@ def main(argv: Sequence[str]) -> int:
                 "--labels=FILE names the classes."
             )
         check_output(card.kind)
-        done = table.begin(card, options.top_k, paths, options.order == "uncertain") if table else {}
+        if table:
+            table.begin(card, options.top_k, options.order == "uncertain")
+        if total is None or total > MANY:
+            predictor.prepare_for_many()
 
         # Outputs of each prediction
         writers: list[Write] = []
@@ -105,54 +121,72 @@ def main(argv: Sequence[str]) -> int:
         else:
             writers.append(lambda found: show(found, card.kind))
         if options.output and not table:
+            paths = list(paths)  # the names of the files depend on all paths
             writers.append(mask_writer(card, paths))
-
-        if options.sort:
-            copy = copier(card)
-            for path, row in done.items():
-                copy(path, row["label"], row["probability"])
+        copy = copier(card) if options.sort else None
+        if copy:
             writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
-        if done:
-            logging.info("%d of %d images have a row in %s.", len(done), len(paths), options.output)
-        left = [path for path in paths if path not in done]
-        unreadable = predict(predictor, list(dict.fromkeys(left)) if table else left, writers)
+
+        left = without_rows(paths, table, copy) if table else paths
+        unreadable = predict_images(predictor, left, total, writers)
     for found in sorted(printed_last, key=lambda found: (bool(found.error), -found.uncertainty)):
         show(found, card.kind)
     if table:
         sys.stdout.write(f"{options.output}\n")
-    return report(unreadable, len(paths))
+    return report(*unreadable)
 
 
-def predict(predictor: Predictor, paths: Sequence[str], writers: Sequence[Write]) -> list[str]:
-    """Predict images and pass each prediction to the writers. Return the unreadable images with their errors."""
-    options, unreadable = flags.FLAGS, []
-    if len(paths) > MANY:
-        predictor.prepare_for_many()
+def without_rows(paths: Iterable[str], table: tables.PredictionTable, copy: Copy | None) -> Iterator[str]:
+    """Yield the images without a row in the table, once. Copy the images with a row to the folders of --sort."""
+    known = 0
+    for path in paths:
+        if table.needs(path):
+            yield path
+        elif row := table.known(path):
+            known += 1
+            if copy:
+                copy(path, row["label"], row["probability"])
+    if known:
+        logging.info("%d images had a row in %s.", known, flags.FLAGS.output)
+
+
+def predict_images(
+    predictor: Predictor, paths: Iterable[str], total: int | None, writers: Sequence[Write]
+) -> tuple[list[str], int, int]:
+    """Predict images and pass each prediction to the writers.
+
+    Returns the first unreadable images with their errors, and the numbers of unreadable images and of all images.
+    """
+    options, listed, failed = flags.FLAGS, [], 0
     is_read_along = not tables.is_table(options.output) and options.order == "given" and sys.stdout.isatty()
-    with Progress("Predictions", len(paths), enabled=not is_read_along) as progress:
-        for found in predictor.predict_each(image_inputs.of_files(paths), top_k=options.top_k):
+    images = image_inputs.of_files(paths)
+    predictions = predictor.predict_each(images, batch_size=options.batch_size, top_k=options.top_k)
+    with Progress("Predictions", total, enabled=not is_read_along) as progress, contextlib.closing(predictions):
+        for found in predictions:
             for write in writers:
                 write(found)
             if found.error:
-                unreadable.append(f"{found.name}: {found.error}")
+                failed += 1
+                listed += [f"{found.name}: {found.error}"] * (failed <= LISTED)
             progress.add(1)
-    return unreadable
+    return listed, failed, progress.done
 
 
-def find_images(arguments: Sequence[str]) -> list[str]:
-    """Return the images on the command line, without the copies in the folder of --sort."""
-    paths = image_files.find(arguments)
-    if flags.FLAGS.sort:
-        own = os.path.join(os.path.realpath(flags.FLAGS.sort), "")
-        paths = [path for path in paths if not os.path.realpath(path).startswith(own)]
-    if not paths:
-        raise ValueError("Name at least one image or folder: keras-vit predict --model=DIR photos")
-    return paths
+def conditions() -> list[Callable[[str], bool]]:
+    """Return the conditions for the images: in --shard, no copies in --sort, and names that fit into a table."""
+    options = flags.FLAGS
+    found = [common_flags.in_shard, *([tables.check_name] if tables.is_table(options.output) else [])]
+    if options.sort:
+        own = os.path.join(os.path.realpath(options.sort), "")
+        found.append(lambda path: not os.path.realpath(path).startswith(own))
+    return found
 
 
-def check_flags(paths: Sequence[str]) -> None:
+def check_flags(images: Sequence[str]) -> None:
     """Raise a ValueError, before the model is opened, for flags that do not fit any model."""
     options = flags.FLAGS
+    if not images:
+        raise ValueError(USAGE)
     is_table, output, folder = tables.is_table(options.output), options.output or "", options.sort or ""
     if tables.is_table(folder) or os.path.isfile(folder):
         raise ValueError(f"--sort must be a folder. Received: --sort={folder}.")
@@ -169,7 +203,6 @@ def check_flags(paths: Sequence[str]) -> None:
         )
     if output.endswith(".parquet"):
         file_io.import_pyarrow()
-    tables.check_names(paths)
 
 
 def check_output(kind: outputs.Output | None) -> None:
@@ -207,7 +240,7 @@ def mask_writer(card: ModelCard, paths: Sequence[str]) -> Write:
     return write
 
 
-def copier(card: ModelCard) -> Callable[[str, str, float], None]:
+def copier(card: ModelCard) -> Copy:
     """Return a function that copies an image to the folder of its most probable class."""
     needs_half = card.has_independent_classes  # if no probability reaches 0.5, the image has no class
     names = sorted_copies.folder_names(card.class_names, reserved=NONE if needs_half else "")
@@ -229,14 +262,14 @@ def show(found: Prediction, kind: outputs.Output) -> None:
     sys.stdout.flush()
 
 
-def report(unreadable: Sequence[str], total: int) -> int:
+def report(listed: Sequence[str], failed: int, total: int) -> int:
     """Log the images that cannot be read, and return the exit code."""
-    for line in unreadable[:LISTED]:
+    for line in listed:
         logging.error("%s", line)
-    if unreadable:
-        more = f", {len(unreadable) - LISTED} more than are listed" if len(unreadable) > LISTED else ""
-        logging.warning("%d of %d images could not be read%s", len(unreadable), total, more)
-    return 1 if unreadable and flags.FLAGS.on_bad_image == "error" else 0
+    if failed:
+        more = f", {failed - len(listed)} more than are listed" if failed > len(listed) else ""
+        logging.warning("%d of %d images could not be read%s", failed, total, more)
+    return 1 if failed and flags.FLAGS.on_bad_image == "error" else 0
 
 
 if __name__ == "__main__":

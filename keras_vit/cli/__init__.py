@@ -28,6 +28,7 @@ from keras_vit.cli import command_line, exit_codes
 from keras_vit.cli.command_line import imports
 from keras_vit.cli.common_flags import default_workdir, recipe_from_flags
 from keras_vit.cli.exit_codes import WHERE_FROM, WRONG_USAGE
+from keras_vit.cli.ray_run import run_on_ray
 from keras_vit.util import storage
 from keras_vit.util.logs import terminal
 from keras_vit.util.signals import StopRequest
@@ -40,6 +41,7 @@ __all__ = [
     "published",
     "recipe_from_flags",
     "run",
+    "run_on_ray",
     "terminal",
 ]
 

@@ -1,5 +1,8 @@
 """Flags that several programs share, and the recipe that they describe. A flag has the same meaning in all programs."""
 
+import hashlib
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +116,25 @@ def define_on_bad_image_flag(default: str | None = None) -> None:
     flags.DEFINE_enum(
         "on_bad_image", default, ["error", "skip"], f"Whether an unreadable image is an error or skipped{which}."
     )
+
+
+def define_scale_flags(part: str) -> None:
+    """Define `--batch_size`, `--part_size`, `--shard` and the flags of Ray. `part` says what `--part_size` is for."""
+    flags.DEFINE_integer("batch_size", 16, "Images per call of the model.", 1)
+    flags.DEFINE_integer("part_size", 1024, part, 1)
+    flags.DEFINE_string("shard", None, "Part of the images, such as 3/64. The parts 0/64 to 63/64 are disjoint.")
+    flags.DEFINE_enum("engine", None, ["ray"], "ray: work on a Ray cluster, and write a folder of Parquet files.")
+    flags.DEFINE_string("ray_address", None, "--engine=ray: address of the cluster; by default, Ray starts here.")
+    flags.DEFINE_integer("workers", None, "--engine=ray: number of workers; by default one per GPU, or per machine.", 1)
+    flags.register_validator("shard", lambda text: in_shard("", text or "0/1") is not None)
+
+
+def in_shard(path: str, shard: str | None = None) -> bool:
+    """Return whether an image belongs to a part of the images, by default that of `--shard`, by a hash of its path."""
+    found = re.fullmatch(r"(\d+)/(\d+)", shard or flags.FLAGS.shard or "0/1")
+    if not found or int(found[1]) >= int(found[2]):
+        raise ValueError(f"--shard must be I/N with I from 0 to N - 1, such as 0/64. Received: --shard={shard}.")
+    return int.from_bytes(hashlib.sha256(os.fsencode(path)).digest()[:8]) % int(found[2]) == int(found[1])
 
 
 def define_data_flag() -> None:

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from keras_vit.inference.model_card import ModelCard
     from keras_vit.inference.opening import open_predictor
     from keras_vit.inference.predictor import FunctionPredictor, Prediction, Predictor
+    from keras_vit.inference.ray_engine import RayPredictor
 
-__all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "Prediction", "open_predictor"]
+__all__ = ["Predictor", "FunctionPredictor", "KerasPredictor", "ModelCard", "Prediction", "RayPredictor"]
+__all__ += ["open_predictor"]
 
 # Imported on first access: most runtimes do not need Keras' backend, and programs read the table of formats before they
 # import anything else.
@@ -17,6 +19,7 @@ _MODULES = {
     "KerasPredictor": "keras_model",
     "ModelCard": "model_card",
     "open_predictor": "opening",
+    "RayPredictor": "ray_engine",
     **dict.fromkeys(("FunctionPredictor", "Prediction", "Predictor"), "predictor"),
 }
 

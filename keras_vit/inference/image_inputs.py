@@ -2,8 +2,9 @@
 
 import functools
 import io
+import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,9 +57,19 @@ def prepared(images: Any, card: ModelCard, shape: Sequence[int | None] | None) -
     return items, batch
 
 
-def of_files(paths: Iterable[str]) -> list[NamedImage]:
-    """Return image files as named images, without reading them."""
-    return [NamedImage(path, functools.partial(_read, path)) for path in paths]
+def of_files(paths: Iterable[str]) -> Iterator[NamedImage]:
+    """Yield image files as named images, without reading them."""
+    return (NamedImage(path, functools.partial(_read, path)) for path in paths)
+
+
+def stream(images: Any) -> Iterator[NamedImage]:
+    """Yield images of any form as named images. An iterator of named images is read step by step."""
+    if isinstance(images, Iterator):
+        first = list(itertools.islice(images, 1))
+        images = itertools.chain(first, images)
+        if first and isinstance(first[0], NamedImage):
+            return images
+    return iter(of_any(images))
 
 
 def of_any(images: Any) -> list[NamedImage]:
@@ -75,7 +86,7 @@ def of_any(images: Any) -> list[NamedImage]:
     """
     items = listed(images)
     if all(isinstance(item, (str, os.PathLike)) for item in items):
-        return of_files(image_files.find([os.fspath(item) for item in items]))
+        return list(of_files(image_files.find([os.fspath(item) for item in items])))
     found: list[NamedImage] = []
     for item in items:
         item = _file_of(item) if _is_pil(item) else item

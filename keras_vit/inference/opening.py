@@ -1,13 +1,18 @@
 """Opening of predictors of any kind."""
 
+import functools
 import os
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from keras_vit import outputs
 from keras_vit.inference import formats, model_card
 from keras_vit.inference.predictor import Predictor
 from keras_vit.util import file_io, storage
 from keras_vit.util.progress import Progress
+
+_lock = threading.Lock()  # while a pickled predictor is opened
 
 
 def open_predictor(
@@ -40,7 +45,7 @@ def open_predictor(
             model, or of the preprocessing in the checkpoint's directory. The size of an artifact is fixed.
 
     Returns:
-        The predictor.
+        The predictor. It is pickled as its path and these arguments, and opened again in each process that reads it.
 
     Raises:
         FileNotFoundError: If `path` does not exist, or a part of it is missing.
@@ -52,10 +57,12 @@ def open_predictor(
     >>> probabilities.shape, predictor.class_names[probabilities[0].argmax()] in set("0123456789")
     ((1, 10), True)
     """
+    given = os.path.abspath(path) if os.path.exists(path) else os.fspath(path)
     path = storage.fetched(path, checkpoint)
     if isinstance(labels, (str, os.PathLike)):
         labels = file_io.read_lines(storage.fetched(labels))
     found = formats.find(path)
+    predictor: Predictor
     if found and (preprocess, labels, checkpoint, image_size) != (None, None, None, None):
         raise ValueError(
             f"The artifact {path!r} has its own preprocessing, labels and weights. Leave out preprocess and labels "
@@ -64,14 +71,40 @@ def open_predictor(
             f"preprocess={preprocess!r}, labels={labels!r}, checkpoint={checkpoint!r}, image_size={image_size!r}."
         )
     if found:
-        return _opened(*found, num_threads)
-    with Progress(f"Opening {path}"):
-        from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
-        from keras_vit.runs import load_run, run_directory
+        predictor = _opened(*found, num_threads)
+    else:
+        with Progress(f"Opening {path}"):
+            from keras_vit.inference import keras_model  # imports Keras, which artifacts do not need
+            from keras_vit.runs import load_run, run_directory
 
-        if run_directory.is_run(path) or checkpoint is not None:
-            return keras_model.open_run(load_run(path, checkpoint), preprocess, labels or (), image_size)
-        return keras_model.open_weights(path, preprocess, labels or (), image_size)
+            if run_directory.is_run(path) or checkpoint is not None:
+                predictor = keras_model.open_run(load_run(path, checkpoint), preprocess, labels or (), image_size)
+            else:
+                predictor = keras_model.open_weights(path, preprocess, labels or (), image_size)
+    settings = {"preprocess": preprocess, "labels": labels and tuple(labels), "num_threads": num_threads}
+    settings |= {"checkpoint": checkpoint, "image_size": image_size}
+    predictor.origin = (given, *settings.items())
+    return predictor
+
+
+def reopened(origin: tuple[Any, ...], sha256: str) -> Predictor:
+    """Open a predictor that was pickled. Each process opens it once.
+
+    Raises a ValueError if the model has changed.
+    """
+    with _lock:
+        predictor = _opened_once(*origin)
+    if predictor.card.sha256 != sha256:
+        raise ValueError(
+            f"Expected the model that was pickled at {origin[0]!r}. Received: other weights. Open it again, and pickle "
+            "the new predictor."
+        )
+    return predictor
+
+
+@functools.lru_cache(maxsize=8)
+def _opened_once(path: str, *settings: tuple[str, Any]) -> Predictor:
+    return open_predictor(path, **dict(settings))
 
 
 def stated_output(path: str) -> outputs.Output | None:

@@ -1,5 +1,6 @@
 """Base classes of predictors."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit import outputs
-from keras_vit.inference import image_inputs, preparation
+from keras_vit.inference import image_batches, image_inputs
 from keras_vit.inference.model_card import EXPORT_AGAIN, ModelCard
 
-BATCH_SIZE = 16  # images that are read and preprocessed together
+BATCH_SIZE = 16  # images per call of the model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Predictor:
 
     kind = ""
     features_unavailable: str | None = None
+    origin: tuple[Any, ...] | None = None  # path and other arguments of `open_predictor`
 
     def __init__(self, path: str, card: ModelCard):
         self.path = path
@@ -71,6 +73,14 @@ class Predictor:
         self.runtime_precision = card.precision
         if card.kind.has_features:
             self.features_unavailable = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the arguments of `open_predictor`, without the weights."""
+        from keras_vit.inference import opening
+
+        if self.origin is None:
+            raise TypeError(f"Only a predictor of open_predictor can be pickled. Received: {type(self).__name__}.")
+        return opening.reopened, (self.origin, self.card.sha256)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -146,7 +156,7 @@ class Predictor:
 
         Args:
             images: Images in any form that `predict` accepts, except preprocessed images.
-            batch_size: Number of images that are read and predicted together.
+            batch_size: Number of images per call of the model. Threads read and preprocess the next images meanwhile.
             top_k: Number of classes in `parts` of a prediction with probabilities.
 
         Example:
@@ -154,20 +164,35 @@ class Predictor:
         >>> [(found.name, found.error, len(found.parts)) for found in predictor.predict_each("images/cat.png")]
         [('images/cat.png', '', 5)]
         """
-        prepare = preparation.image_function(self.card.preprocess)
-        given = image_inputs.of_any(images)
-        for start in range(0, len(given), batch_size):
-            batch = given[start : start + batch_size]
-            prepared = [_prepare(image, prepare) for image in batch]
-            readable = [image for image in prepared if not isinstance(image, str)]
-            answers = iter(self.predict(np.stack(readable)) if readable else ())
-            for (name, _), image in zip(batch, prepared, strict=True):
-                if isinstance(image, str):
-                    yield Prediction(name, None, error=image)
-                    continue
-                answer, kind = next(answers), self.card.kind
-                doubt = kind.uncertainty(answer, self.card.has_independent_classes)
-                yield Prediction(name, answer, kind.parts(answer, self.card.names, top_k), doubt)
+        kind = self.card.kind
+        for name, answer, error in self._each(images, batch_size, self.predict):
+            if answer is None:
+                yield Prediction(name, None, error=error)
+                continue
+            doubt = kind.uncertainty(answer, self.card.has_independent_classes)
+            yield Prediction(name, answer, kind.parts(answer, self.card.names, top_k), doubt)
+
+    def features_each(self, images: Any, batch_size: int = BATCH_SIZE) -> Iterator[Prediction]:
+        """Yield a `Prediction` for each image, in order, whose `answer` is the row of `features`, without `parts`.
+
+        Arguments and errors are the same as for `predict_each`.
+
+        Example:
+        >>> predictor = keras_vit.open_predictor("runs/digits")
+        >>> [found.answer.shape for found in predictor.features_each("images/cat.png")]
+        [(8,)]
+        """
+        for name, row, error in self._each(images, batch_size, self.features):
+            yield Prediction(name, row, error=error)
+
+    def _each(
+        self, images: Any, batch_size: int, compute: Callable[[np.ndarray], np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray | None, str]]:
+        """Yield the name, the row of `compute` and the error of each image. Threads prepare the next images."""
+        chunks = image_batches.chunks(image_inputs.stream(images), batch_size)
+        with contextlib.closing(image_batches.read(((None, chunk) for chunk in chunks), self.card.preprocess)) as found:
+            for batch in found:
+                yield from batch.results(compute)
 
     def _predict(self, images: np.ndarray) -> np.ndarray:
         """Predict preprocessed images `[B, H, W, C]`."""
@@ -245,21 +270,6 @@ class FunctionPredictor(Predictor):
         # Convert masks one by one: resized logits take four bytes per pixel and class.
         parts = np.split(scores, len(scores)) if self.card.kind.has_masks and len(scores) else [scores]
         return np.concatenate([keras.ops.convert_to_numpy(self.card.answers(part)) for part in parts])
-
-
-def _prepare(image: image_inputs.NamedImage, prepare: Callable[[bytes], np.ndarray]) -> np.ndarray | str:
-    """Return the preprocessed image, `[H, W, C]`, or the reason why it cannot be read."""
-    content = b""
-    try:
-        content = image.read()
-        return prepare(content)
-    except OSError as error:
-        return error.strerror or str(error)
-    except Exception as error:
-        reason = preparation.unreadable(error, content)
-        if reason is None:
-            raise
-        return reason
 
 
 def in_batches(function: Callable[[np.ndarray], np.ndarray], images: np.ndarray, batch_size: int) -> np.ndarray:

@@ -8,8 +8,9 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from keras_vit.inference.model_card import ModelCard
@@ -21,39 +22,39 @@ EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
 # Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
 _FORMULA = re.compile(r"'*[=+@\t\r\n-]")
+_ROW_GROUP = 65_536  # rows
 _WRITE_EVERY = 30.0  # seconds between writes, but at least 20 times the duration of a write
 
 
 class PredictionTable:
-    """Rows in memory, which are written to a file every half minute; see `opened`.
+    """Table whose rows are in a temporary database on disk, and are written to the file every half minute.
 
-    Attributes:
-        rows: Row of each image by its path. Images that an earlier call could not read have no row.
+    See `opened`. SQLite places the database in `SQLITE_TMPDIR` or /var/tmp and removes it.
     """
 
     def __init__(self, path: str):
-        self.path, self.rows, self._columns = path, dict[str, Row](), dict[str, type]()
-        self._found = _read(path) if os.path.exists(path) else []
-        if not all({"path", "error", "model"} <= row.keys() for row in self._found):
-            raise _foreign(path, "a row without path, error and model")
+        self.path, self._columns, self._next_write = path, dict[str, type](), 0.0
+        self._rows = sqlite3.connect("", isolation_level=None)
+        self._rows.execute("CREATE TABLE rows (path TEXT PRIMARY KEY, uncertainty REAL, row TEXT)")
+        self._rows.execute("CREATE TABLE places (id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT)")
+        self._rows.execute("CREATE INDEX paths ON places (path)")
+        self._last_old = 0  # the last place of a row of the file
+        for row in self._found():
+            if not {"path", "error", "model"} <= row.keys():
+                raise _foreign(path, "a row without path, error and model")
 
-    def begin(
-        self, card: ModelCard, top_k: int, paths: Sequence[str] = (), uncertain_first: bool = False
-    ) -> dict[str, Row]:
-        """Start or continue the table for a model, and return the existing rows of `paths`.
+    def begin(self, card: ModelCard, top_k: int, uncertain_first: bool = False) -> None:
+        """Start or continue the table for a model. Images that an earlier call could not read have no row.
 
-        The file contains the rows of other images first, then a row for each of `paths` in their order, also if a path
-        occurs twice. With `uncertain_first`, all rows are sorted by uncertainty instead.
+        The file contains the rows of other images first, then a row for each image passed to `needs`, in the same
+        order. With `uncertain_first`, all rows are sorted by uncertainty instead.
 
         Raises:
             ValueError: If the file has rows of another model, or other columns.
         """
         columns, self._model = columns_of(card, top_k), model_key(card)
-        self._is_ranked, self._uncertain_first = card.kind.has_probabilities, uncertain_first
-        given = set(paths)
-        self._others = [row["path"] for row in self._found if row["path"] not in given]
-        self._given, self._next_write = list(paths), 0.0
-        for row in self._found:
+        self._card, self._uncertain_first = card, uncertain_first
+        for row in self._found():
             if row["model"] != self._model:
                 raise _foreign(self.path, f"a cut row, or predictions of another model (model={row['model']})")
             if list(row) != list(columns):
@@ -61,21 +62,25 @@ class PredictionTable:
                 raise _foreign(self.path, f"other columns ({', '.join(names[:5]) or 'in another order'})")
             if not row["error"]:
                 values = ((name, kind, row[name]) for name, kind in columns.items())
-                self.rows[row["path"]] = {n: None if value in (None, "") else kind(value) for n, kind, value in values}
+                self._put({name: None if value in (None, "") else kind(value) for name, kind, value in values})
+                self._last_old = self._place(row["path"])
         self._columns = columns
-        return {path: self.rows[path] for path in paths if path in self.rows}
+
+    def known(self, path: str) -> Row | None:
+        """Return the row of an image, or None."""
+        found = self._rows.execute("SELECT row FROM rows WHERE path = ?", (path,)).fetchone()
+        return dict(zip(self._columns, json.loads(found[0]), strict=True)) if found else None
+
+    def needs(self, path: str) -> bool:
+        """Give the image the next place in the file, and return whether it must be predicted."""
+        placed = self._rows.execute("SELECT max(id) FROM places WHERE path = ?", (path,)).fetchone()[0] or 0
+        self._rows.execute("DELETE FROM places WHERE path = ? AND id <= ?", (path, self._last_old))
+        self._place(path)
+        return placed <= self._last_old and self.known(path) is None
 
     def add(self, found: Prediction) -> None:
-        """Add the row of a prediction."""
-        row: Row = dict.fromkeys(self._columns)
-        row |= {"path": found.name, "error": found.error or None, "model": self._model}
-        parts = [(name, shortest(number)) for name, number in found.parts]
-        if self._is_ranked and parts:
-            numbers = [*(entry for pair in parts for entry in pair), shortest(found.uncertainty)]
-            row |= dict(zip(list(row)[1:-2], numbers, strict=True))
-        elif parts:
-            row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes
-        self.rows[found.name] = row
+        """Add the row of a prediction of an image that `needs` placed."""
+        self._put(row_of(found, self._card, self._columns, self._model))
         if time.monotonic() > self._next_write:
             self.write()
 
@@ -84,16 +89,30 @@ class PredictionTable:
         if not self._columns:
             return
         start = time.monotonic()
-        added = self.rows.keys() - {*self._others, *self._given}
-        order = [*self._others, *(path for path in self.rows if path in added), *self._given]
-        rows = [self.rows[path] for path in order if path in self.rows]
-        if self._uncertain_first:
-            rows.sort(key=lambda row: 1.0 if row["uncertainty"] is None else -row["uncertainty"])
+        order = "uncertainty IS NULL, uncertainty DESC, id" if self._uncertain_first else "id"
+        rows = self._rows.execute(f"SELECT row FROM places JOIN rows USING (path) ORDER BY {order}")
         with file_io.atomic_file(self.path) as temporary:
-            write_rows(temporary, os.path.splitext(self.path)[1], self._columns, rows)
+            write_rows(
+                temporary,
+                os.path.splitext(self.path)[1],
+                self._columns,
+                map(json.loads, itertools.chain.from_iterable(rows)),
+            )
         storage.publish(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))
+
+    def _found(self) -> Iterator[Row]:
+        """Yield the rows of the file."""
+        return _read(self.path) if os.path.exists(self.path) else iter(())
+
+    def _put(self, row: Row) -> None:
+        doubt = row["uncertainty"] if self._card.kind.has_probabilities else None
+        values = (row["path"], doubt, json.dumps(list(row.values())))
+        self._rows.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", values)
+
+    def _place(self, path: str) -> int:
+        return self._rows.execute("INSERT INTO places (path) VALUES (?)", (path,)).lastrowid or 0
 
 
 @contextlib.contextmanager
@@ -131,50 +150,76 @@ def columns_of(card: ModelCard, top_k: int) -> dict[str, type]:
     return {"path": str, **numbers, "error": str, "model": str}
 
 
+def row_of(found: Prediction, card: ModelCard, columns: Iterable[str], model: str) -> Row:
+    """Return the row of a prediction. `columns` are the result of `columns_of`, `model` of `model_key`."""
+    row: Row = dict.fromkeys(columns)
+    row |= {"path": found.name, "error": found.error or None, "model": model}
+    parts = [(name, shortest(number)) for name, number in found.parts]
+    if card.kind.has_probabilities and parts:
+        numbers = [*(entry for pair in parts for entry in pair), shortest(found.uncertainty)]
+        row |= dict(zip(list(row)[1:-2], numbers, strict=True))
+    elif parts:
+        row |= dict.fromkeys(list(row)[1:-2], 0.0) | dict(parts)  # a mask may lack some classes
+    return row
+
+
 def model_key(card: ModelCard) -> str:
     """Return a key that identifies the weights, the preprocessing and the names of a model."""
     about = (card.sha256, card.preprocess, card.output, card.names, card.image_shape)
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
 
 
-def check_names(paths: Iterable[str]) -> None:
-    """Raise an error if a name is not valid UTF-8."""
-    for path in paths:
-        try:
-            path.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"Names in a table are UTF-8. Received: {path!r}. Rename the file.") from error
+def check_name(path: str) -> bool:
+    """Return True for a name that is valid UTF-8. Raise an error for another name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"Names in a table are UTF-8. Received: {path!r}. Rename the file.") from error
+    return True
 
 
-def _read(path: str) -> list[Row]:
+def _read(path: str) -> Iterator[Row]:
+    """Yield the rows of a table."""
     try:
         if path.endswith(".parquet"):
-            return file_io.import_pyarrow().parquet.read_table(path).to_pylist()
-        if path.endswith(".csv"):
+            with file_io.import_pyarrow().parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    yield from batch.to_pylist()
+        elif path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
-                lines = [[_unescaped(text) for text in line] for line in csv.reader(file, strict=True) if line]
-            return [dict(itertools.zip_longest(lines[0], line)) for line in lines[1:]]
-        rows, damaged = file_io.read_json_lines(path)
-    except (ValueError, csv.Error) as error:
+                lines = ([_unescaped(text) for text in line] for line in csv.reader(file, strict=True) if line)
+                names = next(lines, [])
+                yield from (dict(itertools.zip_longest(names, line)) for line in lines)
+        else:
+            with open(path, "rb") as file:
+                yield from (_json_object(line) for line in file if line.strip())
+    except (ValueError, RecursionError, csv.Error) as error:
         raise _foreign(path, f"a file that cannot be read ({formatting.one_line(error)})") from error
-    if damaged:
-        raise _foreign(path, f"{damaged} lines that are not JSON objects")
-    return rows
 
 
-def write_rows(path: str, extension: str, columns: dict[str, type], rows: list[Row]) -> None:
+def _json_object(line: bytes) -> Row:
+    row = json.loads(line.decode("utf-8-sig"))
+    if not isinstance(row, dict):
+        raise ValueError(f"a line is not a JSON object: {line[:40]!r}")
+    return row
+
+
+def write_rows(path: str, extension: str, columns: dict[str, type], rows: Iterator[list]) -> None:
     """Write a table in the format of the extension. `columns` has the type of each column: str or float."""
     if extension == ".parquet":
         pyarrow = file_io.import_pyarrow()
         kinds = {str: pyarrow.string(), float: pyarrow.float64()}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
+        with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+            while group := list(itertools.islice(rows, _ROW_GROUP)):
+                writer.write_table(pyarrow.table(list(map(list, zip(*group, strict=True))), schema=schema))
         return
     with open(path, "w", encoding="utf-8", newline="") as file:
         if extension == ".jsonl":
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            named = (dict(zip(columns, row, strict=True)) for row in rows)
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in named)
             return
-        file.writelines(",".join(map(_field, line)) + "\n" for line in (columns, *(row.values() for row in rows)))
+        file.writelines(",".join(map(_field, line)) + "\n" for line in itertools.chain([columns], rows))
 
 
 def _field(value: str | float | None) -> str:

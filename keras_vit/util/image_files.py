@@ -1,10 +1,12 @@
 """Search for image files in folders, glob patterns and lists."""
 
 import collections
+import contextlib
 import glob
+import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging
 
@@ -12,6 +14,7 @@ from keras_vit.util import file_io
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".jpe", ".jfif")
 MAX_DEPTH = 100
+_AT_ONCE = 100_000  # paths
 # Folders that file servers and operating systems create, in lower case.
 SYSTEM = (
     *("@eadir", "@tmp", "@recycle", "@recently-snapshot", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
@@ -28,20 +31,44 @@ def find(given: Sequence[str]) -> list[str]:
     exist are included. A path that is named twice, such as in a list, is returned twice. A path that is also in a
     folder, or matches a pattern, is returned once.
     """
+    return list(each(given))
+
+
+def each(given: Sequence[str], *conditions: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the paths of `find` that meet all conditions, one by one.
+
+    The paths of a single folder are not kept in memory. Otherwise, they are, because a path may be found twice.
+    """
     check_local(given)
-    paths: list[str] = []
+    is_folder, exists = len(given) == 1 and os.path.isdir(given[0]), False
+    first: list[str] = []
     seen: dict[str, bool] = {}  # path -> whether the user named it
     for path, is_named in _found(given):
-        if seen.get(path, True) and (is_named or path not in seen):
-            paths.append(path)
-            seen[path] = is_named
-    if paths and not any(map(os.path.lexists, paths)):
-        raise FileNotFoundError(f"No such file or folder: {', '.join(paths[:5])}.")
-    if given and not paths:
+        exists = exists or os.path.lexists(path)
+        first += [path] * (len(first) < 5)
+        if not all(condition(path) for condition in conditions) or not seen.get(path, True):
+            continue
+        if is_named or path not in seen:
+            yield path
+        if not is_folder:
+            seen.setdefault(path, is_named)
+    if first and not exists:
+        raise FileNotFoundError(f"No such file or folder: {', '.join(first)}.")
+    if given and not first:
         raise FileNotFoundError(
             f"Expected images in {', '.join(given[:5])}. Found none. Images in folders end in {', '.join(EXTENSIONS)}."
         )
-    return paths
+
+
+def listed(given: Sequence[str], *conditions: Callable[[str], bool]) -> tuple[Iterator[str], int | None]:
+    """Return the paths of `each`, and their number.
+
+    The first 100,000 paths are listed at once. If there are more, they are listed while the caller uses the paths, and
+    the number is None.
+    """
+    paths = each(given, *conditions)
+    first = list(itertools.islice(paths, _AT_ONCE))
+    return itertools.chain(first, paths), len(first) if len(first) < _AT_ONCE else None
 
 
 def _found(given: Sequence[str]) -> Iterator[tuple[str, bool]]:
@@ -63,35 +90,42 @@ def check_local(names: Sequence[str]) -> None:
         raise ValueError(f"Expected images in the file system. Received: {name!r}. Copy them, or mount the bucket.")
 
 
-def _lines(name: str) -> list[str]:
-    """Return the non-empty lines of a text file, or of standard input for `-`."""
-    if name == "-":
-        lines = sys.stdin.read().splitlines()
-    else:
-        with open(name, "rb") as file:
-            lines = file_io.decode_text(file.read(), name).splitlines()
-    paths = [line for line in lines if line.strip()]
-    if not paths:
+def _lines(name: str) -> Iterator[str]:
+    """Yield the non-empty lines of a text file, or of standard input for `-`."""
+    is_empty = True
+    with contextlib.nullcontext(sys.stdin) if name == "-" else open(name, encoding="utf-8-sig") as file:
+        try:
+            for line in file:
+                if line.strip():
+                    is_empty = False
+                    yield line.rstrip("\r\n")
+        except UnicodeDecodeError:
+            with open(name, "rb") as content:
+                file_io.decode_text(content.read(), name)  # its error names the line
+            raise
+    if is_empty:
         raise ValueError(f"Expected the path of an image in each line of {name!r}. Received: no lines.")
-    return paths
 
 
 def _is_image(path: str) -> bool:
     return path.lower().endswith(EXTENSIONS)
 
 
-def _images_below(folder: str) -> list[str]:
-    """Return the images in a folder and its subfolders, and log which files are left out."""
+def _images_below(folder: str) -> Iterator[str]:
+    """Yield the images in a folder and its subfolders. At the end, log which files are left out."""
     tree = Tree(folder)
-    files = sorted(tree.below(tree.root))
-    others = collections.Counter(os.path.splitext(path)[1].lower() for path in files if not _is_image(path))
+    others: collections.Counter[str] = collections.Counter()
+    for path in tree.walk(tree.root):
+        if _is_image(path):
+            yield os.path.join(folder, path)
+        else:
+            others[os.path.splitext(path)[1].lower()] += 1
     left_out = [f"{count:,} {ending or 'without an ending'}" for ending, count in others.most_common()]
     left_out += [f"the folder {name}" for name in tree.system] + [f"the link or pipe {name}" for name in tree.skipped]
     if left_out:
         logging.warning(
             "Left out in %s: %s. Images in folders end in %s.", folder, ", ".join(left_out[:20]), ", ".join(EXTENSIONS)
         )
-    return [os.path.join(folder, path) for path in files if _is_image(path)]
 
 
 class Tree:
@@ -120,11 +154,17 @@ class Tree:
         return self._list(folder)[1]
 
     def below(self, start: str) -> list[str]:
-        """Return the relative paths of all files in a folder and its subfolders."""
-        found: list[str] = []
+        """Return the relative paths of all files in a folder and its subfolders, sorted."""
+        return list(self.walk(start))
+
+    def walk(self, start: str) -> Iterator[str]:
+        """Yield the paths of `below`. Each folder is listed when its first path is needed."""
         waiting, linked = [""], set[str]()
         while waiting:
             inner = waiting.pop()
+            if inner and not inner.endswith("/"):
+                yield inner
+                continue
             folder = f"{start}/{inner}".rstrip("/")
             if folder != self.root and not file_io.is_remote(folder) and os.path.islink(folder):
                 real = os.path.realpath(folder)
@@ -140,9 +180,8 @@ class Tree:
                     "images to a higher level."
                 )
             files, inside = self._list(folder)
-            found += [inner + name for name in files]
-            waiting += [f"{inner}{name}/" for name in inside]
-        return found
+            names = sorted([*files, *(f"{name}/" for name in inside)], reverse=True)
+            waiting += [inner + name for name in names]
 
     def _entries(self, folder: str) -> Iterator[tuple[str, str]]:
         """Yield each name in a folder with its kind: "file", "folder" or "special"."""

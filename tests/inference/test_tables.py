@@ -36,10 +36,12 @@ def read(path):
     return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
 
 
-def fill(path, predictions, card=CARD, top_k=2, **options):
+def fill(path, predictions, card=CARD, top_k=2, paths=(), **options):
+    """Continue a table, and return the `paths` that it has."""
     with tables.opened(str(path)) as table:
         table.begin(card, top_k, **options)
-        known = list(table.rows)
+        more = (each.name for each in predictions if each.name not in paths)
+        known = [name for name in (*paths, *more) if not table.needs(name)]
         for prediction in predictions:
             table.add(prediction)
     return known
@@ -85,6 +87,7 @@ def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
     path = tmp_path / "table.csv"
     with pytest.raises(KeyboardInterrupt), tables.opened(str(path)) as table:
         table.begin(CARD, 2)
+        list(map(table.needs, NAMES[:2]))
         table.add(found(NAMES[0]))
         assert [row["path"] for row in read(path)] == NAMES[:1]
         monkeypatch.setattr(tables, "_WRITE_EVERY", 1e9)
@@ -92,7 +95,7 @@ def test_the_file_grows_while_the_program_runs(tmp_path, monkeypatch):
         table.add(found(NAMES[1]))
         assert len(read(path)) == 1
         raise KeyboardInterrupt
-    assert fill(path, []) == NAMES[:2]
+    assert fill(path, [], paths=NAMES) == NAMES[:2]
 
 
 @pytest.mark.parametrize("machine", ["first", "second"])
@@ -102,6 +105,7 @@ def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkey
     monkeypatch.setattr(locks, "SILENCE", 0)
     with pytest.raises(Killed), storage.written("s3://bucket/t.csv") as path, tables.opened(path) as table:
         table.begin(CARD, 2)
+        list(map(table.needs, NAMES[:2]))
         table.add(found(NAMES[0]))
         table.add(found(NAMES[1]))
         table.write()
@@ -109,7 +113,7 @@ def test_a_table_in_a_bucket_grows_there_and_is_continued(machine, store, monkey
     store.restart()
     store.machine(machine)
     with storage.written("s3://bucket/t.csv") as path:
-        assert fill(pathlib.Path(path), []) == NAMES[: 2 if machine == "first" else 1]
+        assert fill(pathlib.Path(path), [], paths=NAMES) == NAMES[: 2 if machine == "first" else 1]
 
 
 def test_a_large_file_is_written_less_often(tmp_path, monkeypatch):
@@ -122,6 +126,7 @@ def test_a_large_file_is_written_less_often(tmp_path, monkeypatch):
             patched.setattr(tables.time, "monotonic", lambda: next(times))
             table.write()
             for name, rows in zip(NAMES[:2], (0, 2), strict=True):
+                table.needs(name)
                 table.add(found(name))
                 assert len(read(path)) == rows
 
@@ -220,9 +225,9 @@ def test_a_list_that_names_an_image_twice_has_two_rows(tmp_path):
     fill(path, [found(NAMES[1]), found(NAMES[0])], paths=twice)
     assert [row["path"] for row in read(path)] == twice
     fill(path, [found("x"), found(NAMES[2])], paths=[NAMES[2]])
-    assert [row["path"] for row in read(path)] == [*twice, "x", NAMES[2]]
+    assert [row["path"] for row in read(path)] == [*twice, NAMES[2], "x"]
     fill(path, [], paths=twice[:1])
-    assert [row["path"] for row in read(path)] == [NAMES[0], "x", NAMES[2], NAMES[1]]
+    assert [row["path"] for row in read(path)] == [NAMES[0], NAMES[2], "x", NAMES[1]]
 
 
 def test_a_cut_table_is_refused(tmp_path):

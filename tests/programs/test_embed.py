@@ -1,5 +1,6 @@
 """`train.embed`: one row of features per image, in a file that an interruption does not lose."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -7,13 +8,13 @@ import types
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 from keras_vit import inference
+from keras_vit.inference import feature_parts, image_inputs
 from keras_vit.util import locks
 from tests import selection, tiny
 from tests.object_store import Killed, store  # noqa: F401  a fixture
-from tests.programs import call, load
+from tests.programs import call
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,6 @@ def test_finished_parts_are_not_computed_again(run, images, expected, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         embed(run, output, *images)
     assert calls == [2, 1, 2, 1] and not output.exists()
-    with pytest.raises(ValueError, match=r"a\.npz\.parts.*values of: images"):
-        embed(run, output, *images[1:])
     calls[:] = [0] * 4
     assert embed(run, output, *images) == 0
     assert calls[4:] == [2, 1, 1]  # the first three images are those of the finished part
@@ -124,42 +123,50 @@ def test_finished_parts_in_a_bucket_are_used_by_another_machine(run, images, exp
     np.testing.assert_allclose(rows(store.root / "bucket" / "a.npz")[1], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_parts_of_a_call_that_differs_are_refused(tmp_path, monkeypatch):
+def test_parts_of_another_model_are_refused_and_parts_of_other_images_are_computed_again(tmp_path, monkeypatch):
     """Also of an image that was replaced by one of the same size."""
-    program, image, parts = load("train.embed"), tmp_path / "1.png", tmp_path / "parts"
-    image.write_bytes(b"a")
+    image, folder = tmp_path / "1.png", tmp_path / "parts"
+    calls = []
 
-    def begin(sha256="a", preprocess="decode", **options):
-        card = types.SimpleNamespace(sha256=sha256, preprocess=preprocess)
-        with flagsaver.flagsaver(**options):
-            return program.begin(str(parts), types.SimpleNamespace(card=card), [str(image)])
+    class Means(inference.Predictor):
+        features_unavailable = None
 
-    key = begin()
-    (parts / "000000000.npz").touch()
-    assert begin() == key
-    changes = {"model": "sha256", "preprocess": "preprocess", "part_size": "part_size", "dense": "dense"}
-    for field, name in changes.items():
+        def features(self, images):
+            calls.append(len(images))
+            return images.mean((1, 2))
+
+    def rows(sha256="a", preprocess=tiny.PREPROCESS, **options):
+        card = dataclasses.replace(tiny.card(model_sha256=sha256), preprocess=preprocess)
+        parts = feature_parts.FeatureParts(str(folder), Means("", card), **options)
+        return list(parts.rows(image_inputs.of_files([str(image)])))
+
+    image.write_bytes(tiny.images(1).contents[0])
+    folder.mkdir()
+    ((_, before),) = rows()
+    np.testing.assert_array_equal(rows()[0].features, before)
+    assert calls == [1]
+    others = {"model": {"sha256": "b"}, "preprocess": {"preprocess": "decode|resize(8)"}}
+    others |= {"part_size": {"part_size": 7}, "dense": {"dense": True}}
+    assert rows(batch_size=1)[0].names == [str(image)]
+    for field, options in others.items():
         with pytest.raises(ValueError, match=rf"values of: {field}\."):
-            begin(**{name: True if name == "dense" else 7})
+            rows(**options)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"values of: keras_vit\."):
-        patch.setattr(program, "__version__", "0")
-        begin()
+        patch.setattr(feature_parts, "__version__", "0")
+        rows()
     time = image.stat().st_mtime_ns
-    image.write_bytes(b"ab")
+    image.write_bytes(image.read_bytes() + b"a")  # another size
     os.utime(image, ns=(time, time))
-    with pytest.raises(ValueError, match=r"values of: images\."):
-        begin()
-    image.write_bytes(b"a")
-    os.utime(image, ns=(time, time))
-    assert begin() == key
+    rows()
+    assert calls == [1, 1]
     os.utime(image, ns=(0, 0))
-    with pytest.raises(ValueError, match=r"values of: images\."):
-        begin()
+    rows()
+    rows()
+    assert calls == [1, 1, 1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_described", [True, False])
-def test_damaged_and_foreign_parts_are_computed_again(is_described, run, images, expected, tmp_path, monkeypatch):
+def test_damaged_and_foreign_parts_are_computed_again(run, images, expected, tmp_path, monkeypatch):
     output, parts = tmp_path / "a.npz", tmp_path / "a.npz.parts"
     interrupt(monkeypatch, 5, run, output, "--part_size=1", *images)
     cut, empty, foreign, exchanged, whole = sorted(parts.glob("*.npz"))
@@ -167,8 +174,6 @@ def test_damaged_and_foreign_parts_are_computed_again(is_described, run, images,
     empty.write_bytes(b"")
     np.savez(foreign, names=np.array(["x", "y"]), features=np.zeros((2, expected.shape[1]), np.float32))
     shutil.copy(whole, exchanged)
-    if not is_described:
-        (parts / "parts.json").write_text("{")  # killed before its first part
     assert embed(run, output, "--part_size=1", *images) == 0
     names, features = rows(output)
     assert names == [str(image) for image in images]

@@ -166,33 +166,25 @@ def test_an_image_may_have_no_class_where_it_may_have_several(kind, probability,
     assert (tmp_path / "sorted" / folder / "a.png").read_bytes() == b"a"
 
 
-@pytest.mark.parametrize(("count", "is_prepared"), [(3, False), (4, True)])
-def test_a_model_is_prepared_for_many_images(count, is_prepared, monkeypatch):
-    program, prepared, written = load("train.predict"), [], []
-    monkeypatch.setattr(program, "MANY", 3)
-    monkeypatch.setattr(program.image_inputs, "of_files", list)
-    reasons = {"1.png": "cut off"}
-    predictor = types.SimpleNamespace(
-        prepare_for_many=lambda: prepared.append(True),
-        predict_each=lambda names, top_k: [
-            inference.Prediction(name, None, error=reasons.get(name, "")) for name in names
-        ],
-    )
-    names = [f"{number}.png" for number in range(count)]
-    assert program.predict(predictor, names, [written.append]) == ["1.png: cut off"]
-    assert [found.name for found in written] == names and bool(prepared) == is_prepared
+def test_the_first_twenty_images_that_cannot_be_read_are_listed(caplog):
+    program, written = load("train.predict"), []
 
+    def predict_each(images, batch_size, top_k):
+        for image in images:
+            yield inference.Prediction(image.name, None, error="cut off" if "bad" in image.name else "")
 
-@pytest.mark.parametrize(("count", "more"), [(20, ""), (1_021, ", 1001 more than are listed")])
-def test_the_first_twenty_images_that_cannot_be_read_are_listed(count, more, caplog):
-    program = load("train.predict")
-    lines = [f"{number}.png: cut off" for number in range(count)]
-    assert program.report(lines, 2_000) == 1
-    assert caplog.messages == [*lines[:20], f"{count} of 2000 images could not be read{more}"]
-    with flagsaver.flagsaver(on_bad_image="skip"):
-        assert program.report(lines, 2_000) == 0
-    caplog.clear()
-    assert program.report([], 2_000) == 0 and not caplog.messages
+    predictor = types.SimpleNamespace(predict_each=predict_each)
+    for count, more in ((20, ""), (1_021, ", 1001 more than are listed")):
+        names = [*(f"bad{number}.png" for number in range(count)), *(f"{number}.png" for number in range(count, 2_000))]
+        found = program.predict_images(predictor, iter(names), 2_000, [written.append])
+        assert [prediction.name for prediction in written[-2_000:]] == names
+        assert program.report(*found) == 1
+        lines = [f"{name}: cut off" for name in names[:20]]
+        assert caplog.messages == [*lines, f"{count} of 2000 images could not be read{more}"]
+        with flagsaver.flagsaver(on_bad_image="skip"):
+            assert program.report(*found) == 0
+        caplog.clear()
+    assert program.report([], 0, 2_000) == 0 and not caplog.messages
 
 
 @pytest.mark.slow

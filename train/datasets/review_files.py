@@ -38,7 +38,7 @@ def picture(content: bytes) -> np.ndarray:
 def write_list(path: str, review: Review) -> None:
     """Write all images as CSV. If the images are files with classes, the list is also a data set."""
     with file_io.atomic_file(path) as temporary:
-        tables.write_rows(temporary, ".csv", COLUMNS, review.rows)
+        tables.write_rows(temporary, ".csv", COLUMNS, ([row[name] for name in COLUMNS] for row in review.rows))
 
 
 def write_page(path: str, review: Review, sources: Mapping[str, Source], model: str) -> None:
