@@ -18,6 +18,7 @@ or to correct labels, edit the list and train with manifest:OUTPUT/images.csv.
 The exit code is 1 if an image is unreadable, or if an image or a near duplicate occurs in several splits.
 """
 
+import itertools
 import json
 import os
 import shlex
@@ -99,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
 def compare_features(given: str, sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
     """Review the images by their features, write the files, and return the findings."""
     options = flags.FLAGS
-    tables.check_names(report.origin for found in reports.values() for report in found)
+    for report in itertools.chain.from_iterable(reports.values()):
+        tables.check_name(report.origin)
     predictor = open_predictor(options.model, **common_flags.model_options())
     found = review.review(predictor, given, sources, reports)
     if options.output:

@@ -92,12 +92,8 @@ class PredictionTable:
         order = "uncertainty IS NULL, uncertainty DESC, id" if self._uncertain_first else "id"
         rows = self._rows.execute(f"SELECT row FROM places JOIN rows USING (path) ORDER BY {order}")
         with file_io.atomic_file(self.path) as temporary:
-            write_rows(
-                temporary,
-                os.path.splitext(self.path)[1],
-                self._columns,
-                map(json.loads, itertools.chain.from_iterable(rows)),
-            )
+            extension, entries = os.path.splitext(self.path)[1], (json.loads(row) for (row,) in rows)
+            write_rows(temporary, extension, self._columns, entries)
         storage.publish(self.path, growing=True)
         end = time.monotonic()
         self._next_write = end + max(_WRITE_EVERY, 20 * (end - start))

@@ -120,17 +120,17 @@ class Run:
         from keras_vit.checkpoints.keras_files import load_keras_file
 
         if self._checkpoint is not None:
-            return self._restored()
+            return self._restored(self._checkpoint)
         sha256 = file_io.sha256(self._file)
         return _Trained(load_keras_file(self._file), None, sha256)
 
-    def _restored(self) -> _Trained:
+    def _restored(self, checkpoint: str) -> _Trained:
         """Build the model with the weights of the checkpoint."""
         from keras_vit import recipe as recipes
         from keras_vit.models.variables import weights
         from keras_vit.runs import chosen_checkpoint, pixel_range
 
-        chosen = chosen_checkpoint.choose(os.path.join(self.path, CHECKPOINTS), self._checkpoint)
+        chosen = chosen_checkpoint.choose(os.path.join(self.path, CHECKPOINTS), checkpoint)
         sha256 = file_io.joint_sha256([checkpoints.manifest_of(chosen.path), os.path.join(self.path, CONFIG)])
         recipe, data = recipes.resolve(self.recipe, self.config.get("architecture")), self.config["data"]
         names, stated = data["class_names"], data.get("values")
