@@ -1,8 +1,10 @@
 """`check-data --model`: labels that may be wrong, near duplicates and outliers, as rows, a page and a list."""
 
 import csv
+import io
 import json
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -188,18 +190,24 @@ def test_a_copy_that_was_saved_again_in_another_split(run, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["digits", "npz:{}/values.npz#values=size"])
+@pytest.mark.parametrize("source", ["digits", "npz:{}/values.npz#values=size", "webdataset:{}/a.tar"])
 def test_sources_without_files_and_labels_without_classes(source, run, tmp_path, capsys):
     images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 1), np.uint8)
     np.savez(tmp_path / "values.npz", images=images, labels=np.arange(12.0))
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for index, image in enumerate(images):
+            for name, content in (("png", pictures.encode(image[..., 0])), ("cls", b"01"[index % 2 :][:1])):
+                member = tarfile.TarInfo(f"{index}.{name}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
     split = "test[:60]" if source == "digits" else "all"
     code = check_data(source.format(tmp_path), run, f"--splits={split}", f"--output={tmp_path}/review")
     text = capsys.readouterr().out
     assert code == 0 and "outliers: " in text and "sed" not in text
     with open(tmp_path / "review" / review_files.LIST, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert all(row["path"].startswith("image ") for row in rows)
-    assert [row["label_quality"] != "" for row in rows] == [source == "digits"] * len(rows)
+    assert all(row["path"].startswith(("image ", f"{tmp_path}/a.tar/")) for row in rows)
+    assert [row["label_quality"] != "" for row in rows] == ["values" not in source] * len(rows)
 
 
 def test_a_folder_for_the_review_needs_a_model(tmp_path):
