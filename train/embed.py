@@ -42,7 +42,10 @@ with cli.imports(__name__):
     from keras_vit.util.progress import Progress
 
 
-def main(argv: Sequence[str]) -> int:
+Columns = dict[str, tuple[str, tuple[int, ...]]]  # dtype and shape by name
+
+
+def main(argv: Sequence[str]) -> int | None:
     return cli.run_on_ray(argv[1:], features=True) if flags.FLAGS.engine else embed(argv)
 
 
@@ -75,7 +78,7 @@ def embed(argv: Sequence[str]) -> int:
                 storage.publish(output, growing=True)
             if not rows:
                 raise ValueError("None of the images can be read.")
-            columns = {"names": (f"U{longest // 4}", (rows,)), "features": ("f4", (rows, *shape))}
+            columns: Columns = {"names": (f"U{longest // 4}", (rows,)), "features": ("f4", (rows, *shape))}
             with file_io.atomic_file(output) as temporary, Progress(f"Writing {output}"):
                 (write_parquet if output.endswith(".parquet") else write_npz)(temporary, parts.files, columns)
             complete = True
@@ -98,11 +101,12 @@ def open_parts(folder: str, total: int | None) -> feature_parts.FeatureParts:
         raise ValueError(f"--model must return features: {predictor.features_unavailable}.")
     if total is None or total > 100 * options.batch_size:
         predictor.prepare_for_many()
-    settings = {name: options[name].value for name in ("part_size", "batch_size", "dense")}
-    return feature_parts.FeatureParts(folder, predictor, **settings)
+    return feature_parts.FeatureParts(
+        folder, predictor, part_size=options.part_size, batch_size=options.batch_size, dense=options.dense
+    )
 
 
-def write_npz(path: str, files: Sequence[str], columns: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+def write_npz(path: str, files: Sequence[str], columns: Columns) -> None:
     """Write the rows of all parts to a NumPy archive. `columns` are the dtypes and shapes by name."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, (dtype, shape) in columns.items():
@@ -114,7 +118,7 @@ def write_npz(path: str, files: Sequence[str], columns: dict[str, tuple[str, tup
                     column.write(values.astype(dtype).tobytes())
 
 
-def write_parquet(path: str, files: Sequence[str], columns: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+def write_parquet(path: str, files: Sequence[str], columns: Columns) -> None:
     """Write the rows of all parts to a Parquet file, with a row group for each part."""
     pyarrow = file_io.import_pyarrow()
     features = pyarrow.list_(pyarrow.float32(), columns["features"][1][-1])

@@ -82,7 +82,7 @@ Write = Callable[[Prediction], None]
 Copy = Callable[[str, str, float], None]
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int | None:
     return cli.run_on_ray(argv[1:], features=False) if flags.FLAGS.engine else predict(argv)
 
 
@@ -121,8 +121,9 @@ def predict(argv: Sequence[str]) -> int:
         else:
             writers.append(lambda found: show(found, card.kind))
         if options.output and not table:
-            paths = list(paths)  # the names of the files depend on all paths
-            writers.append(mask_writer(card, paths))
+            listed = list(paths)  # the names of the files depend on all paths
+            paths = iter(listed)
+            writers.append(mask_writer(card, listed))
         copy = copier(card) if options.sort else None
         if copy:
             writers.append(lambda found: None if found.error else copy(found.name, *found.parts[0]))
@@ -172,10 +173,10 @@ def predict_images(
     return listed, failed, progress.done
 
 
-def conditions() -> list[Callable[[str], bool]]:
+def conditions() -> list[Callable]:
     """Return the conditions for the images: in --shard, no copies in --sort, and names that fit into a table."""
     options = flags.FLAGS
-    found = [common_flags.in_shard, *([tables.check_name] if tables.is_table(options.output) else [])]
+    found: list[Callable] = [common_flags.in_shard, *([tables.check_name] if tables.is_table(options.output) else [])]
     if options.sort:
         own = os.path.join(os.path.realpath(options.sort), "")
         found.append(lambda path: not os.path.realpath(path).startswith(own))

@@ -24,15 +24,16 @@ def run_on_ray(images: Sequence[str], features: bool) -> int:
             f"{' nor '.join(f'--{name}' for name in _LOCAL_ONLY)}. Received: {', '.join(wrong) or options.output}."
         )
     remote = file_io.is_remote(options.output)
-    names = ("part_size", "workers", "batch_size", *([] if features else ["top_k"]))
+    names = ("batch_size", *([] if features else ["top_k"]))
     count, unreadable = ray_engine.run(
         filter(common_flags.in_shard, ray_engine.listed(images)),
         options.output.rstrip("/") if remote else os.path.abspath(options.output),
+        part_size=options.part_size,
         address=options.ray_address,
+        workers=options.workers,
         model=os.path.abspath(options.model) if os.path.exists(options.model) else options.model,
         features=features,
-        **{name: options[name].value for name in names},
-        **common_flags.model_options(),
+        **{**{name: options[name].value for name in names}, **common_flags.model_options()},
     )
     sys.stdout.write(f"{options.output}\n")
     logging.info("%d images", count)

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,8 +42,7 @@ class Batch:
             content = image.read()
             pixels = function(content)
         except Exception as error:
-            is_missing = isinstance(error, OSError)
-            reason = (error.strerror or str(error)) if is_missing else preparation.unreadable(error, content)
+            reason = preparation.unreadable(error, content)
             if reason is None:
                 raise
             self.errors[index] = reason
@@ -69,7 +68,7 @@ class Batch:
             yield name, None if error else next(rows), error
 
 
-def read(batches: Iterable[tuple[Any, Sequence[NamedImage]]], preprocess: str) -> Iterator[Batch]:
+def read(batches: Iterable[tuple[Any, Sequence[NamedImage]]], preprocess: str) -> Generator[Batch, None, None]:
     """Yield batches in order. While the caller uses a batch, threads prepare the next batches.
 
     Only a few batches are in memory. At the end, a log line states the share of the time in which the caller did not

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,7 +151,7 @@ class Predictor:
 
     def predict_each(
         self, images: Any, batch_size: int = BATCH_SIZE, top_k: int = outputs.TOP_K
-    ) -> Iterator[Prediction]:
+    ) -> Generator[Prediction, None, None]:
         """Yield a `Prediction` for each image, in order. If an image cannot be read, its prediction has an `error`.
 
         Args:

@@ -56,7 +56,9 @@ def _with_tensorflow(pp: str) -> Callable[[bytes], np.ndarray]:
 
 
 def unreadable(error: Exception, content: bytes) -> str | None:
-    """Return the reason why the content of a file cannot be read, or None if the content did not cause the error."""
+    """Return the reason why a file cannot be read, or None if neither the file nor its content caused the error."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(error, tf.errors.OpError):
         return None

@@ -23,6 +23,7 @@ _NAMES = ("path", "names", "__key__")  # columns with the names of the images
 _KEY = b"keras_vit"  # entry in the metadata of a file
 _MAX_BLOCKS = 10_000
 _ROWS = 1024  # rows of a row group
+_DRAFT = ".writing-"  # beginning of an unfinished file, which readers of a folder ignore
 
 
 class RayPredictor:
@@ -113,8 +114,7 @@ class PartitionWriter(RayPredictor):
                 return len(errors), len(errors) - errors["error"].null_count
         kinds = {str: pyarrow.string(), float: pyarrow.float64(), list: pyarrow.list_(pyarrow.float32())}
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()], {_KEY: key})
-        # Readers of folders ignore names that begin with a period.
-        draft = f"{os.path.dirname(place)}/.writing-{secrets.token_hex(4)}-{file}"
+        draft = f"{os.path.dirname(place)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
         count, unreadable = 0, 0
         with (
             tempfile.TemporaryDirectory() as temporary,
@@ -157,8 +157,10 @@ def run(
     files, place = _located(folder)
     files.create_dir(place)
     found = files.get_file_info(file_io.import_pyarrow().fs.FileSelector(place))
-    others = {file.base_name for file in found if file.extension == "parquet"} - {item["file"] for item in items}
-    if others:
+    for draft in (file.path for file in found if file.base_name.startswith(_DRAFT)):  # of a killed worker
+        files.delete_file(draft)
+    others = {file.base_name for file in found if file.extension == "parquet" and file.base_name[0] != "."}
+    if others := others - {item["file"] for item in items}:
         raise ValueError(
             f"The files in {folder!r} must be the results of the same images. Received: "
             f"{', '.join(sorted(others)[:5])}. Choose another folder, or remove the files."
