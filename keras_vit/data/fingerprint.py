@@ -88,7 +88,7 @@ def _files(source: Source) -> list[tuple[str, str, int | None]]:
         classes = ["+".join(names[index] for index in np.flatnonzero(row)) for row in labels]
     else:
         classes = [names[label] for label in labels.tolist()]
-    sizes = [member.size for member in source.files] if isinstance(source, TarSource) else map(_size, source.paths)
+    sizes = source.files.sizes.tolist() if isinstance(source, TarSource) else map(_size, source.paths)
     return list(zip(classes, source.relative_paths, sizes, strict=True))
 
 

@@ -29,7 +29,7 @@ class Repair:
 
     def __init__(self, source: Source, load: Callable[[dict], dict], on_bad_image: str | Log, training: bool):
         self.log = log_of(on_bad_image)
-        self._source, self._load, self._training = source, load, training
+        self.source, self._load, self._training = source, load, training
         self._bad: set[str] = set()
         self._problem = ""
 
@@ -56,7 +56,7 @@ class Repair:
             return self._load(item)
         except tf.errors.OpError as error:
             reason = describe(error)
-        origin = self._source.origin(*(int(item[key]) for key in self._source.keys))
+        origin = self.source.origin(*(int(item[key]) for key in self.source.keys))
         self._bad.add(origin)
         if self.log is None:
             self._problem = self._problem or bad_image(origin, reason)
@@ -64,13 +64,13 @@ class Repair:
         if not self._training:
             self.log.add(origin, reason)
             return {}
-        if len(self._bad) <= MAX_SHARE * self._source.num_examples:
-            for other in self._source.following(item):
+        if len(self._bad) <= MAX_SHARE * self.source.num_examples:
+            for other in self.source.following(item):
                 with contextlib.suppress(tf.errors.OpError):
                     example = self._load(other)
                     self.log.add(origin, reason)
                     return example
-        raise ValueError(bad_image(origin, f"{reason} More than half of {self._source.name} cannot be read."))
+        raise ValueError(bad_image(origin, f"{reason} More than half of {self.source.name} cannot be read."))
 
 
 def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int, repair: Repair) -> tf.data.Dataset:
@@ -79,9 +79,11 @@ def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int
     `items` has one element per step, whose entries are vectors over `rows` rows. Rows with the position -1 become
     zeros. `repair` fills the rows whose images cannot be read.
     """
-    spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in items.element_spec.items()}
-    traced = tf.function(load, autograph=False).get_concrete_function(spec)
     size = next(size for size in range(min(rows, GROUP), rows + 1) if rows % size == 0)
+    groups = items.map(lambda item: (tf.range(rows), item)).unbatch().batch(size, drop_remainder=True)
+    groups = repair.source.read_groups(groups)
+    spec = {key: tf.TensorSpec(value.shape[1:], value.dtype) for key, value in groups.element_spec[1].items()}
+    traced = tf.function(load, autograph=False).get_concrete_function(spec)
 
     def zeros():
         return {key: tf.zeros(value.shape, value.dtype) for key, value in traced.structured_outputs.items()}
@@ -96,7 +98,8 @@ def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int
         readable = tf.data.Dataset.from_tensor_slices((numbers, group)).map(load_row).ignore_errors()
         missing = tf.data.Dataset.from_tensors((-1, zeros())).repeat(size)
         loaded = readable.concatenate(missing).batch(size, drop_remainder=True).take(1)
-        return group, *loaded.get_single_element()
+        # Rows that are repaired are read again.
+        return {key: group[key] for key in items.element_spec}, *loaded.get_single_element()
 
     @tf.autograph.experimental.do_not_convert
     def join(*groups):
@@ -106,5 +109,4 @@ def load_batches(items: tf.data.Dataset, load: Callable[[dict], dict], rows: int
         return tf.cond(complete, lambda: examples, lambda: call_python(repair, step, examples))
 
     parallel = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
-    groups = items.map(lambda item: (tf.range(rows), item)).unbatch().batch(size, drop_remainder=True)
     return groups.map(load_group, **parallel).batch(rows // size, drop_remainder=True, **parallel).map(join)

@@ -124,6 +124,10 @@ class Source:
         """Return the example of an item as {"image", "label" or "mask"}, with TensorFlow operations only."""
         raise NotImplementedError
 
+    def read_groups(self, groups: tf.data.Dataset) -> tf.data.Dataset:
+        """Return groups of items, `(row numbers, items)`, to which the bytes are added that are read together."""
+        return groups
+
     def following(self, item: dict[str, tf.Tensor]) -> tf.data.Dataset:
         """Return the items that may replace an item whose image cannot be read."""
         raise NotImplementedError

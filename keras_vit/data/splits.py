@@ -113,20 +113,25 @@ def _bound(text: str, size: int, default: int, split: str) -> int:
     return min(max(value, 0), size)
 
 
+def hashes(keys: Sequence[str]) -> np.ndarray:
+    """Return the hashes of the names of examples, uint64 `[n]`, which determine the splits and the order."""
+    values = [hashlib.sha256(checks.composed(key).encode(errors="surrogateescape")).digest()[:8] for key in keys]
+    return np.array([int.from_bytes(value, "big") for value in values], np.uint64)
+
+
 def split_indices(
-    keys: Sequence[str], labels: np.ndarray, test_fraction: float, shuffle: bool = True
+    keys: Sequence[str] | np.ndarray, labels: np.ndarray, test_fraction: float, shuffle: bool = True
 ) -> dict[str, np.ndarray]:
     """Return the indices of the splits "train", "test" and "all", stratified by class.
 
     The split of an example depends on a hash of its key, but not on random numbers or on the order of the list.
     Examples with the same key are in the same split, and count as one example of the smallest of their classes.
     "train" contains at least one example of every class. "test" contains at least one example of every class with two
-    or more examples. `shuffle` orders the indices by hash, so that a slice is a fair sample.
+    or more examples. `shuffle` orders the indices by hash, so that a slice is a fair sample. `keys` may be `hashes`.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"`test_fraction` must be in [0, 1). Received: test_fraction={test_fraction!r}.")
-    hashes = [hashlib.sha256(checks.composed(key).encode(errors="surrogateescape")).digest()[:8] for key in keys]
-    numbers = np.array([int.from_bytes(value, "big") for value in hashes], np.uint64)
+    numbers = keys if isinstance(keys, np.ndarray) else hashes(keys)
     order = np.argsort(numbers, kind="stable")
     groups = labels[order] if labels.ndim == 1 else np.zeros(len(order), np.int64)
     is_first = np.diff(numbers[order], prepend=~numbers[order[:1]]) != 0  # of the examples with its key

@@ -23,7 +23,7 @@ class DataSet:
 
 def of_files(
     name: str,
-    paths: Sequence[Any],
+    paths: Sequence[Any] | np.ndarray,
     labels: np.ndarray,
     names: Sequence[str],
     indices: Mapping[str, np.ndarray],
@@ -42,7 +42,8 @@ def of_files(
         return of_examples(split, np.concatenate([indices[part.name][part.start : part.stop] for part in parts]))
 
     def of_examples(split: str, chosen: np.ndarray) -> Source:
-        opened = source(name, split, [paths[index] for index in chosen], labels[chosen], names, label_kind)
+        own = paths[chosen] if isinstance(paths, np.ndarray) else [paths[index] for index in chosen]
+        opened = source(name, split, own, labels[chosen], names, label_kind)
         opened.subset = lambda split, kept: of_examples(split, chosen[kept])
         by_split = {key: labels[some] for key, some in {**indices, split: chosen}.items()}
         return noted(opened, (*notes, *about_classes(by_split, opened.class_names)))

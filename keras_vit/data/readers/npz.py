@@ -94,6 +94,11 @@ def read_digits(location: str = "") -> DataSet:
     return of_arrays("digits", [(len(images), lambda: images)], labels, list(map(str, range(10))), indices)
 
 
+def arrays(location: str) -> dict[str, np.ndarray]:
+    """Return all arrays of a file by name. Raises a ValueError if the headers do not match the size of the file."""
+    return {name: _read(location, name) for name in _headers(location)}
+
+
 def _headers(location: str) -> dict[str, _Header]:
     """Return shape and type of each array, and check that they match the size of the file.
 

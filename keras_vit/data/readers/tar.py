@@ -27,8 +27,7 @@ class Member(NamedTuple):
 
     def read(self) -> bytes:
         """Return the content of the file."""
-        with open(self.path, "rb", buffering=0) as file:
-            return _read(file, self.offset, self.size)
+        return content(self.path, self.offset, self.size)
 
 
 def members(path: str) -> Iterator[Member]:
@@ -64,6 +63,15 @@ def members(path: str) -> Iterator[Member]:
                     f"{path} must contain only regular files and folders. Received: the type {kind!r}, such as a "
                     f"link or a sparse file, at byte {start - _BLOCK:,}. Write the tar file with `tar --dereference`."
                 )
+
+
+def content(path: str, offset: int, size: int) -> bytes:
+    """Return bytes of a file."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(file, size, offset)
+    finally:
+        os.close(file)
 
 
 def _read(file: BinaryIO, offset: int, size: int) -> bytes:

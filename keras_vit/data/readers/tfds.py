@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import masks
+from keras_vit.data.grouped import GroupedSource
 from keras_vit.data.labels import value_names
-from keras_vit.data.python_ops import call_python
 from keras_vit.data.readers import mask_folders
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
-from keras_vit.data.sources import IndexedSource, Source
+from keras_vit.data.sources import Source
 from keras_vit.util import extras
 
 
@@ -140,33 +140,34 @@ def _labels(
     return "values", names, numbers
 
 
-class ArrayRecordSource(IndexedSource):
+class ArrayRecordSource(GroupedSource):
     """A prepared data set in the ArrayRecord format, whose serialized examples can be read in any order."""
 
     def __init__(
         self,
         name: str,
         split: str,
-        records: Sequence[bytes],
+        records: Any,
         parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
         names: Sequence[str],
         label_kind: str,
     ):
         super().__init__(name, split, len(records), names, label_kind)
         self._records = records
-        self._numbers: Sequence[int] = range(len(records))  # of the examples of the split
+        self._numbers = np.arange(len(records))  # of the examples of the split
         self._parse = parse
 
     def every(self, number: int, held_out: bool, split: str) -> "ArrayRecordSource":
         part = copy.copy(self)
-        part._numbers = [record for record in self._numbers if (record % number == 0) == held_out]
+        part._numbers = self._numbers[(self._numbers % number == 0) == held_out]
         part.split, part.num_examples = split, len(part._numbers)
         return part
 
-    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        number = tf.gather(self._numbers, index)
-        (record,) = call_python(lambda i: [self._records[int(i)]], [number], [tf.TensorSpec([], tf.string)])
-        return self._parse(record)
+    def read_rows(self, indices: np.ndarray) -> list[bytes]:
+        return self._records.__getitems__(self._numbers[indices].tolist())
+
+    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._parse(content)
 
     def origin(self, index: int) -> str:
         return f"example {index} of {self.name} {self.split}"

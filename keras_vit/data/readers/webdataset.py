@@ -2,20 +2,19 @@
 
 import functools
 import json
-import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import separation
+from keras_vit.data import separation, splits
+from keras_vit.data.grouped import GroupedSource
 from keras_vit.data.labels import numbered
-from keras_vit.data.python_ops import call_python
-from keras_vit.data.readers import shards, tar
+from keras_vit.data.readers import shards, tar, tar_index
 from keras_vit.data.readers.data_set import DataSet, of_files
 from keras_vit.data.sources import FileSource, StoredSource, in_parallel
-from keras_vit.data.splits import split_indices
 from keras_vit.util import checks, file_io
 from keras_vit.util.image_files import EXTENSIONS
 
@@ -36,23 +35,43 @@ def read(
     "label" of the object in `KEY.json`. `label` sets another name for the entry. In this case, `KEY.cls` is not
     used.
     """
-    images: list[tar.Member] = []
-    labels: list[str] = []
-    splits: list[str] = []
-    for split, paths in shards.by_split(location, ".tar").items():
-        for found in in_parallel(functools.partial(_examples, label=label), paths):
-            images += [image for image, _ in found]
-            labels += [text for _, text in found]
-            splits += [split] * len(found)
+    files = shards.by_split(location, ".tar")
+    paths = [path for of_split in files.values() for path in of_split]
+    found = list(in_parallel(functools.partial(tar_index.read, label=label, examples=_examples), paths))
+    images = tar_index.Members.of(paths, found)
     name = f"webdataset:{location}"
-    numbers, names = numbered(labels, class_names, name, lambda place: images[place].origin, label_offset)
-    keys = [f"{os.path.basename(image.path)}/{image.name}" for image in images]
-    is_divided = set(splits) == {"all"}
-    indices = split_indices(separation.merged(keys, images) if is_divided else keys, numbers, test_fraction)
+    numbers, names = _class_numbers(found, class_names, name, images, label_offset)
+    is_divided = set(files) == {"all"}
+    keys = images.hashes
+    if is_divided and len(images) <= separation.MOST_FILES:
+        keys = splits.hashes(separation.merged([tar_index.key_of(path, name) for path, name, *_ in images], images))
+    indices = splits.split_indices(keys, numbers, test_fraction)
     if not is_divided:
+        split_of = np.repeat(np.arange(len(files)), list(map(len, files.values())))[images.files]
         order = indices["all"]
-        indices = {split: order[np.array(splits)[order] == split] for split in dict.fromkeys(splits)}
-    return of_files(name, images, numbers, names, indices, source=TarSource)
+        indices = {split: order[split_of[order] == number] for number, split in enumerate(files)}
+
+    def source(name: str, split: str, chosen: np.ndarray, *labels_and_names: Any) -> TarSource:
+        return TarSource(name, split, images.at(chosen), *labels_and_names)
+
+    return of_files(name, np.arange(len(images)), numbers, names, indices, source=source)
+
+
+def _class_numbers(
+    found: Sequence[tar_index.Index],
+    class_names: list[str] | None,
+    name: str,
+    images: Sequence[tar.Member],
+    label_offset: int,
+) -> tuple[np.ndarray, list[str]]:
+    """Return the class number of each image, int32 `[n]`, and the names of the classes."""
+    texts = {text: number for number, text in enumerate(dict.fromkeys(text for index in found for text in index.texts))}
+    codes = [np.array([texts[text] for text in index.texts])[index.rows[:, -1]] for index in found]
+    of_image, firsts = np.concatenate(codes), np.zeros(len(texts), np.int64)
+    firsts[of_image[::-1]] = np.arange(len(of_image))[::-1]
+    origin = lambda number: images[firsts[number]].origin  # noqa: E731
+    numbers, names = numbered(list(texts), class_names, name, origin, label_offset)
+    return numbers[of_image], names
 
 
 def _examples(path: str, label: str | None) -> list[tuple[tar.Member, str]]:
@@ -93,17 +112,17 @@ def _label(path: str, key: str, group: dict[str, tar.Member], name: str | None) 
     return checks.composed(str(value))
 
 
-class TarSource(FileSource):
+class TarSource(GroupedSource, FileSource):
     """Images in tar files."""
 
     def __init__(
         self,
         name: str,
         split: str,
-        members: Sequence[tar.Member],
+        members: tar_index.Members,
         labels: np.ndarray,
         names: Sequence[str],
-        label_kind: str = "",
+        label_kind: str,
     ):
         super().__init__(name, split, np.arange(len(members)), labels, names, label_kind)
         self.files = members
@@ -113,9 +132,11 @@ class TarSource(FileSource):
         """Path of the tar file and name of each image."""
         return [member.origin for member in self.files]
 
-    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
-        (image,) = call_python(lambda number: [self.files[int(number)].read()], [index], [tf.TensorSpec([], tf.string)])
-        return {**StoredSource.fetch(self, index), "image": image}
+    def read_rows(self, indices: np.ndarray) -> list[bytes]:
+        return self.files.read(indices)
+
+    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {**StoredSource.fetch(self, index), "image": content}
 
     def origin(self, index: int) -> str:
         return self.files[index].origin

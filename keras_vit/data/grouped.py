@@ -1,0 +1,49 @@
+"""Sources that Python reads. One call reads a group of rows, because calls of Python cannot run in parallel."""
+
+import contextlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.python_ops import call_python
+from keras_vit.data.sources import IndexedSource
+
+
+class GroupedSource(IndexedSource):
+    """A source whose images are parts of large files, read by a Python function of several rows."""
+
+    def read_rows(self, indices: np.ndarray) -> list[bytes]:
+        """Return the stored bytes of examples, int64 `[n]`."""
+        raise NotImplementedError
+
+    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return example `index` (int64 scalar) from its stored bytes, with TensorFlow operations only."""
+        raise NotImplementedError
+
+    def read_groups(self, groups: tf.data.Dataset) -> tf.data.Dataset:
+        @tf.autograph.experimental.do_not_convert
+        def read(numbers, items):
+            contents = tf.TensorSpec(items["index"].shape, tf.string)
+            (contents,) = call_python(lambda indices: [self._readable(indices)], [items["index"]], [contents])
+            return numbers, {**items, "content": contents}
+
+        return groups.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def _readable(self, indices: np.ndarray) -> np.ndarray:
+        """Return the stored bytes of examples. They are empty for an example that cannot be read."""
+        contents = np.full(len(indices), b"", object)
+        try:
+            contents[:] = self.read_rows(indices)
+        except Exception:  # of a few rows; the type depends on the library that reads the file
+            for row in range(len(indices)):
+                with contextlib.suppress(Exception):
+                    contents[row] = self.read_rows(indices[row : row + 1])[0]
+        return contents
+
+    def load(self, item: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return self.example(item["index"], item["content"]) if "content" in item else self.fetch(item["index"])
+
+    def fetch(self, index: tf.Tensor) -> dict[str, tf.Tensor]:
+        read = lambda index: [self.read_rows(index[None])[0]]  # noqa: E731
+        (content,) = call_python(read, [index], [tf.TensorSpec([], tf.string)])
+        return self.example(index, content)
