@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.runs.checkpoints import BEST, path_of, problem_with, saved_steps
 from keras_vit.runs.errors import CheckpointMismatch
@@ -64,6 +63,8 @@ class ChosenCheckpoint:
     def _opened(self) -> tuple[dict[str, list[int]], Callable[[Iterable[str]], dict[str, np.ndarray]]]:
         """Return the shapes of the arrays by name, and a function that reads named arrays."""
         if not os.path.isdir(self.path):
+            import tensorflow as tf  # not needed on JAX with several hosts, and absent on some GPU machines
+
             reader = tf.train.load_checkpoint(self.path)
             return reader.get_variable_to_shape_map(), lambda names: {name: reader.get_tensor(name) for name in names}
         from keras_vit.runs.orbax_files import described, read  # imports JAX
