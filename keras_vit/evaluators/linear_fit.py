@@ -148,8 +148,9 @@ class LinearFit:
         losses: dict[float, float] = {}
         starts: list[np.ndarray | None] = [None] * len(held_out)
         for l2 in track(STRENGTHS, "Choosing the regularization of the head", unit="strengths"):
-            starts = [self.solve(l2, ~held, start, _ROUGH) for held, start in zip(held_out, starts, strict=True)]
-            each = [self.loss_of(found, held) for found, held in zip(starts, held_out, strict=True)]
+            found = [self.solve(l2, ~held, start, _ROUGH) for held, start in zip(held_out, starts, strict=True)]
+            each = [self.loss_of(solution, held) for solution, held in zip(found, held_out, strict=True)]
+            starts = [*found]
             losses[l2] = float(np.average(each, weights=[held.sum() for held in held_out]))
             best = min(losses, key=lambda strength: losses[strength])
             if list(losses).index(best) < len(losses) - _WORSE:

@@ -44,7 +44,7 @@ class FeatureStore:
         if found is None:
             found, self.computed = compute(), self.computed + 1
             with file_io.atomic_file(path) as temporary, open(temporary, "wb") as file:
-                np.savez(file, key=self.key, **found)
+                np.savez(file, **{"key": np.array(self.key), **found})  # type: ignore[arg-type]
         return found
 
     def _read(self, path: str) -> Arrays | None:

@@ -5,6 +5,7 @@ DIR/data.json        the absolute path of the data, and fingerprints of its spli
 DIR/metrics.jsonl    one JSON object per line, for each logged step and each evaluation
 DIR/tensorboard/     the same metrics as TensorBoard events
 DIR/checkpoints/     states from which the run resumes
+DIR/features/        features to which the head was fitted
 DIR/model.keras      the model with the weights of the best evaluation, or their moving average if the recipe averages
                      weights; with the last weights if nothing was evaluated during the training
 DIR/adapter/         LoRA factors and head in peft's format, for a run with adapt=lora(...)

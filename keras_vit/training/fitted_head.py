@@ -134,7 +134,10 @@ def _examples(
     def compute(first: int) -> Arrays:
         nonlocal seconds, batches_seen
         rows: dict[str, list[np.ndarray]] = {"features": [], "targets": []}
-        options = {"shuffle_buffer": recipe.data.shuffle_buffer, "on_bad_image": recipe.data.on_bad_image}
+        options: dict[str, Any] = {
+            "shuffle_buffer": recipe.data.shuffle_buffer,
+            "on_bad_image": recipe.data.on_bad_image,
+        }
         stream = train_batches(data.train, pp, size, recipe.seed, first, **options)  # in the order of the training
         for batch in task.on_host(stream).take(min(_BATCHES_PER_PART, num_batches - first)):
             pixels = np.asarray(to_model_range(batch["image"]))

@@ -65,7 +65,7 @@ def test_a_run_of_one_flag(world):
 def test_training_pixels_are_normalized_like_those_of_the_user(world, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     pp = "decode|resize(32, antialias=True)|value_range(-1, 1)"
-    choices = Choices("folder:photos", model="hf:a/b", settings={"data.pp_eval": pp})
+    choices = Choices("folder:photos", model="hf:a/b", settings={"adapt": "lora", "data.pp_eval": pp})
     data = recipe_of(choices, workdir="run").data
     assert data.pp_train == "decode|inception_crop(32, 50, antialias=True)|flip_lr|value_range(-1, 1)"
     assert data.pp_eval == pp

@@ -138,7 +138,8 @@ def image_sizes(facts: Facts, recipe: Recipe, patch: int) -> list[int]:
     size = recipe.model.image_size
     if recipe.model.checkpoint is None:
         return [size]
-    sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else (size, 3 * size // 4, size // 2)
+    sizes: tuple[int, ...] = (size, 3 * size // 4, size // 2)
+    sizes = (384, 224) if facts.gpus and size == 224 else (size,) if facts.gpus else sizes
     if facts.pixels:
         largest = max(PATCHES, -(-ENLARGED * facts.pixels // patch)) * patch
         sizes = tuple(min(each, largest) for each in sizes)
