@@ -37,11 +37,13 @@ class Members(Sequence[tar.Member]):
     """Images in tar files, as arrays. An object for each image would take ten times the memory.
 
     `rows`, int64 `[n, 5]`, has the number of the tar file of each image in `paths`, the offset and the size, and the
-    start and the end of the name in `names`. `hashes`, uint64 `[n]`, are the hashes of the names.
+    start and the end of the name in `names`. `hashes`, uint64 `[n]`, are the hashes of the names. `files` and `sizes`,
+    int64 `[n]`, are two of the columns.
     """
 
     def __init__(self, paths: Sequence[str], rows: np.ndarray, names: bytes, hashes: np.ndarray):
         self._paths, self._rows, self._names, self.hashes = paths, rows, names, hashes
+        self.files, self.sizes = rows[:, 0], rows[:, 2]
 
     @classmethod
     def of(cls, paths: Sequence[str], indices: Sequence[Index]) -> "Members":
@@ -63,16 +65,6 @@ class Members(Sequence[tar.Member]):
     def at(self, indices: np.ndarray) -> "Members":
         """Return the images with the given indices."""
         return Members(self._paths, self._rows[indices], self._names, self.hashes[indices])
-
-    @property
-    def files(self) -> np.ndarray:
-        """Number of the tar file of each image, int64 `[n]`."""
-        return self._rows[:, 0]
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Size of each image, int64 `[n]`."""
-        return self._rows[:, 2]
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """Return the contents of several images."""
@@ -137,7 +129,7 @@ def _load(place: str, source: list) -> Index:
         raise ValueError(f"{place} has no rows.")
     content = json.loads(about.tobytes())
     texts = content.get("texts") if isinstance(content, dict) else None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or content["source"] != source:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or content.get("source") != source:
         raise ValueError(f"{place} is the index of another file.")
     offsets, sizes, stops, _, labels = rows.T
     inside = (offsets >= 0) & (sizes >= 0) & (offsets <= source[1] - sizes) & (labels >= 0) & (labels < len(texts))
