@@ -128,8 +128,9 @@ def _load(place: str, source: list) -> Index:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != _COLUMNS or not len(rows):
         raise ValueError(f"{place} has no rows.")
     content = json.loads(about.tobytes())
-    texts = content.get("texts") if isinstance(content, dict) else None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or content.get("source") != source:
+    texts = content.get("texts") if isinstance(content, dict) and "source" in content else None
+    is_valid = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    if not is_valid or content["source"] != source:
         raise ValueError(f"{place} is the index of another file.")
     offsets, sizes, stops, _, labels = rows.T
     inside = (offsets >= 0) & (sizes >= 0) & (offsets <= source[1] - sizes) & (labels >= 0) & (labels < len(texts))
