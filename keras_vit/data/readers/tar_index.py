@@ -6,7 +6,6 @@ To read the headers of a tar file takes as long as to read a tenth of its conten
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -102,14 +101,13 @@ def _index_of(examples: Iterable[tuple[tar.Member, str]]) -> Index:
     members, labels = zip(*examples, strict=True)
     names = [member.name.encode(errors="surrogateescape") for member in members]
     texts = {text: number for number, text in enumerate(dict.fromkeys(labels))}
-    columns = [
-        [member.offset for member in members],
-        [member.size for member in members],
-        list(itertools.accumulate(map(len, names))),
+    columns = (
+        np.array([(member.offset, member.size) for member in members], np.int64),
+        np.cumsum([len(name) for name in names], dtype=np.int64),
         splits.hashes([key_of(member.path, member.name) for member in members]).view(np.int64),
-        [texts[text] for text in labels],
-    ]
-    return Index(np.column_stack(columns).astype(np.int64), b"".join(names), list(texts))
+        np.array([texts[text] for text in labels], np.int64),
+    )
+    return Index(np.column_stack(columns), b"".join(names), list(texts))
 
 
 def _save(place: str, source: list, index: Index) -> None:
@@ -128,9 +126,8 @@ def _load(place: str, source: list) -> Index:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != _COLUMNS or not len(rows):
         raise ValueError(f"{place} has no rows.")
     content = json.loads(about.tobytes())
-    texts = content.get("texts") if isinstance(content, dict) and "source" in content else None
-    is_valid = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-    if not is_valid or content["source"] != source:
+    texts: Any = content.get("texts") if isinstance(content, dict) and content.get("source") == source else None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{place} is the index of another file.")
     offsets, sizes, stops, _, labels = rows.T
     inside = (offsets >= 0) & (sizes >= 0) & (offsets <= source[1] - sizes) & (labels >= 0) & (labels < len(texts))
