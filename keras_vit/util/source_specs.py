@@ -24,6 +24,7 @@ KINDS = {
     "images": Kind("images:/unlabeled", "folder.read_unlabeled"),
     "manifest": Kind("manifest:/list.csv", "manifest.read"),
     "tfrecord": Kind("tfrecord:/folder", "tfrecord.read"),
+    "arrayrecord": Kind("arrayrecord:/folder", "arrayrecord.read"),
     "webdataset": Kind("webdataset:/folder", "webdataset.read"),
     "parquet": Kind("parquet:/folder", "parquet.read"),
     "tfds": Kind("tfds:cifar10", "tfds.read"),

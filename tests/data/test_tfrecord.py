@@ -119,7 +119,7 @@ def test_num_examples_spares_counting(tmp_path):
 
 
 def test_errors(tmp_path):
-    with pytest.raises(FileNotFoundError, match="No TFRecord file"):
+    with pytest.raises(FileNotFoundError, match="No record file"):
         data.open_source(f"tfrecord:{tmp_path}/train-*")
     write_numbered(tmp_path, [5, 5])
     with pytest.raises(ValueError, match="How many classes.*num_classes=1000"):

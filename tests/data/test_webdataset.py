@@ -213,6 +213,60 @@ def test_examples_that_cannot_be_used(tmp_path, files, message):
         data.open_source(f"webdataset:{tmp_path}/s.tar", "all")
 
 
+def opened(path):
+    source = data.open_source(f"webdataset:{path}", "all")
+    found = [(member.name, member.offset, member.size) for member in source.files]
+    return found, source.labels().tolist(), source.class_names, fingerprint.fingerprint(source)
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_the_index_is_kept(tmp_path, monkeypatch, is_writable):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "home"))
+    path = write(tmp_path / "a.tar", range(6), lambda number: {"cls": b"dog" if number % 2 else "\u00e9".encode()})
+    if not is_writable:
+        (tmp_path / "a.tar.index.npz").mkdir()  # no file can be written there
+    first = opened(path)
+    assert (tmp_path / "a.tar.index.npz").is_file() == is_writable
+    assert len(list(tmp_path.glob("home/keras_vit/tar_indices/*"))) == (not is_writable)
+    with monkeypatch.context() as patched:
+        patched.setattr(tar, "members", lambda path: pytest.fail("The tar file is read again."))
+        assert opened(path) == first
+    write(path, range(7))
+    assert len(opened(path)[0]) == 7  # the size and the time have changed
+
+
+@pytest.mark.parametrize("damage", ["bytes", "places", "labels", "names", "objects"])
+def test_a_damaged_index_is_not_used(tmp_path, damage):
+    path = write(tmp_path / "a.tar", range(6))
+    first, place = opened(path), tmp_path / "a.tar.index.npz"
+    arrays = dict(np.load(place))
+    if damage == "places":
+        arrays["rows"][3, 0] = path.stat().st_size
+    elif damage == "labels":
+        arrays["rows"][3, -1] = 3
+    elif damage == "names":
+        arrays["names"] = arrays["names"][1:]
+    elif damage == "objects":
+        arrays["rows"] = arrays["rows"].astype(object)
+    np.savez(place, **arrays)
+    if damage == "bytes":
+        place.write_bytes(place.read_bytes()[:200])
+    assert opened(path) == first
+    assert opened(path) == first
+
+
+@pytest.mark.slow
+def test_a_row_that_cannot_be_read_does_not_change_the_other_rows(tmp_path):
+    """The rows of a group are read together. One of its files disappears."""
+    for shard in range(2):
+        write(tmp_path / f"train-{shard}.tar", range(4 * shard, 4 * shard + 4))
+    source, log = data.open_source(f"webdataset:{tmp_path}"), data.Log()
+    (tmp_path / "train-1.tar").unlink()
+    (batch,) = data.eval_batches(source, "decode|resize(4)", 8, on_bad_image=log)
+    read = batch["image"].numpy()[batch["valid"].numpy() > 0][:, 0, 0, 0]
+    assert sorted(read.tolist()) == [0, 1, 2, 3] and len(log.reasons) == 4
+
+
 @pytest.mark.slow
 def test_an_image_that_cannot_be_read_is_named(tmp_path):
     label = lambda number: {"cls": b"0"} if number != 2 else {"png": b"damaged", "cls": b"0"}  # noqa: E731

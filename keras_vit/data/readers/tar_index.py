@@ -6,7 +6,6 @@ To read the headers of a tar file takes as long as to read a tenth of its conten
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -37,11 +36,13 @@ class Members(Sequence[tar.Member]):
     """Images in tar files, as arrays. An object for each image would take ten times the memory.
 
     `rows`, int64 `[n, 5]`, has the number of the tar file of each image in `paths`, the offset and the size, and the
-    start and the end of the name in `names`. `hashes`, uint64 `[n]`, are the hashes of the names.
+    start and the end of the name in `names`. `hashes`, uint64 `[n]`, are the hashes of the names. `files` and `sizes`,
+    int64 `[n]`, are two of the columns.
     """
 
     def __init__(self, paths: Sequence[str], rows: np.ndarray, names: bytes, hashes: np.ndarray):
         self._paths, self._rows, self._names, self.hashes = paths, rows, names, hashes
+        self.files, self.sizes = rows[:, 0], rows[:, 2]
 
     @classmethod
     def of(cls, paths: Sequence[str], indices: Sequence[Index]) -> "Members":
@@ -63,16 +64,6 @@ class Members(Sequence[tar.Member]):
     def at(self, indices: np.ndarray) -> "Members":
         """Return the images with the given indices."""
         return Members(self._paths, self._rows[indices], self._names, self.hashes[indices])
-
-    @property
-    def files(self) -> np.ndarray:
-        """Number of the tar file of each image, int64 `[n]`."""
-        return self._rows[:, 0]
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Size of each image, int64 `[n]`."""
-        return self._rows[:, 2]
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """Return the contents of several images."""
@@ -110,14 +101,13 @@ def _index_of(examples: Iterable[tuple[tar.Member, str]]) -> Index:
     members, labels = zip(*examples, strict=True)
     names = [member.name.encode(errors="surrogateescape") for member in members]
     texts = {text: number for number, text in enumerate(dict.fromkeys(labels))}
-    columns = [
-        [member.offset for member in members],
-        [member.size for member in members],
-        list(itertools.accumulate(map(len, names))),
+    columns = (
+        np.array([(member.offset, member.size) for member in members], np.int64),
+        np.cumsum([len(name) for name in names], dtype=np.int64),
         splits.hashes([key_of(member.path, member.name) for member in members]).view(np.int64),
-        [texts[text] for text in labels],
-    ]
-    return Index(np.column_stack(columns).astype(np.int64), b"".join(names), list(texts))
+        np.array([texts[text] for text in labels], np.int64),
+    )
+    return Index(np.column_stack(columns), b"".join(names), list(texts))
 
 
 def _save(place: str, source: list, index: Index) -> None:
@@ -136,8 +126,8 @@ def _load(place: str, source: list) -> Index:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != _COLUMNS or not len(rows):
         raise ValueError(f"{place} has no rows.")
     content = json.loads(about.tobytes())
-    texts = content.get("texts") if isinstance(content, dict) else None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or content["source"] != source:
+    texts: Any = content.get("texts") if isinstance(content, dict) and content.get("source") == source else None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{place} is the index of another file.")
     offsets, sizes, stops, _, labels = rows.T
     inside = (offsets >= 0) & (sizes >= 0) & (offsets <= source[1] - sizes) & (labels >= 0) & (labels < len(texts))

@@ -1,20 +1,18 @@
 """Data sets of TensorFlow Datasets, by name."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import masks
-from keras_vit.data.grouped import GroupedSource
 from keras_vit.data.labels import value_names
 from keras_vit.data.readers import mask_folders
+from keras_vit.data.readers.arrayrecord import ArrayRecordSource
 from keras_vit.data.readers.data_set import DataSet
 from keras_vit.data.record_files import RecordSource, Slice, finite, several_hot
 from keras_vit.data.sources import Source
-from keras_vit.util import extras
+from keras_vit.util import extras, file_io
 
 
 def read(
@@ -101,7 +99,8 @@ def from_builder(
         return {"image": example[image], target: label_of(example)}
 
     if "array_record" in str(builder.info.file_format).lower():
-        return ArrayRecordSource(name, split, builder.as_data_source(split).data_source, parse, names, kind)
+        records = builder.as_data_source(split).data_source
+        return ArrayRecordSource(name, split, records, parse, names, kind, file_io.is_remote(str(builder.data_dir)))
     info = builder.info.splits[split]
     slices = [Slice(str(file.filename), file.skip, file.take) for file in info.file_instructions]
     return RecordSource(name, split, slices, info.num_examples, parse, names, kind, shard_by)
@@ -138,45 +137,6 @@ def _labels(
         return finite(tf.concat([tf.reshape(tf.cast(example[key], tf.float32), [-1]) for key in keys], axis=0))
 
     return "values", names, numbers
-
-
-class ArrayRecordSource(GroupedSource):
-    """A prepared data set in the ArrayRecord format, whose serialized examples can be read in any order."""
-
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        records: Any,
-        parse: Callable[[tf.Tensor], dict[str, tf.Tensor]],
-        names: Sequence[str],
-        label_kind: str,
-    ):
-        super().__init__(name, split, len(records), names, label_kind)
-        self._records = records
-        self._numbers = np.arange(len(records))  # of the examples of the split
-        self._parse = parse
-
-    def every(self, number: int, held_out: bool, split: str) -> "ArrayRecordSource":
-        part = copy.copy(self)
-        part._numbers = self._numbers[(self._numbers % number == 0) == held_out]
-        part.split, part.num_examples = split, len(part._numbers)
-        return part
-
-    def read_rows(self, indices: np.ndarray) -> list[bytes]:
-        return self._records.__getitems__(self._numbers[indices].tolist())
-
-    def example(self, index: tf.Tensor, content: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._parse(content)
-
-    def origin(self, index: int) -> str:
-        return f"example {index} of {self.name} {self.split}"
-
-    def labels(self) -> np.ndarray:
-        if self.kind.has_masks:
-            return super().labels()
-        labels = tf.data.Dataset.range(self.num_examples).map(lambda i: self.fetch(i)["label"], tf.data.AUTOTUNE)
-        return next(labels.batch(self.num_examples).as_numpy_iterator())
 
 
 def _package():

@@ -20,7 +20,8 @@ from keras_vit.util import checks, file_io
 
 INFO_FILE = "dataset_info.json"
 MASK = "image/segmentation/class/encoded"  # the name in DeepLab's files
-_SHARD = re.compile(r"(?P<split>[\w.]+?)(\.tfrecords?)?-\d{5}-of-\d{5}(\.tfrecords?)?")
+_EXTENSION = r"(\.(?:tfrecords?|array_?records?))?"
+_SHARD = re.compile(rf"(?P<split>[\w.]+?){_EXTENSION}-\d{{5}}-of-\d{{5}}{_EXTENSION}")
 _INFO_TYPES = {"class_names": list, "value_names": list, "num_classes": int, "label_kind": str}
 _INFO_TYPES |= {"records": dict, "written": dict}
 
@@ -46,7 +47,7 @@ def read(
     """
     checks.choice("shard_by", shard_by, ("rows", "files"))
     name = f"tfrecord:{location}"
-    files, info = _files(location)
+    files, info = record_files_of(location)
 
     def sizes() -> dict[str, int]:
         return {
@@ -55,21 +56,40 @@ def read(
         }
 
     def open_split(split: str) -> RecordSource:
-        kind = "values" if values else label_kind or info.get("label_kind", "class")
-        if kind == "values":
-            names = list(value_names(values or info.get("value_names", ())))
-            parse = _value_parser(image, names)
-        else:
-            names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
-            if kind == "mask":
-                parse = _mask_parser(image, mask, label_offset, len(mask_folders.class_names(names)))
-            else:
-                parse = class_parser(image, label, label_offset, len(names), kind == "classes")
+        parse, names, kind = example_parser(
+            name, info, image, label, label_offset, num_classes, class_names, label_kind, values, mask
+        )
         slices = _slices(name, files, info, split, num_examples)
         count = sum(item.take for item in slices) if num_examples is None else num_examples
         return RecordSource(name, split, slices, count, parse, names, kind, shard_by)
 
     return DataSet(sizes, open_split)
+
+
+def example_parser(
+    name: str,
+    info: dict,
+    image: str,
+    label: str,
+    label_offset: int,
+    num_classes: int | None,
+    class_names: list[str] | None,
+    label_kind: str | None,
+    values: str | Sequence[str] | None,
+    mask: str,
+) -> tuple[Callable[[tf.Tensor], dict[str, tf.Tensor]], list[str], str]:
+    """Return the function that parses a serialized `tf.train.Example`, the names of the labels, and their kind.
+
+    `info` is the content of `dataset_info.json`. The other arguments are as in `read`.
+    """
+    kind = "values" if values else label_kind or info.get("label_kind", "class")
+    if kind == "values":
+        names = list(value_names(values or info.get("value_names", ())))
+        return _value_parser(image, names), names, kind
+    names = _class_names(name, num_classes, class_names or info.get("class_names"), info)
+    if kind == "mask":
+        return _mask_parser(image, mask, label_offset, len(mask_folders.class_names(names))), names, kind
+    return class_parser(image, label, label_offset, len(names), kind == "classes"), names, kind
 
 
 def _class_names(name: str, num_classes: int | None, class_names: list[str] | None, info: dict) -> list[str]:
@@ -145,7 +165,7 @@ def class_parser(
     return parse
 
 
-def _files(location: str) -> tuple[dict[str, list[str]], dict]:
+def record_files_of(location: str) -> tuple[dict[str, list[str]], dict]:
     """Return the paths by split, and the content of `dataset_info.json`."""
     if tf.io.gfile.isdir(location):
         folder, paths = location, tf.io.gfile.glob(f"{location.rstrip('/')}/*-of-*")
@@ -153,7 +173,7 @@ def _files(location: str) -> tuple[dict[str, list[str]], dict]:
         folder, paths = os.path.dirname(location), tf.io.gfile.glob(location)
     paths = sorted(path for path in paths if not path.endswith((".json", ".tmp")) and not tf.io.gfile.isdir(path))
     if not paths:
-        raise FileNotFoundError(f"No TFRecord file matches {location!r}.")
+        raise FileNotFoundError(f"No record file matches {location!r}.")
     files = collections.defaultdict(list)
     for path in paths:
         match = _SHARD.fullmatch(os.path.basename(path))

@@ -69,7 +69,7 @@ def _class_numbers(
     codes = [np.array([texts[text] for text in index.texts])[index.rows[:, -1]] for index in found]
     of_image, firsts = np.concatenate(codes), np.zeros(len(texts), np.int64)
     firsts[of_image[::-1]] = np.arange(len(of_image))[::-1]
-    origin = lambda number: images[firsts[number]].origin  # noqa: E731
+    origin = lambda number: images[int(firsts[number])].origin  # noqa: E731
     numbers, names = numbered(list(texts), class_names, name, origin, label_offset)
     return numbers[of_image], names
 
@@ -114,6 +114,8 @@ def _label(path: str, key: str, group: dict[str, tar.Member], name: str | None) 
 
 class TarSource(GroupedSource, FileSource):
     """Images in tar files."""
+
+    files: tar_index.Members
 
     def __init__(
         self,
