@@ -63,7 +63,7 @@ class Predictor:
 
     kind = ""
     features_unavailable: str | None = None
-    origin: tuple[Any, ...] | None = None  # path and other arguments of `open_predictor`
+    origin: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # function that opens it again, and its arguments
 
     def __init__(self, path: str, card: ModelCard):
         self.path = path
@@ -76,11 +76,9 @@ class Predictor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the arguments of `open_predictor`, without the weights."""
-        from keras_vit.inference import opening
-
         if self.origin is None:
             raise TypeError(f"Only a predictor of open_predictor can be pickled. Received: {type(self).__name__}.")
-        return opening.reopened, (self.origin, self.card.sha256)
+        return self.origin
 
     @property
     def class_names(self) -> tuple[str, ...]:
