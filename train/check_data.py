@@ -13,7 +13,8 @@ files, folders and links, and classes without test images.
 With --model, the program computes the features of all images once, and lists labels that may be wrong, classes that
 overlap, near duplicates (resized, cropped or saved again) and outliers. --output sets a folder for a page with these
 images, review.html, and for the list of all images, images.csv, the most suspicious labels first. To leave out images
-or to correct labels, edit the list and train with manifest:OUTPUT/images.csv.
+or to correct labels, edit the list and train with manifest:OUTPUT/images.csv. The features are kept in
+OUTPUT/features.parts, and are reused if the model, the preprocessing and the images are unchanged.
 
 The exit code is 1 if an image is unreadable, or if an image or a near duplicate occurs in several splits.
 """
@@ -44,6 +45,7 @@ flags.DEFINE_integer("sheet_count", 64, "Number of images on the contact sheet."
 flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per core.", 0)
 common_flags.define_json_flag()
 
+FEATURES = "features.parts"  # in --output; with this extension, a copy of a bucket contains the files
 LISTED = 20  # maximum number of entries per kind of problem
 LINES = {  # findings of a comparison of features, and the lines that list them
     "suspicious_labels": "{split}: {path}: {label}, predicted {predicted}",
@@ -103,7 +105,8 @@ def compare_features(given: str, sources: dict[str, data.Source], reports: Repor
     for report in itertools.chain.from_iterable(reports.values()):
         tables.check_name(report.origin)
     predictor = open_predictor(options.model, **common_flags.model_options())
-    found = review.review(predictor, given, sources, reports)
+    folder = os.path.join(options.output, FEATURES) if options.output else None
+    found = review.review(predictor, given, sources, reports, folder)
     if options.output:
         review_files.write_list(os.path.join(options.output, review_files.LIST), found)
         review_files.write_page(os.path.join(options.output, review_files.PAGE), found, sources, options.model)
