@@ -66,8 +66,6 @@ with cli.imports(__name__):
 
     from .datasets import audit, review, review_files
 
-Reports = dict[str, "list[audit.ImageReport]"]  # of each split
-
 
 @cli.published("sheet")
 @cli.published("output")
@@ -99,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
 
 
-def compare_features(given: str, sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
+def compare_features(given: str, sources: dict[str, data.Source], reports: review.Reports) -> dict[str, Any]:
     """Review the images by their features, write the files, and return the findings."""
     options = flags.FLAGS
     for report in itertools.chain.from_iterable(reports.values()):
@@ -113,7 +111,7 @@ def compare_features(given: str, sources: dict[str, data.Source], reports: Repor
     return {**found.findings, "confusion": found.confusion.tolist()}
 
 
-def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
+def summarize(sources: dict[str, data.Source], reports: review.Reports) -> dict[str, Any]:
     """Return all findings as a JSON-serializable dictionary."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
@@ -143,7 +141,7 @@ def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, An
     }
 
 
-def about_masks(reports: Reports) -> list[str]:
+def about_masks(reports: review.Reports) -> list[str]:
     """Return notes about masks whose pixels are all ignored."""
     ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
     return [f"Images whose mask has only ignored pixels: {checks.listed(ignored)}."] if ignored else []

@@ -159,7 +159,8 @@ def test_seventy_percent_of_the_wrong_labels_are_among_the_first_tenth(noisy, ru
     assert f"suspicious labels: {count}" in text and f"sed '2,{count + 1}d'" in text
     assert code == any(row["near_split"] not in ("", row["split"]) for row in rows)
     page = (root / "review" / review_files.PAGE).read_text(encoding="utf-8")
-    assert "Suspicious labels" in page and "Confusion matrix" in page and page.count("data:image/png") >= count
+    assert "Suspicious labels" in page and "Confusion matrix" in page
+    assert page.count("data:image/png") >= min(count, review_files.SHOWN)
     # The list without the first lines is a data set with the same splits.
     lines = (root / "review" / review_files.LIST).read_text(encoding="utf-8").splitlines(keepends=True)
     (root / "kept.csv").write_text("".join(lines[:1] + lines[count + 1 :]), encoding="utf-8")

@@ -27,7 +27,7 @@ COLUMNS = {
     **{"distance": float, "outlier": str},
 }
 Row = dict[str, Any]
-Reports = Mapping[str, list[ImageReport]]  # of each split
+Reports = dict[str, list[ImageReport]]  # of each split
 NEIGHBORS = 10  # nearest neighbors of an image
 NEAR = 0.1  # largest distance of near duplicates, relative to the distance between neighbors
 _SIDE = 8  # of the small images that are compared in addition to the features
