@@ -13,7 +13,8 @@ files, folders and links, and classes without test images.
 With --model, the program computes the features of all images once, and lists labels that may be wrong, classes that
 overlap, near duplicates (resized, cropped or saved again) and outliers. --output sets a folder for a page with these
 images, review.html, and for the list of all images, images.csv, the most suspicious labels first. To leave out images
-or to correct labels, edit the list and train with manifest:OUTPUT/images.csv.
+or to correct labels, edit the list and train with manifest:OUTPUT/images.csv. The features are kept in
+OUTPUT/features.parts, and are reused if the model, the preprocessing and the images are unchanged.
 
 The exit code is 1 if an image is unreadable, or if an image or a near duplicate occurs in several splits.
 """
@@ -44,6 +45,7 @@ flags.DEFINE_integer("sheet_count", 64, "Number of images on the contact sheet."
 flags.DEFINE_integer("threads", 0, "Number of decoding threads. 0 uses one per core.", 0)
 common_flags.define_json_flag()
 
+FEATURES = "features.parts"  # in --output; with this extension, a copy of a bucket contains the files
 LISTED = 20  # maximum number of entries per kind of problem
 LINES = {  # findings of a comparison of features, and the lines that list them
     "suspicious_labels": "{split}: {path}: {label}, predicted {predicted}",
@@ -63,8 +65,6 @@ with cli.imports(__name__):
     from keras_vit.util.progress import Progress
 
     from .datasets import audit, review, review_files
-
-Reports = dict[str, "list[audit.ImageReport]"]  # of each split
 
 
 @cli.published("sheet")
@@ -97,20 +97,21 @@ def main(argv: Sequence[str]) -> int:
     return 1 if results["unreadable"] or results["in_several_splits"] or crossing else 0
 
 
-def compare_features(given: str, sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
+def compare_features(given: str, sources: dict[str, data.Source], reports: review.Reports) -> dict[str, Any]:
     """Review the images by their features, write the files, and return the findings."""
     options = flags.FLAGS
     for report in itertools.chain.from_iterable(reports.values()):
         tables.check_name(report.origin)
     predictor = open_predictor(options.model, **common_flags.model_options())
-    found = review.review(predictor, given, sources, reports)
+    folder = os.path.join(options.output, FEATURES) if options.output else None
+    found = review.review(predictor, given, sources, reports, folder)
     if options.output:
         review_files.write_list(os.path.join(options.output, review_files.LIST), found)
         review_files.write_page(os.path.join(options.output, review_files.PAGE), found, sources, options.model)
     return {**found.findings, "confusion": found.confusion.tolist()}
 
 
-def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, Any]:
+def summarize(sources: dict[str, data.Source], reports: review.Reports) -> dict[str, Any]:
     """Return all findings as a JSON-serializable dictionary."""
     first = next(iter(sources.values()))
     groups = audit.duplicates(reports)
@@ -140,7 +141,7 @@ def summarize(sources: dict[str, data.Source], reports: Reports) -> dict[str, An
     }
 
 
-def about_masks(reports: Reports) -> list[str]:
+def about_masks(reports: review.Reports) -> list[str]:
     """Return notes about masks whose pixels are all ignored."""
     ignored = [report.origin for found in reports.values() for report in found if report.pixels and not report.label]
     return [f"Images whose mask has only ignored pixels: {checks.listed(ignored)}."] if ignored else []

@@ -37,7 +37,7 @@ common_flags.define_on_bad_image_flag("error")
 with cli.imports(__name__):
     import numpy as np
 
-    from keras_vit.inference import feature_parts, image_inputs, open_predictor, tables
+    from keras_vit.inference import feature_store, image_inputs, open_predictor, tables
     from keras_vit.util import file_io, image_files, locks, storage
     from keras_vit.util.progress import Progress
 
@@ -83,7 +83,7 @@ def embed(argv: Sequence[str]) -> int:
                 (write_parquet if output.endswith(".parquet") else write_npz)(temporary, parts.files, columns)
             complete = True
         finally:
-            if complete or not feature_parts.finished(folder):
+            if complete or not feature_store.finished(folder):
                 shutil.rmtree(folder, ignore_errors=True)  # the folder stays if another process locks it now
     failed = parts.num_images - rows
     logging.info("%d images, %s features each", rows, " x ".join(map(str, shape)))
@@ -93,7 +93,7 @@ def embed(argv: Sequence[str]) -> int:
     return 1 if failed and options.on_bad_image == "error" else 0
 
 
-def open_parts(folder: str, total: int | None) -> feature_parts.FeatureParts:
+def open_parts(folder: str, total: int | None) -> feature_store.FeatureParts:
     """Open the model and return the parts in a folder."""
     options = flags.FLAGS
     predictor = open_predictor(options.model, **common_flags.model_options())
@@ -101,7 +101,7 @@ def open_parts(folder: str, total: int | None) -> feature_parts.FeatureParts:
         raise ValueError(f"--model must return features: {predictor.features_unavailable}.")
     if total is None or total > 100 * options.batch_size:
         predictor.prepare_for_many()
-    return feature_parts.FeatureParts(
+    return feature_store.FeatureParts(
         folder, predictor, part_size=options.part_size, batch_size=options.batch_size, dense=options.dense
     )
 
@@ -114,7 +114,7 @@ def write_npz(path: str, files: Sequence[str], columns: Columns) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as column:
                 np.lib.format.write_array_header_2_0(column, header)
                 for file in files:
-                    values = getattr(feature_parts.read(file), name)
+                    values = getattr(feature_store.read(file), name)
                     column.write(values.astype(dtype).tobytes())
 
 
@@ -125,7 +125,7 @@ def write_parquet(path: str, files: Sequence[str], columns: Columns) -> None:
     schema = pyarrow.schema({"names": pyarrow.string(), "features": features})
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for file in files:
-            rows = feature_parts.read(file)
+            rows = feature_store.read(file)
             values = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.features.ravel()), type=features)
             writer.write_table(pyarrow.table([rows.names.tolist(), values], schema=schema))
 

@@ -123,7 +123,6 @@ def _examples(
     about = {
         "weights": _digest(state.model),
         "preprocess": pp,
-        "images": images,
         "rows": (count, size, recipe.seed, recipe.data.on_bad_image, recipe.data.shuffle_buffer, mirrored),
         "precision": recipe.precision,
     }
@@ -160,7 +159,7 @@ def _examples(
     ):
         parts = []
         for first in range(0, num_batches, _BATCHES_PER_PART):
-            parts.append(store.part(first, lambda first=first: compute(first)))  # type: ignore[misc]
+            parts.append(store.part(first, lambda first=first: compute(first), images))  # type: ignore[misc]
             bar.update(min(count, (first + _BATCHES_PER_PART) * size))
     features, targets = (np.concatenate([part[name] for part in parts])[:count] for name in ("features", "targets"))
     measured = seconds / ((batches_seen - 1) * size * views) if batches_seen > 1 else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import inference
-from keras_vit.inference import feature_parts, image_inputs
+from keras_vit.inference import feature_store, image_inputs
 from keras_vit.util import locks
 from tests import selection, tiny
 from tests.object_store import Killed, store  # noqa: F401  a fixture
@@ -137,7 +137,7 @@ def test_parts_of_another_model_are_refused_and_parts_of_other_images_are_comput
 
     def rows(sha256="a", preprocess=tiny.PREPROCESS, **options):
         card = dataclasses.replace(tiny.card(model_sha256=sha256), preprocess=preprocess)
-        parts = feature_parts.FeatureParts(str(folder), Means("", card), **options)
+        parts = feature_store.FeatureParts(str(folder), Means("", card), **options)
         return list(parts.rows(image_inputs.of_files([str(image)])))
 
     image.write_bytes(tiny.images(1).contents[0])
@@ -152,7 +152,7 @@ def test_parts_of_another_model_are_refused_and_parts_of_other_images_are_comput
         with pytest.raises(ValueError, match=rf"values of: {field}\."):
             rows(**options)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"values of: keras_vit\."):
-        patch.setattr(feature_parts, "__version__", "0")
+        patch.setattr(feature_store, "__version__", "0")
         rows()
     time = image.stat().st_mtime_ns
     image.write_bytes(image.read_bytes() + b"a")  # another size

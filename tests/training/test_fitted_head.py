@@ -63,8 +63,8 @@ def test_a_restart_reuses_the_features_and_gives_the_same_bits(run, tmp_path, mo
     again = shutil.copytree(directory, tmp_path / "again", ignore=shutil.ignore_patterns("model.keras", "ckpt*"))
     computed, part = [], feature_store.FeatureStore.part
 
-    def counted(store, number, compute):
-        found = part(store, number, compute)
+    def counted(store, *arguments):
+        found = part(store, *arguments)
         computed.append(store.computed)
         return found
 

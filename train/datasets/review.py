@@ -1,8 +1,9 @@
 """Review of a data set by features of its images: labels that may be wrong, near duplicates, outliers."""
 
 import dataclasses
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from keras_vit import evaluators, outputs
 from keras_vit.data.sources import Source
 from keras_vit.evaluators.knn import nearest_neighbors
 from keras_vit.inference import Predictor
+from keras_vit.inference.feature_store import Arrays, FeatureStore
 from keras_vit.util.values import shortest
 
 from . import labels
@@ -25,6 +27,7 @@ COLUMNS = {
     **{"distance": float, "outlier": str},
 }
 Row = dict[str, Any]
+Reports = dict[str, list[ImageReport]]  # of each split
 NEIGHBORS = 10  # nearest neighbors of an image
 NEAR = 0.1  # largest distance of near duplicates, relative to the distance between neighbors
 _SIDE = 8  # of the small images that are compared in addition to the features
@@ -60,7 +63,7 @@ class Review:
 
 
 def review(
-    predictor: Predictor, given: str, sources: Mapping[str, Source], reports: Mapping[str, list[ImageReport]]
+    predictor: Predictor, given: str, sources: Mapping[str, Source], reports: Reports, folder: str | None = None
 ) -> Review:
     """Compute the features of all images once, and return the findings.
 
@@ -69,28 +72,34 @@ def review(
         given: Name of the data set.
         sources: Source of each split.
         reports: Reports of `audit.audit` for each split.
+        folder: Folder that keeps the features for another call, or None.
     """
     context = evaluators.Context(predictor, evaluators.opener(32, "skip"), given)
     context.require_features()
     predictor.prepare_for_many()
+    store = FeatureStore(folder, {"model": predictor.card.sha256, "preprocess": context.preprocess})
     images, columns = [], []
-    for split, found in reports.items():
-        readable, *vectors = map(np.concatenate, zip(*_batches(context, given, split), strict=True))
-        kept = [place for place, report in enumerate(found) if readable[place] and not report.problem]
+    for number, (split, found) in enumerate(reports.items()):
+        digest = hashlib.sha256(repr([report.digest for report in found]).encode()).hexdigest()
+        arrays = store.part(number, lambda split=split: _arrays(context, given, split), digest)  # type: ignore[misc]
+        kept = [place for place, report in enumerate(found) if arrays["readable"][place] and not report.problem]
         images += [(split, found[place]) for place in kept]
-        columns.append([vector[kept] for vector in vectors])
+        columns.append([arrays[name][kept] for name in ("features", "pixels")])
     first = next(iter(sources.values()))
     class_names = first.class_names if first.kind.is_exclusive else ()
     features, pixels = map(np.concatenate, zip(*columns, strict=True))
     return of_features(images, features, pixels, class_names)
 
 
-def _batches(context: evaluators.Context, given: str, split: str) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield batches: whether each image can be read, its features, and its pixels at a low resolution."""
+def _arrays(context: evaluators.Context, given: str, split: str) -> Arrays:
+    """Return whether each image of a split can be read, its features, and its pixels at a low resolution."""
+    rows: dict[str, list[np.ndarray]] = {"readable": [], "features": [], "pixels": []}
     for batch in context.open_fitting(given, split, context.preprocess, outputs.LABEL_KINDS).batches:
         small = tf.image.resize(batch["image"], (_SIDE, _SIDE), "area").numpy()
-        features = np.asarray(context.predictor.features(batch["image"]), np.float32)
-        yield batch["valid"] > 0, features, small.reshape(len(small), -1)
+        rows["readable"].append(batch["valid"] > 0)
+        rows["features"].append(np.asarray(context.predictor.features(batch["image"]), np.float32))
+        rows["pixels"].append(small.reshape(len(small), -1))
+    return {name: np.concatenate(parts) for name, parts in rows.items()}
 
 
 def of_features(
