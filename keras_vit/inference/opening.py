@@ -83,7 +83,7 @@ def open_predictor(
                 predictor = keras_model.open_weights(path, preprocess, labels or (), image_size)
     settings = {"preprocess": preprocess, "labels": labels and tuple(labels), "num_threads": num_threads}
     settings |= {"checkpoint": checkpoint, "image_size": image_size}
-    predictor.origin = reopened, ((given, *settings.items()), predictor.card.sha256)
+    predictor.origin = reopened, (given, *settings.items())
     return predictor
 
 

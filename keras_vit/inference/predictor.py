@@ -78,7 +78,8 @@ class Predictor:
         """Pickle the path and the arguments of `open_predictor`, without the weights."""
         if self.origin is None:
             raise TypeError(f"Only a predictor of open_predictor can be pickled. Received: {type(self).__name__}.")
-        return self.origin
+        reopened, arguments = self.origin
+        return reopened, (arguments, self.card.sha256)
 
     @property
     def class_names(self) -> tuple[str, ...]:
