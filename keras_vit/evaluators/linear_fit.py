@@ -98,20 +98,21 @@ class LinearFit:
         """Return the parameters `[d + 1, C]` for the chosen examples.
 
         `start` are the parameters of a similar fit. The fit ends if the loss decreases by less than the factor
-        `decrease`, or at the solution.
+        `decrease`, with products in float32, or at the solution.
         """
         x = self.x[:, chosen]
         targets = np.broadcast_to(self.targets[chosen], (len(x), *self.targets[chosen].shape))
-        rows = x.reshape(-1, x.shape[-1])
+        precision = np.float32 if decrease else np.float64  # of the products, which take most of the time
+        rows = x.reshape(-1, x.shape[-1]).astype(precision, copy=False)
         scale = (self.variances / 4 + l2) ** -0.5  # [d, 1]
         shape = (len(scale) + 1, targets.shape[-1])
 
         def loss_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
             scaled, bias = np.split(flat.reshape(shape), [-1])
             weights = scale * scaled
-            loss, error = self.loss((rows @ weights + bias).reshape(*x.shape[:-1], -1), targets)
+            loss, error = self.loss((rows @ weights.astype(precision) + bias).reshape(*x.shape[:-1], -1), targets)
             error = error.reshape(-1, shape[1])
-            gradient = scale * (rows.T @ error + l2 * weights)
+            gradient = scale * (rows.T @ error.astype(precision) + l2 * weights)
             total = loss + 0.5 * l2 * (weights**2).sum()
             return total, np.concatenate([gradient, error.sum(axis=0, keepdims=True)]).ravel()
 
