@@ -92,3 +92,25 @@ def test_the_strength_has_the_smallest_loss_on_held_out_examples():
     assert min(around) == around[1] == pytest.approx(loss, abs=1e-3)
     alone = LinearFit(FEATURES[None, :3], np.eye(3), linear_fit.softmax_loss)  # an example per class
     assert alone.choose(stratified_folds(3, np.arange(3))) == (linear_fit.DEFAULT_STRENGTH, None)
+
+
+def test_patches_are_held_out_until_there_are_enough(monkeypatch):
+    monkeypatch.setattr(linear_fit, "HELD_OUT", 40)
+    loss = linear_fit.on_grid(linear_fit.softmax_loss, np.eye(4), np.eye(4))
+    features = RNG.normal(size=(1, 10, 4, 4, 2))
+    fit = LinearFit(features, np.eye(3)[RNG.integers(3, size=(10, 4, 4))], loss)
+    fitted, solve = [], fit.solve
+
+    def counted(l2, *arguments):
+        fitted.append(l2)
+        return solve(l2, *arguments)
+
+    monkeypatch.setattr(fit, "solve", counted)
+    assert fit.choose(stratified_folds(10), (0.1, 0.01))[0] in (0.1, 0.01)
+    assert fitted == [0.1, 0.1, 0.01, 0.01]  # each fold has 32 patches of 2 images
+
+
+def test_a_comparison_of_fits_needs_little_precision():
+    fit = LinearFit(FEATURES[None] * 1e4, np.eye(3)[LABELS], linear_fit.softmax_loss)
+    exact, rough = fit.solve(0.01), fit.solve(0.01, decrease=1e-6)
+    assert fit.loss_of(rough, slice(None)) == pytest.approx(fit.loss_of(exact, slice(None)), rel=1e-2)
