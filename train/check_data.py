@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("The data set is missing. Name it first, such as folder:images.")
     if options.output and not options.model:
         raise ValueError("--output needs --model, whose features the review compares.")
+    if os.path.isfile(options.output or ""):
+        raise ValueError(f"--output must be a folder. Received: --output={options.output}, a file.")
     names = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}

@@ -25,6 +25,7 @@ common_flags.define_json_flag()
 with cli.imports(__name__):
     import numpy as np
 
+    from keras_vit.data.readers import npz
     from keras_vit.evaluators.knn import nearest_neighbors
     from keras_vit.inference import open_predictor
     from keras_vit.inspection.headings import stamp
@@ -67,11 +68,18 @@ def main(argv: Sequence[str]) -> None:
 
 def read(path: str) -> tuple[list[str], np.ndarray]:
     """Return the names and the features of all images in a file."""
-    if path.endswith(".parquet"):
-        table = file_io.import_pyarrow().parquet.read_table(path)
-        return table["names"].to_pylist(), np.stack(table["features"].to_numpy())
-    with np.load(path, allow_pickle=False) as file:
-        return file["names"].tolist(), file["features"]
+    try:
+        if path.endswith(".parquet"):
+            table = file_io.import_pyarrow().parquet.read_table(path).select(["names", "features"]).drop_null()
+            names, features = table["names"].to_pylist(), np.stack(table["features"].to_numpy())
+        else:
+            found = npz.arrays(path)
+            names, features = found["names"].tolist(), found["features"]
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path} must be a file that keras-vit embed wrote. Received: {error}.") from error
+    if not 0 < len(names) == len(features):
+        raise ValueError(f"{path} must have a name for each row. Received: {len(names)} and {len(features)}.")
+    return names, features
 
 
 def card(path: str, note: str) -> ImageCard:

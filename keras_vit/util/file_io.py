@@ -16,6 +16,8 @@ from keras_vit.util import extras
 
 _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
+# Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
+_FORMULA = re.compile(r"'*[=+@\t\r\n-]")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
 
 
@@ -186,6 +188,16 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
             else:
                 damaged += 1
     return lines, damaged
+
+
+def escape_formula(text: str) -> str:
+    """Return a text for a CSV file, with an apostrophe before a text that a spreadsheet would run as a formula."""
+    return "'" + text if _FORMULA.match(text) else text
+
+
+def unescape_formula(text: str) -> str:
+    """Return the text that `escape_formula` has written."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def sha256(path: str | os.PathLike) -> str:

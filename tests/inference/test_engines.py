@@ -56,6 +56,15 @@ def test_a_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
         pickle.dumps(inference.Predictor("", tiny.card()))
 
 
+@pytest.mark.slow
+def test_a_pickled_predictor_of_a_new_model_at_the_same_path(tmp_path):
+    path = tmp_path / "model.keras"
+    for seed in range(2):
+        tiny.model(seed).save(path)
+        predictor = keras_vit.open_predictor(path, preprocess="value_range(0, 1)")
+        assert pickle.loads(pickle.dumps(predictor)).card.sha256 == predictor.card.sha256  # noqa: S301
+
+
 @pytest.mark.parametrize("features", [False, True])
 def test_columns_of_a_batch(features, model, photos):
     predict = inference.RayPredictor(str(model), features=features, top_k=1, preprocess="value_range(-1, 1)")

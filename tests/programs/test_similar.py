@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,16 @@ def test_features_of_another_model_and_of_patches_are_refused(shape, run, images
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b", "c"]), features=np.zeros(shape, np.float32))
     with pytest.raises(ValueError, match="16 features per image"):
         call("train.similar", f"--model={run}", f"--features={tmp_path}/a.npz", images[0])
+
+
+@pytest.mark.parametrize(
+    "arrays", [{"names": np.array(["a"])}, {"names": np.array(["a"]), "features": np.zeros((2, 3))}, None]
+)
+def test_other_files_are_named(arrays, tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"no archive") if arrays is None else np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load("train.similar").read(str(path))
 
 
 @pytest.mark.parametrize("arguments", [["a.png"], ["--features=a.npz"]])
