@@ -185,7 +185,9 @@ def _read(path: str) -> Iterator[Row]:
                     yield from batch.to_pylist()
         elif path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
-                lines = ([file_io.unescape_formula(text) for text in line] for line in csv.reader(file, strict=True) if line)
+                lines = (
+                    [file_io.unescape_formula(text) for text in line] for line in csv.reader(file, strict=True) if line
+                )
                 names = next(lines, [])
                 yield from (dict(itertools.zip_longest(names, line)) for line in lines)
         else:
