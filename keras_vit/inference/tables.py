@@ -65,7 +65,7 @@ class PredictionTable:
                 except (TypeError, ValueError, OverflowError) as error:
                     raise _foreign(self.path, f"a row with a wrong number ({formatting.one_line(error)})") from error
                 self._put(old)
-                self._last_old = self._place(old["path"])
+                self._last_old = self._place(str(row["path"]))
         self._columns = columns
 
     def known(self, path: str) -> Row | None:
