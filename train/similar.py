@@ -25,6 +25,7 @@ common_flags.define_json_flag()
 with cli.imports(__name__):
     import numpy as np
 
+    from keras_vit import data
     from keras_vit.data.readers import npz
     from keras_vit.evaluators.knn import nearest_neighbors
     from keras_vit.inference import open_predictor
@@ -44,7 +45,12 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError("Name a file and an image: keras-vit similar --model=DIR --features=features.npz photo.jpg")
     names, features = read(options.features)
     predictor = open_predictor(options.model, **common_flags.model_options())
-    own = predictor.features(predictor.prepared(queries))
+    rows = []
+    for found in predictor.features_each(queries):
+        if found.answer is None:
+            raise data.UnreadableImageError(found.name, found.error.rstrip("."))
+        rows.append(found.answer)
+    own = np.stack(rows)
     if own.shape[1:] != features.shape[1:]:
         raise ValueError(
             f"{options.features} must have {own.shape[1]} features per image. Received: {features.shape[1:]}."
@@ -52,12 +58,12 @@ def main(argv: Sequence[str]) -> None:
     blocks = nearest_neighbors(own, features, min(options.count, len(names)))
     galleries = []
     for query, nearest, cosines in zip(queries, *map(np.concatenate, zip(*blocks, strict=True)), strict=True):
-        found = [(names[index], float(cosine)) for index, cosine in zip(nearest, cosines, strict=True)]
+        similar = [(names[index], float(cosine)) for index, cosine in zip(nearest, cosines, strict=True)]
         if options.output:
-            cards = [card(name, f"cosine {cosine:.4f}") for name, cosine in track(found, "Reading the images")]
+            cards = [card(name, f"cosine {cosine:.4f}") for name, cosine in track(similar, "Reading the images")]
             galleries.append(Gallery(query, "", [card(query, "query"), *cards]))
-        as_json = {"query": query, "similar": [{"image": name, "cosine": cosine} for name, cosine in found]}
-        lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in found)]
+        as_json = {"query": query, "similar": [{"image": name, "cosine": cosine} for name, cosine in similar]}
+        lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in similar)]
         sys.stdout.write((json.dumps(as_json) if options.json else "\n".join(lines)) + "\n")
     if options.output:
         file_io.write_text(

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from keras_vit import data
 from tests import tiny
 from tests.programs import call, load
 
@@ -34,6 +35,14 @@ def test_similar_images(name, run, images, tmp_path, capsys):
     assert text.count("<figure") == 8 and text.count("cosine 1.0000") == 2
     call("train.similar", *arguments[:-1])
     assert capsys.readouterr().out.splitlines()[:2] == [f"{images[2]}:", f"  1.0000  {images[2]}"]
+
+
+@pytest.mark.slow
+def test_a_photograph_that_cannot_be_read_is_named(run, tmp_path):
+    np.savez(tmp_path / "a.npz", names=np.array(["a"]), features=np.zeros((1, 16), np.float32))
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(data.UnreadableImageError, match=r"bad\.jpg.*JPEG"):
+        call("train.similar", f"--model={run}", f"--features={tmp_path}/a.npz", tmp_path / "bad.jpg")
 
 
 @pytest.mark.slow
