@@ -221,10 +221,7 @@ def listed(names: Sequence[str]) -> Iterator[str]:
 
 def _located(path: str) -> tuple[Any, str]:
     """Return PyArrow's file system of an absolute path or an address, and the path in it."""
-    file_io.import_pyarrow()
-    import pyarrow.fs
-
-    return pyarrow.fs.FileSystem.from_uri(path)
+    return file_io.import_pyarrow().fs.FileSystem.from_uri(path)
 
 
 def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:

@@ -215,6 +215,7 @@ def joint_sha256(paths: Iterable[str]) -> str:
 def import_pyarrow() -> Any:
     """Import PyArrow, which Parquet files require."""
     with extras.needed("parquet", "Parquet files need PyArrow"):
+        import pyarrow.fs
         import pyarrow.parquet
     return pyarrow
 
