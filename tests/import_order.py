@@ -60,6 +60,8 @@ REQUIRED = {"keras", "numpy", "absl", "filelock", "h5py", "ml_dtypes", "safetens
 OPTIONAL = {
     "matplotlib",
     "tensorflow_datasets",
+    "array_record",
+    "ray",
     "huggingface_hub",
     "jax",
     "jaxlib",

@@ -75,6 +75,8 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("The data set is missing. Name it first, such as folder:images.")
     if options.output and not options.model:
         raise ValueError("--output needs --model, whose features the review compares.")
+    if os.path.isfile(options.output or ""):
+        raise ValueError(f"--output must be a folder. Received: --output={options.output}, a file.")
     names = options.splits or [name for name in data.split_sizes(given) if name != "all"]
     sources = {name: data.open_source(given, split=name) for name in names}
     reports = {}
@@ -205,7 +207,10 @@ def about_features(results: dict[str, Any], output: str | None) -> list[str]:
         if wrong and os.path.isfile(wrong[0]["path"]):
             lines.append("To train without these labels (or correct them in the list first):")
             lines.append(f"  sed '2,{len(wrong) + 1}d' {shlex.quote(images)} > {shlex.quote(kept)}")
-            lines.append(f"  keras-vit train {shlex.quote(f'manifest:{kept}')}")
+            names = results["class_names"]
+            are_numbers = all(name.replace(".", "", 1).isdecimal() for name in names)
+            options = f"#class_names={names}" if are_numbers and names != list(map(str, range(len(names)))) else ""
+            lines.append(f"  keras-vit train {shlex.quote(f'manifest:{kept}{options}')}")
     return lines
 
 

@@ -25,6 +25,8 @@ common_flags.define_json_flag()
 with cli.imports(__name__):
     import numpy as np
 
+    from keras_vit import data
+    from keras_vit.data.readers import npz
     from keras_vit.evaluators.knn import nearest_neighbors
     from keras_vit.inference import open_predictor
     from keras_vit.inspection.headings import stamp
@@ -43,7 +45,12 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError("Name a file and an image: keras-vit similar --model=DIR --features=features.npz photo.jpg")
     names, features = read(options.features)
     predictor = open_predictor(options.model, **common_flags.model_options())
-    own = predictor.features(predictor.prepared(queries))
+    rows = []
+    for found in predictor.features_each(queries):
+        if found.answer is None:
+            raise data.UnreadableImageError(found.name, found.error.rstrip("."))
+        rows.append(found.answer)
+    own = np.stack(rows)
     if own.shape[1:] != features.shape[1:]:
         raise ValueError(
             f"{options.features} must have {own.shape[1]} features per image. Received: {features.shape[1:]}."
@@ -51,12 +58,12 @@ def main(argv: Sequence[str]) -> None:
     blocks = nearest_neighbors(own, features, min(options.count, len(names)))
     galleries = []
     for query, nearest, cosines in zip(queries, *map(np.concatenate, zip(*blocks, strict=True)), strict=True):
-        found = [(names[index], float(cosine)) for index, cosine in zip(nearest, cosines, strict=True)]
+        similar = [(names[index], float(cosine)) for index, cosine in zip(nearest, cosines, strict=True)]
         if options.output:
-            cards = [card(name, f"cosine {cosine:.4f}") for name, cosine in track(found, "Reading the images")]
+            cards = [card(name, f"cosine {cosine:.4f}") for name, cosine in track(similar, "Reading the images")]
             galleries.append(Gallery(query, "", [card(query, "query"), *cards]))
-        as_json = {"query": query, "similar": [{"image": name, "cosine": cosine} for name, cosine in found]}
-        lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in found)]
+        as_json = {"query": query, "similar": [{"image": name, "cosine": cosine} for name, cosine in similar]}
+        lines = [f"{query}:", *(f"  {cosine:.4f}  {name}" for name, cosine in similar)]
         sys.stdout.write((json.dumps(as_json) if options.json else "\n".join(lines)) + "\n")
     if options.output:
         file_io.write_text(
@@ -67,11 +74,18 @@ def main(argv: Sequence[str]) -> None:
 
 def read(path: str) -> tuple[list[str], np.ndarray]:
     """Return the names and the features of all images in a file."""
-    if path.endswith(".parquet"):
-        table = file_io.import_pyarrow().parquet.read_table(path)
-        return table["names"].to_pylist(), np.stack(table["features"].to_numpy())
-    with np.load(path, allow_pickle=False) as file:
-        return file["names"].tolist(), file["features"]
+    try:
+        if path.endswith(".parquet"):
+            table = file_io.import_pyarrow().parquet.read_table(path).select(["names", "features"]).drop_null()
+            names, features = table["names"].to_pylist(), np.stack(table["features"].to_numpy())
+        else:
+            found = npz.arrays(path)
+            names, features = found["names"].tolist(), found["features"]
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path} must be a file that keras-vit embed wrote. Received: {error}.") from error
+    if not 0 < len(names) == len(features):
+        raise ValueError(f"{path} must have a name for each row. Received: {len(names)} and {len(features)}.")
+    return names, features
 
 
 def card(path: str, note: str) -> ImageCard:

@@ -107,4 +107,6 @@ def _explain_by_name(error: BaseException) -> tuple[int, str | None]:
         if any(words in text for words in ("No space left", "File too large", "quota exceeded")):
             return CANNOT_WRITE, f"{text}. Free some space, then start the same command again."
         return FAILED, f"The device has too little memory for this: {text}"
+    if "OperationalError" in names and "disk" in text:  # of SQLite
+        return CANNOT_WRITE, f"{text}. Free some space for temporary files, then start the same command again."
     return (WRONG_USAGE, text) if names & {"PermissionDeniedError", "NotFoundError"} else (FAILED, None)

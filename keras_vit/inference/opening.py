@@ -93,18 +93,18 @@ def reopened(origin: tuple[Any, ...], sha256: str) -> Predictor:
     Raises a ValueError if the model has changed.
     """
     with _lock:
-        predictor = _opened_once(*origin)
-    if predictor.card.sha256 != sha256:
-        raise ValueError(
-            f"Expected the model that was pickled at {origin[0]!r}. Received: other weights. Open it again, and pickle "
-            "the new predictor."
-        )
-    return predictor
+        return _opened_once(sha256, *origin)
 
 
 @functools.lru_cache(maxsize=8)
-def _opened_once(path: str, *settings: tuple[str, Any]) -> Predictor:
-    return open_predictor(path, **dict(settings))
+def _opened_once(sha256: str, path: str, *settings: tuple[str, Any]) -> Predictor:
+    predictor = open_predictor(path, **dict(settings))
+    if predictor.card.sha256 != sha256:
+        raise ValueError(
+            f"Expected the model that was pickled at {path!r}. Received: other weights. Open it again, and pickle the "
+            "new predictor."
+        )
+    return predictor
 
 
 def stated_output(path: str) -> outputs.Output | None:

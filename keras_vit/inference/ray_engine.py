@@ -1,5 +1,6 @@
 """Prediction of many images with Ray Data: a class for `map_batches`, and a folder of Parquet files."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -116,14 +117,19 @@ class PartitionWriter(RayPredictor):
         schema = pyarrow.schema([(name, kinds[kind]) for name, kind in self.columns.items()], {_KEY: key})
         draft = f"{os.path.dirname(place)}/{_DRAFT}{secrets.token_hex(4)}-{file}"
         count, unreadable = 0, 0
-        with (
-            tempfile.TemporaryDirectory() as temporary,
-            pyarrow.parquet.ParquetWriter(draft, schema, filesystem=files) as writer,
-        ):
-            for rows in image_batches.chunks(self.rows(_images(paths, temporary)), _ROWS):
-                columns = [pyarrow.array([row[n] for row in rows], schema.field(n).type) for n in schema.names]
-                writer.write_table(pyarrow.table(columns, schema=schema))
-                count, unreadable = count + len(rows), unreadable + sum(row["error"] is not None for row in rows)
+        try:
+            with (
+                tempfile.TemporaryDirectory() as temporary,
+                pyarrow.parquet.ParquetWriter(draft, schema, filesystem=files) as writer,
+            ):
+                for rows in image_batches.chunks(self.rows(_images(paths, temporary)), _ROWS):
+                    columns = [pyarrow.array([row[n] for row in rows], schema.field(n).type) for n in schema.names]
+                    writer.write_table(pyarrow.table(columns, schema=schema))
+                    count, unreadable = count + len(rows), unreadable + sum(row["error"] is not None for row in rows)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                files.delete_file(draft)
+            raise
         files.move(draft, place)
         return count, unreadable
 
@@ -202,7 +208,7 @@ def _parts(paths: Iterable[str], size: int) -> Iterator[list[str]]:
 def listed(names: Sequence[str]) -> Iterator[str]:
     """Yield the paths and addresses of images, tar files and Parquet files. An address may be a folder."""
     local = [name for name in names if not file_io.is_remote(name)]
-    yield from map(os.path.abspath, image_files.each(local))
+    yield from map(os.path.abspath, image_files.each(local, tables.check_name))
     for name in filter(file_io.is_remote, names):
         files, place = _located(name)
         if files.get_file_info(place).is_file:
@@ -215,10 +221,7 @@ def listed(names: Sequence[str]) -> Iterator[str]:
 
 def _located(path: str) -> tuple[Any, str]:
     """Return PyArrow's file system of an absolute path or an address, and the path in it."""
-    file_io.import_pyarrow()
-    import pyarrow.fs
-
-    return pyarrow.fs.FileSystem.from_uri(path)
+    return file_io.import_pyarrow().fs.FileSystem.from_uri(path)
 
 
 def _images(paths: Iterable[str], temporary: str) -> Iterator[NamedImage]:
@@ -254,8 +257,10 @@ def _of_parquet(path: str, stream: Any) -> Iterator[NamedImage]:
     for batch in file.iter_batches(64, columns=[column, *names]):
         for row in batch.to_pylist():
             image = row[column] if isinstance(row[column], dict) else {"bytes": row[column]}
-            name = row[names[0]] if names else image.get("path") or f"{path}/{number}"
-            yield NamedImage(name, functools.partial(_bytes, image["bytes"]))
+            name = row[names[0]] if names else image.get("path") or None
+            yield NamedImage(
+                f"{path}/{number}" if name is None else str(name), functools.partial(_bytes, image["bytes"])
+            )
             number += 1
 
 

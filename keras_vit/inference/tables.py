@@ -20,8 +20,6 @@ from keras_vit.util.values import shortest
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet")
 Row = dict[str, Any]  # column -> text, number or None
-# Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
-_FORMULA = re.compile(r"'*[=+@\t\r\n-]")
 _ROW_GROUP = 65_536  # rows
 _WRITE_EVERY = 30.0  # seconds between writes, but at least 20 times the duration of a write
 
@@ -62,8 +60,12 @@ class PredictionTable:
                 raise _foreign(self.path, f"other columns ({', '.join(names[:5]) or 'in another order'})")
             if not row["error"]:
                 values = ((name, kind, row[name]) for name, kind in columns.items())
-                self._put({name: None if value in (None, "") else kind(value) for name, kind, value in values})
-                self._last_old = self._place(row["path"])
+                try:
+                    old = {name: None if value in (None, "") else kind(value) for name, kind, value in values}
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise _foreign(self.path, f"a row with a wrong number ({formatting.one_line(error)})") from error
+                self._put(old)
+                self._last_old = self._place(str(row["path"]))
         self._columns = columns
 
     def known(self, path: str) -> Row | None:
@@ -183,7 +185,9 @@ def _read(path: str) -> Iterator[Row]:
                     yield from batch.to_pylist()
         elif path.endswith(".csv"):
             with open(path, encoding="utf-8-sig", newline="") as file:
-                lines = ([_unescaped(text) for text in line] for line in csv.reader(file, strict=True) if line)
+                lines = (
+                    [file_io.unescape_formula(text) for text in line] for line in csv.reader(file, strict=True) if line
+                )
                 names = next(lines, [])
                 yield from (dict(itertools.zip_longest(names, line)) for line in lines)
         else:
@@ -220,12 +224,8 @@ def write_rows(path: str, extension: str, columns: dict[str, type], rows: Iterat
 
 def _field(value: str | float | None) -> str:
     """Return a field of a CSV file. The csv module does not quote a carriage return if lines end without it."""
-    text = "'" + value if isinstance(value, str) and _FORMULA.match(value) else "" if value is None else str(value)
+    text = file_io.escape_formula(value) if isinstance(value, str) else "" if value is None else str(value)
     return '"' + text.replace('"', '""') + '"' if re.search(r'[",\r\n]', text) else text
-
-
-def _unescaped(text: str) -> str:
-    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _foreign(path: str, received: str) -> ValueError:

@@ -61,7 +61,8 @@ def document(
         "policy": policy,
         "scripts": scripts,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], asset("page.html"))
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], asset("page.html"))
+    return page.encode(errors="backslashreplace").decode()  # file names may contain bytes that are not UTF-8
 
 
 def drawing(svg: bytes, title: str) -> str:

@@ -247,7 +247,9 @@ class ConfiguredModel(keras.Model):
         model.resizing = None if resizing is None else Resizing.from_dict(resizing)
         outputs = model.output_shape[-1] if model.config.include_top else 0  # `config` may change the head
         if outputs == len(class_names) > 0:
-            model.class_names, model.prediction_activation = class_names, activation
+            model.class_names = class_names
+        if activation is not None and outputs == (len(class_names) or outputs):
+            model.prediction_activation = activation
         if outputs == len(values.get("names", ())) > 0:
             model.values = values
         if not trainable:

@@ -16,6 +16,8 @@ from keras_vit.util import extras
 
 _PREFIX = ".writing-"
 _STALE_SECONDS = 3600
+# Texts that a spreadsheet takes for formulas, after any apostrophes. In a CSV file they get one more apostrophe.
+_FORMULA = re.compile(r"'*[=+@\t\r\n-]")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # at least two letters: C:/ is a drive
 
 
@@ -188,6 +190,16 @@ def read_json_lines(path: str | os.PathLike) -> tuple[list[dict[str, Any]], int]
     return lines, damaged
 
 
+def escape_formula(text: str) -> str:
+    """Return a text for a CSV file, with an apostrophe before a text that a spreadsheet would run as a formula."""
+    return "'" + text if _FORMULA.match(text) else text
+
+
+def unescape_formula(text: str) -> str:
+    """Return the text that `escape_formula` has written."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
 def sha256(path: str | os.PathLike) -> str:
     """Return the SHA-256 of a file as 64 hexadecimal digits."""
     with open(path, "rb") as file:
@@ -203,6 +215,7 @@ def joint_sha256(paths: Iterable[str]) -> str:
 def import_pyarrow() -> Any:
     """Import PyArrow, which Parquet files require."""
     with extras.needed("parquet", "Parquet files need PyArrow"):
+        import pyarrow.fs
         import pyarrow.parquet
     return pyarrow
 

@@ -467,6 +467,13 @@ def test_classes_without_training_images_are_noted(first, tmp_path):
     assert "'train': round" in note
 
 
+def test_csv_with_names_that_a_spreadsheet_takes_for_formulas(tmp_path):
+    """`check-data` and `predict` write these names with an apostrophe."""
+    (tmp_path / "list.csv").write_text("path,label\n'-1.png,'=a\n2.png,b\n3.png,''+c\n", encoding="utf-8")
+    source = data.open_source(f"manifest:{tmp_path}/list.csv", split="all")
+    assert source.class_names == ("'+c", "=a", "b") and f"{tmp_path}/-1.png" in source.paths
+
+
 def test_csv_with_several_labels(tmp_path):
     (tmp_path / "list.csv").write_text("path,labels\na.jpg, red; round\nb.jpg,\nc.jpg,red ; \n")
     source = data.open_source(f"manifest:{tmp_path}/list.csv", "all")

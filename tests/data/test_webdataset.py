@@ -235,7 +235,7 @@ def test_the_index_is_kept(tmp_path, monkeypatch, is_writable):
     assert len(opened(path)[0]) == 7  # the size and the time have changed
 
 
-@pytest.mark.parametrize("damage", ["bytes", "places", "labels", "names", "objects"])
+@pytest.mark.parametrize("damage", ["bytes", "places", "labels", "names", "objects", "depth"])
 def test_a_damaged_index_is_not_used(tmp_path, damage):
     path = write(tmp_path / "a.tar", range(6))
     first, place = opened(path), tmp_path / "a.tar.index.npz"
@@ -248,6 +248,8 @@ def test_a_damaged_index_is_not_used(tmp_path, damage):
         arrays["names"] = arrays["names"][1:]
     elif damage == "objects":
         arrays["rows"] = arrays["rows"].astype(object)
+    elif damage == "depth":
+        arrays["about"] = np.frombuffer(b"[" * 100_000, np.uint8)
     np.savez(place, **arrays)
     if damage == "bytes":
         place.write_bytes(place.read_bytes()[:200])

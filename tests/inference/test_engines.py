@@ -56,6 +56,15 @@ def test_a_predictor_is_pickled_as_its_path(model, photos, monkeypatch):
         pickle.dumps(inference.Predictor("", tiny.card()))
 
 
+@pytest.mark.slow
+def test_a_pickled_predictor_of_a_new_model_at_the_same_path(tmp_path):
+    path = tmp_path / "model.keras"
+    for seed in range(2):
+        tiny.model(seed).save(path)
+        predictor = keras_vit.open_predictor(path, preprocess="value_range(0, 1)")
+        assert pickle.loads(pickle.dumps(predictor)).card.sha256 == predictor.card.sha256  # noqa: S301
+
+
 @pytest.mark.parametrize("features", [False, True])
 def test_columns_of_a_batch(features, model, photos):
     predict = inference.RayPredictor(str(model), features=features, top_k=1, preprocess="value_range(-1, 1)")
@@ -96,6 +105,30 @@ def test_the_tables_of_all_shards_are_the_table(model, photos):
     assert len(whole) == 6
     paths = [{json.loads(line)["path"] for line in lines} for lines in parts]
     assert paths[0].isdisjoint(paths[1]) and len(paths[0] | paths[1]) == 6 and all(paths)
+
+
+def test_a_part_of_a_parquet_file_and_of_a_damaged_tar_file(model, photos, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from keras_vit.inference import ray_engine
+
+    columns = {"path": pyarrow.array([7, None]), "image": [(photos / "0.jpg").read_bytes(), None]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    (tmp_path / "a.tar").write_bytes(b"no tar file")
+    (tmp_path / "out").mkdir()
+    writer = ray_engine.PartitionWriter(str(tmp_path / "out"), str(model), preprocess="value_range(-1, 1)")
+    assert writer.write("part-000000.parquet", [str(tmp_path / "a.parquet")]) == (2, 1)
+    assert [row["path"] for row in rows(tmp_path / "out")] == [f"{tmp_path}/a.parquet/1", "7"]
+    with pytest.raises(ValueError, match=r"a\.tar must be a complete tar file"):
+        writer.write("part-000001.parquet", [str(tmp_path / "a.tar")])
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-000000.parquet"]
+
+
+def test_names_that_are_not_utf_8_are_refused(photos):
+    from keras_vit.inference import ray_engine
+
+    with pytest.raises(ValueError, match="UTF-8"):
+        list(ray_engine.listed(["photos/0.jpg", "\udcff.jpg"]))
 
 
 # --- make test-engines ------------------------------------------------------------------------------------------------

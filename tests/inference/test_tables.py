@@ -230,6 +230,15 @@ def test_a_list_that_names_an_image_twice_has_two_rows(tmp_path):
     assert [row["path"] for row in read(path)] == [NAMES[0], NAMES[2], "x", NAMES[1]]
 
 
+@pytest.mark.parametrize("change", [{"probability": "x"}, {"uncertainty": [1]}, {"probability": 10**400}])
+def test_a_row_with_a_wrong_number_is_refused(change, tmp_path):
+    path = tmp_path / "table.jsonl"
+    fill(path, [found(NAMES[0])])
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"table\.jsonl.*wrong number"):
+        fill(path, [])
+
+
 def test_a_cut_table_is_refused(tmp_path):
     path = tmp_path / "table.csv"
     fill(path, [found(NAMES[0])])

@@ -146,6 +146,12 @@ def test_layers_by_name_and_surgery():
 NAMES = ("café", "dog", "bee")
 
 
+def test_an_activation_without_class_names_travels():
+    model = variants.make("token", classes=3)
+    model.prediction_activation = "sigmoid"
+    assert type(model).from_config(model.get_config()).prediction_activation == "sigmoid"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["deit", "bit", "probabilities"])
 def test_class_names_travel(name, tmp_path):

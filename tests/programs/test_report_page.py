@@ -193,6 +193,10 @@ def test_galleries_have_no_maps_and_empty_galleries_are_left_out():
     assert html.count("<script") == 2 and html.count('id="image-0"') == 1  # only the image with maps
 
 
+def test_names_that_are_not_utf_8():
+    assert b"<h2>a\\udcff</h2>" in render(galleries=[Gallery("a\udcff", "", [image(0)])]).encode()
+
+
 def test_an_image_has_three_predictions_and_a_mask_eight():
     many = [(f"class {number}", 0.1) for number in range(9)]
     text = text_of(render(images=[image(predictions=many)], classes=None))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 import shutil
 import tarfile
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 from keras_vit import data, inference
 from tests import tiny
 from tests.data import pictures
-from tests.programs import call
+from tests.programs import call, load
 from train.datasets import labels, review, review_files
 from train.datasets.audit import ImageReport
 
@@ -175,6 +176,18 @@ def test_seventy_percent_of_the_wrong_labels_are_among_the_first_tenth(noisy, ru
         check_data(f"folder:{root}/photos", run, f"--output={root}/review", "--splits=test")
 
 
+@pytest.mark.parametrize(
+    ("names", "options"), [(["0", "1"], ""), (["cat", "7"], ""), (["3", "7"], "#class_names=['3', '7']")]
+)
+def test_the_printed_data_set_has_the_same_classes(names, options, tmp_path):
+    path = tmp_path / "a b.png"
+    path.write_bytes(b"")
+    wrong = [{"split": "train", "path": str(path), "label": names[0], "predicted": names[1]}]
+    results = {"suspicious_labels": wrong, "near_duplicates": [], "outliers": [], "class_names": names}
+    command = load("train.check_data").about_features(results, "review")[-1]
+    assert shlex.split(command)[-1] == f"manifest:review/kept.csv{options}"
+
+
 @pytest.mark.slow
 def test_a_copy_that_was_saved_again_in_another_split(run, tmp_path, capsys):
     for index, image in enumerate(tiny.arrays(24, 64, 64)):
@@ -220,3 +233,5 @@ def test_sources_without_files_and_labels_without_classes(source, run, tmp_path,
 def test_a_folder_for_the_review_needs_a_model(tmp_path):
     with pytest.raises(ValueError, match="--output needs --model"):
         call("train.check_data", "digits", f"--output={tmp_path}")
+    with pytest.raises(ValueError, match="--output must be a folder"):
+        call("train.check_data", "digits", "--model=a.keras", f"--output={__file__}")

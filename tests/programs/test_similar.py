@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from keras_vit import data
 from tests import tiny
-from tests.programs import call
+from tests.programs import call, load
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +38,29 @@ def test_similar_images(name, run, images, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_photograph_that_cannot_be_read_is_named(run, tmp_path):
+    np.savez(tmp_path / "a.npz", names=np.array(["a"]), features=np.zeros((1, 16), np.float32))
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(data.UnreadableImageError, match=r"bad\.jpg.*JPEG"):
+        call("train.similar", f"--model={run}", f"--features={tmp_path}/a.npz", tmp_path / "bad.jpg")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 5), (3, 2, 2, 16)])
 def test_features_of_another_model_and_of_patches_are_refused(shape, run, images, tmp_path):
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b", "c"]), features=np.zeros(shape, np.float32))
     with pytest.raises(ValueError, match="16 features per image"):
         call("train.similar", f"--model={run}", f"--features={tmp_path}/a.npz", images[0])
+
+
+@pytest.mark.parametrize(
+    "arrays", [{"names": np.array(["a"])}, {"names": np.array(["a"]), "features": np.zeros((2, 3))}, None]
+)
+def test_other_files_are_named(arrays, tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_bytes(b"no archive") if arrays is None else np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load("train.similar").read(str(path))
 
 
 @pytest.mark.parametrize("arguments", [["a.png"], ["--features=a.npz"]])

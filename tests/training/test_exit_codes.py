@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -126,6 +127,8 @@ class JaxRuntimeError(RuntimeError):
         (os_error(errno.EDQUOT), 74, "/some/file"),
         (os_error(errno.EFBIG), 74, "/some/file"),
         (os_error(errno.EIO), 1, "/some/file"),
+        (sqlite3.OperationalError("database or disk is full"), 74, "disk is full"),
+        (sqlite3.OperationalError("no such table: x"), 1, None),
         (MemoryError(), 1, "memory"),
         (tf.errors.ResourceExhaustedError(None, None, "events.v2; No space left on device"), 74, "events.v2"),
         (tf.errors.ResourceExhaustedError(None, None, "events.v2; File too large"), 74, "events.v2"),

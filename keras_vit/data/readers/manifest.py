@@ -122,7 +122,8 @@ def _csv(location: str, text: str) -> tuple[list[str], list[_Entry]]:
         for row in reader:
             if any(row.get(None, ())):  # fields without a column
                 wrong.append((reader.line_num, row))
-            entries.append(_Entry(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}))
+            fields = {key: file_io.unescape_formula((value or "").strip()) for key, value in row.items() if key}
+            entries.append(_Entry(reader.line_num, fields))
     except csv.Error as error:  # a field of more than 128 KiB, or a zero byte
         raise ValueError(f"Line {reader.line_num + 1} of {location} cannot be read: {error}.") from error
     _check(location, 'have at most one field per column (write "a, b" for a text with a comma)', wrong)

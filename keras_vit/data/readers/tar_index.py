@@ -81,7 +81,7 @@ def read(path: str, label: str | None, examples: Callable[[str, str | None], lis
     status = os.stat(path)
     source = [os.path.basename(path), status.st_size, status.st_mtime_ns, label]
     for place in _places(path):
-        with contextlib.suppress(ValueError, OSError):
+        with contextlib.suppress(ValueError, OSError, RecursionError):
             return _load(place, source)
     index = _index_of(examples(path, label))
     for place in _places(path):
