@@ -289,8 +289,9 @@ def test_an_evaluation_at_the_end_does_not_choose_the_fitted_head(monkeypatch, t
             return []
 
     fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
+    recipe = toy.recipe(total_steps=10, checkpoint_every=0, head_images=8)
     for plan, expected in ((None, 10), (lambda: dataclasses.replace(recipe, total_steps=0), 0)):
-        recipe, directory = toy.recipe(total_steps=10, checkpoint_every=0, head_images=8), tmp_path / str(expected)
+        directory = tmp_path / str(expected)
         directory.mkdir()
         world = toy.World(directory, recipe)
         monkeypatch.setattr(world.loop, "run_steps", lambda iterator, step, count: history(np.repeat(fake, count, 0)))
