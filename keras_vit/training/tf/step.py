@@ -15,9 +15,6 @@ from keras_vit.training.tf.state import TrainState
 
 LARGE = 1 << 18  # elements; weights of at least this size are updated one at a time
 
-# Learning rates are computed in groups: TensorFlow rounds the last, smaller group of an array differently.
-_GROUP = 64
-
 
 class TrainStep:
     """Training step: a function of (batch, step) that runs in each replica and updates the variables of the state.
@@ -159,8 +156,7 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         # Pass tensors instead of numbers, so that other steps or another schedule do not retrace the function.
-        length = -(-max(count, step.recipe.steps_per_loop) // _GROUP) * _GROUP
-        rates = step.state.rule.rate(np.arange(first, first + length))
+        rates = step.state.rates(first, max(count, step.recipe.steps_per_loop))
         history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), rates).numpy()
         return dict(zip(names, history.T, strict=True))
 
