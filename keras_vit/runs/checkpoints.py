@@ -224,8 +224,11 @@ def has_sharded(directory: str) -> bool:
 
 
 def saved(directory: str) -> list[str]:
-    """Return the paths of all checkpoints of a run, the newest first, intact or torn. The best ones are included."""
-    found = [(step, folder) for folder in (directory, os.path.join(directory, BEST)) for step in saved_steps(folder)]
+    """Return the paths of all checkpoints of a run, the newest first, intact or torn. The best ones are included.
+
+    Of the same step, the best one comes first: if a signal interrupted the evaluation, only it has the best score.
+    """
+    found = [(step, folder) for folder in (os.path.join(directory, BEST), directory) for step in saved_steps(folder)]
     return [path_of(folder, step) for step, folder in sorted(found, key=lambda pair: -pair[0])]
 
 

@@ -45,7 +45,8 @@ def fields(
     least = (seconds_per_image or 0.0) * size * rules.forward_passes(recipe)
     left = limit - (time.monotonic() - started)
     if is_fitted and rules.MIN_STEPS * least > _SHARE * left:
-        return _head_only(recipe, data, int(_SHARE * left / least), f"at least {least:.3g}")
+        total = int(_SHARE * left / least) if least else 0  # no time is left
+        return _head_only(recipe, data, total, f"at least {least:.3g}")
     logging.info("Measuring a few steps, to plan for %s.", duration(limit))
     before, saved = time.monotonic(), {name: np.array(array) for name, array in state.values()}
     batches = iter(data.train_batches(0))

@@ -69,9 +69,9 @@ def fit(state: BaseState, backend: Backend, data: Splits, directory: str, images
     features, targets, seconds = _examples(state, backend, data, directory, images)
     head = _head(state.model)
     loss, class_weights = LOSSES[data.task.linear_loss], getattr(data.task, "class_weights", None)
+    folds = stratified_folds(len(targets), targets.argmax(axis=-1) if data.train.kind.is_exclusive else None)
     if class_weights is not None:
         targets = targets * np.asarray(class_weights)
-    folds = stratified_folds(len(targets), targets.argmax(axis=-1) if data.train.kind.is_exclusive else None)
     if features.ndim > 3:  # patches [V, N, h, w, D], targets [N, Y, X, C]
         sizes = zip(targets.shape[1:3], features.shape[2:4], strict=True)
         loss = on_grid(loss, *(interpolation_matrix(new, old, "bilinear", np) for new, old in sizes))
@@ -127,6 +127,7 @@ def _examples(
     is_dense, views = isinstance(_head(state.model), LinearSegmenter), 2 if mirrored else 1
     count = _number(recipe, data, views, representation(state.model, is_dense).outputs[0].shape)
     about = {
+        "task": str(task),
         "weights": _digest(state.model),
         "preprocess": pp,
         "rows": (count, size, recipe.seed, recipe.data.on_bad_image, recipe.data.shuffle_buffer, mirrored),

@@ -94,7 +94,9 @@ class Loop:
             self.recipe = self.plan()
             bar.total, last = self.recipe.total_steps, progress.step == self.recipe.total_steps
             if last:  # the fitted head is the result
-                self._evaluate(stop, writer, self.evaluators[1:])
+                found, best, _ = self._evaluate(stop, writer, self.evaluators[1:] if results else self.evaluators)
+                results = results or found
+                self._save(best)
         if not last:
             with Progress("Preparing the first batch"):
                 iterator = iter(self.batches(progress.step))
@@ -201,9 +203,13 @@ class Loop:
         return results, best, last
 
     def _is_evaluation_missing(self) -> bool:
-        """Return whether the step at which the run starts or resumes must be evaluated and was not."""
-        step = self.state.progress.step
-        due = self._is_due(*self.evaluators[0].intervals()) if step and self.evaluators else self.recipe.head_images
+        """Return whether the step at which the run starts or resumes must be evaluated and was not.
+
+        Step 0 of a fitted head must be evaluated, except by an evaluation that only runs at the end.
+        """
+        step, intervals = self.state.progress.step, self.evaluators[0].intervals() if self.evaluators else []
+        of_head = self.recipe.head_images and (intervals or not self.recipe.total_steps)
+        due = self._is_due(*intervals) if step else of_head
         if not due or not self.evaluators:
             return False
         name = f"eval_{self.recipe.task.score.name}"

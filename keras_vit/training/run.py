@@ -36,7 +36,8 @@ class TrainingRun:
     def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):
         recorded = run_directory.recorded(directory)
         self.is_new = not recorded
-        if recipe.time and recorded:  # the steps were planned when the run began
+        has_steps = recipe.total_steps or recorded.get("recipe", {}).get("head_images")
+        if recorded and (recipe.time or not has_steps):  # the steps were planned when the run began
             planned = recipes.from_dict(recorded["recipe"])
             recipe = recipes.replace(recipe, {field: recipes.get(planned, field) for field in recipes.OF_TIME})
         self.directory, self.data, self.given = directory, data, recipe
@@ -51,10 +52,12 @@ class TrainingRun:
             os.path.join(directory, run_directory.CHECKPOINTS), recipe.keep_checkpoints
         )
         self.step: int | None = None
+        data.task.recipe = self.recipe  # of which the validation reads its interval
 
     def set_fields(self, fields: Mapping[str, Any]) -> recipes.Recipe:
-        """Set fields of the recipe of a new run, and return the recipe."""
+        """Set fields of the recipe, also of the task, and return the recipe."""
         self.given, self.recipe = (recipes.replace(recipe, fields) for recipe in (self.given, self.recipe))
+        self.data.task.recipe = self.recipe
         return self.recipe
 
     def begin(self, state: BaseState) -> None:

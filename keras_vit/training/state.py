@@ -1,6 +1,7 @@
 """State of a training run: weights, optimizer slots and averages by name, and the progress."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from keras_vit import optim
 from keras_vit import recipe as recipes
 from keras_vit.models.variables import moving_statistics, weights
+
+_GROUP = 64  # steps; a multiple of the numbers that a CPU computes at once
 
 
 @dataclasses.dataclass
@@ -90,6 +93,13 @@ class BaseState:
     def use_schedule(self, recipe: recipes.Recipe) -> None:
         """Use the learning rates of a recipe with another number of steps."""
         self.rule.rate = optim.create_schedule(recipe.optim.schedule, recipe.optim.learning_rate, recipe.total_steps)
+
+    def rates(self, first: int, count: int) -> Any:
+        """Return the learning rates of at least `count` steps from `first` on.
+
+        On a CPU, the last, smaller group of an array may be rounded differently. The array has no such group.
+        """
+        return self.rule.rate(np.arange(first, first + math.ceil(count / _GROUP) * _GROUP))
 
     def arrays_by_name(self) -> dict[str, Any]:
         """Return the arrays on the devices, keyed by their names in a checkpoint."""

@@ -117,6 +117,8 @@ def train_on(
         fields = budget.fields(recipe, backend, data, state, run_steps, started, seconds_per_image)
         new = run.set_fields(fields)
         state.use_schedule(new)
+        if scheduled:
+            scheduled.every = new.eval_every
         run.record()
         return new
 

@@ -112,6 +112,7 @@ def test_a_time_for_fewer_than_ten_steps_is_refused(time, steps, clock):
         (138.0, 0.01, True, 0),  # the forward and backward pass of LoRA take at least 0.32 s
         (39.0, 0.01, False, 0),  # for 97 steps
         (41.0, 0.01, True, 0),  # for 102 steps
+        (-1.0, None, False, 0),  # the time is over
     ],
 )
 def test_a_fitted_head_is_the_result_where_few_steps_fit(time, seconds_per_image, measured, total, clock, caplog):

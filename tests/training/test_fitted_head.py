@@ -14,6 +14,7 @@ from keras_vit.inference import feature_store
 from keras_vit.models.representation import representation
 from keras_vit.runs.run_directory import read_metrics
 from keras_vit.runs.trained_run import load_run
+from keras_vit.training import budget, fitted_head
 from tests.training import test_regression_runs, test_segmentation_runs, worlds
 
 pytestmark = pytest.mark.slow
@@ -121,10 +122,34 @@ def test_several_labels_per_image_are_fitted(tmp_path):
     assert read_metrics(str(tmp_path / "run"))[0]["eval_mean_average_precision"] > 0.99
 
 
-def test_steps_train_a_head_that_cannot_be_fitted(tmp_path):
+def test_steps_train_a_head_that_cannot_be_fitted(tmp_path, monkeypatch):
     fields = {"head_images": 100, "model__arguments__representation_size": 8}
     output = worlds.train(tmp_path / "run", **fields)
     assert "not fitted to features: the head has other weights because of representation_size" in output
     recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     assert recipe["head_images"] == 0 and read_metrics(str(tmp_path / "run"))[0]["step"] > 0
     worlds.train(tmp_path / "run", **fields)  # resumes
+    steps = {"total_steps": 6, "eval_every": 3, "checkpoint_every": 3, "optim.schedule.warmup_steps": 0}
+    monkeypatch.setattr(fitted_head.rules, "steps", lambda *_: (steps, ""))
+    fields |= {**ONLY_HEAD, "head_images": 100}
+    worlds.train(tmp_path / "planned", **fields)
+    lines = [line["step"] for line in read_metrics(str(tmp_path / "planned")) if "eval_accuracy" in line]
+    assert lines[:2] == [3, 6]
+    assert "Resuming from the checkpoint of step 6" in worlds.train(tmp_path / "planned", **fields)
+
+
+def test_the_evaluations_of_a_plan_choose_the_best(tmp_path, monkeypatch):
+    planned = {"total_steps": 6, "eval_every": 3, "checkpoint_every": 3, "optim.schedule.warmup_steps": 0}
+    monkeypatch.setattr(budget, "fields", lambda *_: planned)
+    fields = {"data__pp_train": PP, "head_images": 400, "optim__ema": 0, "adapt": "head", "time": 60.0}
+    fields |= dict.fromkeys(name.replace(".", "__") for name in planned)  # the time sets them
+    worlds.train(tmp_path / "run", **fields)
+    lines = [line for line in read_metrics(str(tmp_path / "run")) if "eval_accuracy" in line]
+    assert [line["step"] for line in lines][:3] == [0, 3, 6]
+
+
+def test_the_test_images_choose_no_fitted_head(tmp_path):
+    fields = {"data__pp_train": PP, "head_images": 400, "optim__learning_rate": 0.0, "optim__ema": 0, "adapt": "head"}
+    worlds.train(tmp_path / "run", **fields, data__eval_split="test", data__test_split="test")
+    lines = [line for line in read_metrics(str(tmp_path / "run")) if "eval_accuracy" in line]
+    assert [line["step"] for line in lines] == [12]

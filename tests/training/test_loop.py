@@ -264,13 +264,43 @@ def test_a_fitted_head_is_evaluated_and_saved_before_the_first_step(total, monke
 
 
 def test_a_plan_of_no_steps_ends_after_the_fitted_head(monkeypatch, tmp_path):
-    world = toy.World(tmp_path, toy.recipe(total_steps=10, checkpoint_every=0, head_images=8))
-    planned = dataclasses.replace(world.recipe, total_steps=0)
-    monkeypatch.setattr(world.loop, "plan", lambda: planned)
-    monkeypatch.setattr(world.loop, "batches", None)  # no step is run
-    monkeypatch.setattr(world.loop, "evaluators", [SameScore(), world.validation])
-    assert world.run() == {"eval_accuracy": SameScore.scores[0]}
-    assert [line["step"] for line in lines(tmp_path)] == [0, 0] and world.store.newest().endswith("ckpt-0")
+    """Also if the run was killed while it planned."""
+    recipe = toy.recipe(total_steps=10, checkpoint_every=0, head_images=8)
+
+    class Other(SameScore):
+        def __call__(self, step, last):
+            yield {"other": 1.0}
+
+    for number_of_lines in (2, 4):
+        world = toy.World(tmp_path, recipe)
+        monkeypatch.setattr(world.loop, "plan", lambda: dataclasses.replace(recipe, total_steps=0))
+        monkeypatch.setattr(world.loop, "batches", None)  # no step is run
+        monkeypatch.setattr(world.loop, "evaluators", [SameScore(), Other()])
+        assert world.run() == {"eval_accuracy": SameScore.scores[0]}
+        assert [line["step"] for line in lines(tmp_path)] == [0] * number_of_lines
+        assert world.store.newest().endswith("ckpt-0")
+
+
+def test_an_evaluation_at_the_end_does_not_choose_the_fitted_head(monkeypatch, tmp_path):
+    """The test images are its only images."""
+
+    class AtTheEnd(SameScore):
+        def intervals(self):
+            return []
+
+    fake = np.array([[1.0, 0.5, 2.0, 0.05]], np.float32)
+    recipe = toy.recipe(total_steps=10, checkpoint_every=0, head_images=8)
+    for plan, expected in ((None, 10), (lambda: dataclasses.replace(recipe, total_steps=0), 0)):
+        directory = tmp_path / str(expected)
+        directory.mkdir()
+        world = toy.World(directory, recipe)
+        monkeypatch.setattr(world.loop, "run_steps", lambda iterator, step, count: history(np.repeat(fake, count, 0)))
+        monkeypatch.setattr(world.loop, "evaluators", [AtTheEnd()])
+        monkeypatch.setattr(world.loop, "plan", plan)
+        assert world.run() == {"eval_accuracy": SameScore.scores[0]}
+        assert [line["step"] for line in lines(directory) if "eval_accuracy" in line] == [expected]
+        found = [checkpoints.saved_steps(folder) for folder in (world.store.best, world.store.directory)]
+        assert found == [[expected]] * 2
 
 
 def test_an_equal_score_is_not_a_new_best(monkeypatch, tmp_path):

@@ -148,7 +148,7 @@ def run_steps(step: TrainStep) -> Callable:
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         arrays, fixed, history = state.arrays(), state.fixed_arrays(), []
-        rates = np.asarray(state.rule.rate(np.arange(first, first + count)))  # another schedule compiles nothing
+        rates = np.asarray(state.rates(first, count))[:count]  # another schedule compiles nothing
         try:
             for index, rate in enumerate(rates, first):
                 arrays, metrics = step.compiled(arrays, fixed, next(iterator), np.int32(index), rate)

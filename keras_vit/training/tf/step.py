@@ -156,7 +156,7 @@ def run_steps(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable:
 
     def run(iterator, first: int, count: int) -> dict[str, np.ndarray]:
         # Pass tensors instead of numbers, so that other steps or another schedule do not retrace the function.
-        rates = step.state.rule.rate(np.arange(first, first + max(count, step.recipe.steps_per_loop)))
+        rates = step.state.rates(first, max(count, step.recipe.steps_per_loop))
         history = compiled(iterator, tf.constant(first, tf.int64), tf.constant(count, tf.int32), rates).numpy()
         return dict(zip(names, history.T, strict=True))
 
