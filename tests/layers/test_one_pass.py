@@ -86,7 +86,7 @@ def trained():
     source = tf.data.Dataset.from_tensor_slices({"image": images, "label": labels}).batch(4, drop_remainder=True)
     steps = run_steps(strategy, step)
     iterator = iter(strategy.experimental_distribute_dataset(source))
-    count = programs(steps.compiled, iterator, tf.constant(0, tf.int64), tf.constant(2))
+    count = programs(steps.compiled, iterator, tf.constant(0, tf.int64), tf.constant(2), state.rates(0, 2))
     steps(iterator, 0, 2)
     return [np.asarray(weight) for weight in state.model.trainable_weights], count
 

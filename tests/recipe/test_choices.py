@@ -38,7 +38,7 @@ def test_one_command_for_a_folder(images):
     assert (recipe.data.source, recipe.model.variant) == (f"folder:{images}", "ViT-S/16")
     assert (recipe.model.checkpoint, recipe.model.head) == ("augreg", "reset")
     assert recipe.model.image_size == 96
-    assert recipe.data.pp_train.startswith("decode|inception_crop(96, 50, antialias=True)|")
+    assert recipe.data.pp_train.startswith("decode|resize(96, antialias=True)|flip_lr|")  # few images: only the head
     assert "resize(96, antialias=True)" in recipe.data.pp_eval
     assert from_flags("--data", str(images), "--model=ViT_B16").model.checkpoint == "imagenet21k"
     assert from_flags(f"folder:{images}", "--weights=none", "--model=ViT_Ti16").model.checkpoint is None

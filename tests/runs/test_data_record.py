@@ -180,7 +180,9 @@ def test_evaluate_uses_the_data_of_the_run(run, tmp_path, monkeypatch, capsys, c
     assert "has changed" not in caplog.text
     assert evaluate(run, capsys, "--data=folder:digits")["examples"] == 20
     assert "has changed" not in caplog.text  # other data on purpose
-    (tmp_path / "digits" / "0" / "new.png").write_bytes((tmp_path / "digits" / "0" / "0.png").read_bytes())
+    for number in range(20):  # some of them are test images
+        content = tiny.encode(np.full((8, 8), number, np.uint8), "png")
+        (tmp_path / "digits" / "0" / f"new{number}.png").write_bytes(content)
     evaluate(run, capsys)
     assert caplog.text.count("has changed since training") == 1
 

@@ -353,7 +353,7 @@ def test_xla_takes_the_step_of_every_model(name, arguments, precision):
     model, everything = noisy(name, arguments, precision)
     step = TrainStep(TrainState(model, everything), everything, one_hot, BATCH)
     step = tf.function(step, jit_compile=True, autograph=False)
-    program = step.experimental_get_compiler_ir(batch(32), tf.constant(0, tf.int64))(stage="hlo")
+    program = step.experimental_get_compiler_ir(batch(32), tf.constant(0, tf.int64), tf.constant(0.1))(stage="hlo")
     assert "ENTRY" in program
     assert "<=" not in program.split("ENTRY", 1)[1].split("\n", 1)[0]  # how XLA writes a bounded, dynamic size
 

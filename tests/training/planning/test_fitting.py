@@ -248,7 +248,7 @@ def test_few_small_images_train_only_the_head(photos, caplog):
     caplog.set_level(logging.INFO, logger="absl")
     recipe = fitted(photos)
     assert (recipe.adapt, recipe.head_images, recipe.total_steps, recipe.model.image_size) == ("head", 27, 0, 64)
-    model, images, _, steps, *_ = caplog.messages
+    *_, model, images, _, steps, _, _ = caplog.messages
     assert model.endswith(
         "adapt=head, the head is first fitted to features of 27 images (fewer than 20 images per class)"
     )
