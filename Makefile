@@ -169,5 +169,5 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(PLAN_GPU) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(PLAN_GPU) $(ENGINES) .venv-benchmarks $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,7 @@ from keras_vit.models.variables import weights
 from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend
 from keras_vit.training.planning import memory, rules
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import SKIP_ADVICE, Splits
 from keras_vit.training.state import BaseState
 from keras_vit.util.progress import Progress, duration
 
@@ -162,7 +162,7 @@ def _examples(
 
     with (
         Progress("Features of the training images", count) as bar,
-        errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
+        errors.image_errors(SKIP_ADVICE),
     ):
         parts = []
         for first in range(0, num_batches, _BATCHES_PER_PART):

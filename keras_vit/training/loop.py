@@ -20,6 +20,7 @@ from keras_vit.runs.run_directory import TENSORBOARD, read_metrics
 from keras_vit.training.backend import Backend, RunSteps
 from keras_vit.training.joining import limited
 from keras_vit.training.metrics import MetricsWriter
+from keras_vit.training.run_data import SKIP_ADVICE
 from keras_vit.training.speed import Speed
 from keras_vit.training.state import BaseState
 from keras_vit.util.progress import Progress, duration
@@ -73,7 +74,7 @@ class Loop:
             contextlib.closing(MetricsWriter(self.directory, progress.step, self.track)) as writer,
             self._written(),
             Progress("step", total, unit="steps") as bar,
-            data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"),
+            data_errors.image_errors(SKIP_ADVICE),
         ):
             stop.listen()
             if self.backend.num_workers > 1:

@@ -15,6 +15,8 @@ from keras_vit.training.backend import Backend
 
 _EVALUATION_SEED = 0x6576616C  # "eval": makes the masks of the evaluation independent of the training masks
 
+SKIP_ADVICE = "Repair or remove it, or skip it with --config.data.on_bad_image=skip"  # for images that cannot be read
+
 
 class Splits:
     """Training and evaluation split of a recipe.

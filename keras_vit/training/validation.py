@@ -15,6 +15,7 @@ from keras_vit.tasks import Task
 from keras_vit.training.backend import Backend, EvaluateBatch
 from keras_vit.training.loop import Loop
 from keras_vit.training.metrics import MetricsWriter
+from keras_vit.training.run_data import SKIP_ADVICE
 from keras_vit.util.progress import track
 
 
@@ -122,7 +123,7 @@ def evaluate_chosen(loop: Loop, results: dict[str, Any], test: Validation | None
     """
     last, lines = loop.state.progress.step, list[dict[str, Any]]()
     again, step = loop.evaluators if use_best(loop, results) else (), loop.state.progress.step
-    with data_errors.image_errors("Repair or remove it, or skip it with --config.data.on_bad_image=skip"):
+    with data_errors.image_errors(SKIP_ADVICE):
         for evaluation in (*again, *filter(None, [test])):
             lines += evaluation(step, True)
     own = [(step, line["split"]) for line in lines if "split" in line]
