@@ -38,7 +38,7 @@ flags.DEFINE_bool("profile", False, "Write a profile of a few steps for TensorBo
 flags.DEFINE_multi_enum(
     "track", ["tensorboard"], ["tensorboard", "wandb", "mlflow"], "Tracker of the metrics. May be repeated."
 )
-flags.DEFINE_bool("several_hosts", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
+flags.DEFINE_bool("multi_host", False, "On JAX: train with the other hosts of this TPU pod or cluster job.")
 
 with cli.imports(__name__):
     from keras_vit.training import train
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
         distribute=options.distribute,
         tpu=options.tpu,
         virtual_devices=options.virtual_devices,
-        several_hosts=options.several_hosts,
+        multi_host=options.multi_host,
         change_recipe=options.change_recipe,
         profile=options.profile,
         track=options.track,

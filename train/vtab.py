@@ -73,7 +73,7 @@ def fine_tune(task: str) -> float:
     arguments = [
         f"--config=vtab:{options.model},{task}",
         f"--config.data.source={vtab.source_of(task, options.options)}",
-        f"--config.model.checkpoint={options.weights}",
+        f"--config.model.weights={options.weights}",
         f"--workdir={directory}",
         *(f"--config.{change}" for change in options.set),
     ]

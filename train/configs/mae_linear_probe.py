@@ -3,9 +3,9 @@
 Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs/2111.06377, table 10
 
     keras-vit train --config=mae_linear_probe --workdir=runs/b16_probe \
-        --config.model.checkpoint=runs/mae_b16/model.keras
+        --config.model.weights=runs/mae_b16/model.keras
     keras-vit train --config=mae_linear_probe:ViT_L16 --workdir=runs/l16_probe \
-        --config.model.checkpoint=mae_pretrain_vit_large.safetensors
+        --config.model.weights=mae_pretrain_vit_large.safetensors
 
 The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
 (docs/pretraining.md).
@@ -45,7 +45,7 @@ def get_config(arguments: str = "") -> recipe.Recipe:
         checkpoint_every=500,
         model=recipe.Model(
             variant,
-            checkpoint=FILES[variant],
+            weights=FILES[variant],
             head="reset",
             arguments={"head_norm": True, "activation": "gelu"},
         ),
