@@ -1,4 +1,4 @@
-"""Fine-tune a checkpoint on the tasks of VTAB-1k, and average the results.
+"""Fine-tune pretrained weights on the tasks of VTAB-1k, and average the results.
 
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab
     keras-vit vtab --model=ViT_B16 --weights=imagenet21k --workdir=runs/vtab --tasks=svhn --tasks=dtd

@@ -30,8 +30,8 @@ def define_recipe_flags() -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "Variant to train, such as ViT_S16, or checkpoint to fine-tune, such as hf:facebook/dinov2-small. By default, "
-        "the model of the recipe. A checkpoint sets the variant, weights, image size and normalization.",
+        "Variant to train, such as ViT_S16, or pretrained model, such as hf:facebook/dinov2-small or a file. By "
+        "default, the model of the recipe. A pretrained model sets the variant, weights, image size and normalization.",
     )
     flags.DEFINE_string(
         "weights",

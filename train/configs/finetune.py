@@ -1,4 +1,4 @@
-"""Fine-tuning of a published checkpoint, as in the ViT paper.
+"""Fine-tuning of published weights, as in the ViT paper.
 
 Paper: "An Image is Worth 16x16 Words", https://arxiv.org/abs/2010.11929, appendix B.1.1 and table 4
 

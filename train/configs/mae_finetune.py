@@ -7,7 +7,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_finetune:ViT_L16 --workdir=runs/l16 \
         --config.model.weights=mae_pretrain_vit_large.safetensors
 
-The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+The weights are the result of `mae_pretrain`, or a published checkpoint file converted to .safetensors
 (docs/pretraining.md).
 Settings: mean of the patches, followed by the final norm; layer-wise learning-rate decay of 0.65 (B/16) or 0.75; mixup,
 CutMix and random erasing. RandAugment is this package's implementation at magnitude 9, without timm's random

@@ -7,7 +7,7 @@ Paper: "Masked Autoencoders Are Scalable Vision Learners", https://arxiv.org/abs
     keras-vit train --config=mae_linear_probe:ViT_L16 --workdir=runs/l16_probe \
         --config.model.weights=mae_pretrain_vit_large.safetensors
 
-The checkpoint is the result of `mae_pretrain`, or a published checkpoint converted to .safetensors
+The weights are the result of `mae_pretrain`, or a published checkpoint file converted to .safetensors
 (docs/pretraining.md).
 The head is a batch norm without scale and offset on the class token, followed by a linear layer. LARS trains the head
 without weight decay. The batch norm uses the statistics of the images on one device. The linear layer is initialized
