@@ -146,7 +146,7 @@ def test_a_stored_run_resumes(tmp_path):
     fields = {f"model__arguments__{name}": value for name, value in fields.items()} | {
         "model__arguments__drop_path_rate": None
     }
-    output = worlds.train(directory, total_steps=6, optim__ema=0.99, data__batch_size=16, **fields)
+    output = worlds.train(directory, total_steps=6, optim__ema_momentum=0.99, data__batch_size=16, **fields)
     assert "Resuming from the checkpoint of step 4" in output
 
 

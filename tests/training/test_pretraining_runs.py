@@ -31,7 +31,7 @@ RUNS = {
         "optim__name": "lars",
         "optim__learning_rate": 0.1,
         "adapt": "head",
-        "optim__ema": 0,
+        "optim__ema_momentum": 0,
     },
 }
 
