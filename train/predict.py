@@ -103,7 +103,7 @@ def predict(argv: Sequence[str]) -> int:
         if not card.names:
             raise ValueError(
                 f"--model must have classes or values. Received: --model={options.model} without names. "
-                "--labels=FILE names the classes."
+                "--class_names=FILE names the classes."
             )
         check_output(card.kind)
         if table:

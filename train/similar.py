@@ -17,7 +17,7 @@ from keras_vit import cli
 from keras_vit.cli import common_flags
 
 flags.DEFINE_string("features", None, "File of features that keras-vit embed wrote, .npz or .parquet.")
-common_flags.define_model_flags()
+common_flags.define_model_flags(class_names=False)
 flags.DEFINE_integer("count", 12, "Number of similar images.", 1)
 common_flags.define_output_flag("Page to write, .html.")
 common_flags.define_json_flag()

@@ -70,7 +70,7 @@ def keras_vit(work: Work) -> Step:
                 weight_decay=DECAY,
                 weight_decay_mask=".*",
                 clip_norm=CLIP,
-                ema=AVERAGE,
+                ema_momentum=AVERAGE,
             ),
         )
         backend = create.create(recipe, "one_device")

@@ -72,7 +72,7 @@ def _class_numbers(
     if not any(all(name.removeprefix("LABEL_").isdecimal() for name in some) for some in (names, known[0])):
         raise ValueError(
             f"The data must have classes of the model: {shown}. Rename the classes of the data, or pass the model's "
-            "classes the same names: --labels=FILE (not for an artifact)."
+            "classes the same names: --class_names=FILE (not for an artifact)."
         )
     if len(names) != len(in_order):
         raise ValueError(f"The data must have the model's {len(known[0])} classes, not {len(names)}: {shown}.")

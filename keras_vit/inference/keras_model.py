@@ -83,17 +83,17 @@ class KerasPredictor(FunctionPredictor):
         return self.model.dtype_policy.compute_dtype
 
 
-def open_run(run: Run, preprocess: str | None, labels: Sequence[str], image_size: int | None) -> KerasPredictor:
+def open_run(run: Run, preprocess: str | None, class_names: Sequence[str], image_size: int | None) -> KerasPredictor:
     """Return the predictor of a run. Arguments and errors are the same as for `open_predictor`."""
     if image_size and not preprocess:
         trained = run.config["recipe"]["model"]["image_size"]
         preprocess = recipes.with_scaled_sizes(run.preprocess, image_size / trained)
     encoder, whole = _without_pretraining(run.model, image_size)
     card = dataclasses.replace(
-        card_of_model(encoder, run.path, preprocess or run.preprocess, labels, method="area"),
+        card_of_model(encoder, run.path, preprocess or run.preprocess, class_names, method="area"),
         metrics=run.results,
-        # `labels` replace the names of the classes, so the card keeps the names in the data.
-        data={name: value for name, value in run.config["data"].items() if labels or name != "class_names"},
+        # `class_names` replace the names of the classes, so the card keeps the names in the data.
+        data={name: value for name, value in run.config["data"].items() if class_names or name != "class_names"},
         recipe=run.config["recipe"],
         versions=run.config.get("versions", {}),
         model_sha256=run.sha256,
@@ -103,7 +103,9 @@ def open_run(run: Run, preprocess: str | None, labels: Sequence[str], image_size
     return KerasPredictor(encoder, card, run.path, whole)
 
 
-def open_weights(path: str, preprocess: str | None, labels: Sequence[str], image_size: int | None) -> KerasPredictor:
+def open_weights(
+    path: str, preprocess: str | None, class_names: Sequence[str], image_size: int | None
+) -> KerasPredictor:
     """Return the predictor of a `.keras` file or a checkpoint, at a local path or by name.
 
     Arguments and errors are the same as for `open_predictor`. If the model takes any image size, images are resized to
@@ -116,7 +118,7 @@ def open_weights(path: str, preprocess: str | None, labels: Sequence[str], image
         encoder, whole = _without_pretraining(load_keras_file(file), image_size)
     else:
         encoder, sha256 = evaluated_model(named, image_size, is_resized=preprocess is not None)
-    card = card_of_model(encoder, path, preprocess, labels)
+    card = card_of_model(encoder, path, preprocess, class_names)
     card = dataclasses.replace(card, model_sha256=sha256, weights=named.pinned() if named.address else "")
     return KerasPredictor(encoder, card, file, whole)
 

@@ -136,7 +136,7 @@ def _check_model(recipe: Recipe) -> None:
     if isinstance(recipe.task, MaskedTask):
         recipe.task.model_config(recipe)
         return
-    if recipe.model.checkpoint:  # its architecture may differ from the variant
+    if recipe.model.weights:  # its architecture may differ from the variant
         return
     config, sizes = (ViTConfig, models.VIT[variant]) if variant in models.VIT else (BiTConfig, models.BIT[variant])
     given = {name: value for name, value in recipe.model.constructor_arguments().items() if name in config.names()}

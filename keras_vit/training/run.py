@@ -45,7 +45,7 @@ class TrainingRun:
         run_fields.check(directory, recipe, data.describe(), change_recipe, self.files)
         architecture = recorded.get("architecture")
         if architecture is None:  # otherwise the record replaces the initial weights
-            model = dataclasses.replace(recipe.model, checkpoint=recipes.weights_path(recipe))
+            model = dataclasses.replace(recipe.model, weights=recipes.weights_path(recipe))
             recipe = dataclasses.replace(recipe, model=model)
         self.recipe = recipes.resolve(recipe, architecture)
         self.store = data.backend.create_store(
@@ -90,7 +90,7 @@ class TrainingRun:
 
 
 def load_weights(model: keras.Model, recipe: recipes.Recipe, class_names: Sequence[str]) -> None:
-    """Load the checkpoint of a recipe, if any. `head="auto"` resets the head if the order of the classes differs."""
+    """Load the initial weights of a recipe, if any. `head="auto"` resets a head with another order of the classes."""
     path = recipes.weights_path(recipe)
     if path is None:
         logging.info("Training from scratch: the initial weights are random (--weights names published weights)")

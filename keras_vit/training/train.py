@@ -142,7 +142,7 @@ def train_on(
     results, reported = validation.results, test or validation
     state.use_averages()
     if backend.is_chief:
-        run_directory.save_model(state.model, workdir, run.given.model.checkpoint)
+        run_directory.save_model(state.model, workdir, run.given.model.weights)
         with Progress(f"Drawing {run_directory.REPORT}"):
             run_summary.draw_figure(run.recipe, workdir, reported)
         show(file_io.shown(run_summary.report_text(workdir, results, reported)))

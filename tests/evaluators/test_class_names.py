@@ -110,7 +110,7 @@ def test_several_labels_in_another_order():
 
 
 def test_a_model_with_other_names_knows_those_of_its_training():
-    """`--labels` gave the model names to print, and its own data were refused or compared by number."""
+    """`--class_names` gave the model names to print, and its own data were refused or compared by number."""
     printed = ("Granny Smith", "Chinese gooseberry", "Reine Claude")
     result = measured(("plum", "kiwi"), printed, truth=printed[:0:-1], card={"data": {"class_names": list(KNOWN)}})
     assert result.details["class_examples"].tolist() == [0, 2, 3]

@@ -100,7 +100,7 @@ def test_missing_data_are_found():
 @pytest.mark.parametrize(
     ("class_names", "message"),
     [
-        (("dog", "eel", "fox"), "must have classes of the model: ape, bee, cat. Received: dog, eel, fox.*--labels"),
+        (("dog", "eel", "fox"), "must have classes of the model: ape, bee, cat. Received: dog, eel, .*--class_names"),
         (("ape", "APE"), r"differ in more than their case.*\['ape', 'APE'\]"),
         (("0", "1"), "must have the model's 3 classes, not 2: ape, bee, cat. Received: 0, 1"),
     ],

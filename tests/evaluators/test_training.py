@@ -68,7 +68,7 @@ def test_representation_of_a_model_without_head_is_its_output():
 
 @pytest.mark.slow
 def test_moving_averages_are_used_where_there_are_some():
-    state = make_state(ema=0.9)
+    state = make_state(ema_momentum=0.9)
     forward = forward_of(state)
     before = forward(images())[1]
     for weight in state.trained:

@@ -72,7 +72,7 @@ def test_one_image(folder):
 
 def test_pixels_of_a_model_that_takes_pixels():
     """Those of its size are its input, and not prepared again."""
-    predictor = Means(tiny.card(input="uint8"))
+    predictor = Means(tiny.card(input_dtype="uint8"))
     pixels = tiny.arrays(2, tiny.SIZE, tiny.SIZE)
     assert predictor.prepared(pixels) is pixels
     assert predictor.prepared(tiny.arrays(2)).dtype == np.float32

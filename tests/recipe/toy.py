@@ -98,7 +98,7 @@ def module(name):
 def shrink(recipe):
     """The same recipe with a narrow, shallow model, two steps and small batches; everything else as it is."""
     model, optim = recipe.model, recipe.optim
-    model.checkpoint = None
+    model.weights = None
     if model.variant in models.VIT:
         tiny = {"hidden_size": 8, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
         if models.VIT[model.variant].resnet_blocks:
