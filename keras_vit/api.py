@@ -21,7 +21,7 @@ from keras_vit.models import (
     MaskedAutoencoder,
     MaskedPatchPredictor,
     VisionTransformer,
-    features,
+    feature_extractor,
     list_models,
     preprocess_input,
 )
@@ -49,7 +49,7 @@ __all__ = [
     "adapt",
     "create_model",
     "decode_predictions",
-    "features",
+    "feature_extractor",
     "layers",
     "list_models",
     "list_weights",
