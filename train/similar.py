@@ -47,9 +47,9 @@ def main(argv: Sequence[str]) -> None:
     predictor = open_predictor(options.model, **common_flags.model_options())
     rows = []
     for found in predictor.features_each(queries):
-        if found.answer is None:
+        if found.output is None:
             raise data.UnreadableImageError(found.name, found.error.rstrip("."))
-        rows.append(found.answer)
+        rows.append(found.output)
     own = np.stack(rows)
     if own.shape[1:] != features.shape[1:]:
         raise ValueError(

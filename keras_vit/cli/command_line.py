@@ -116,7 +116,7 @@ def check_weights(name: str) -> None:
     from keras_vit.zoo import variants
 
     if name not in variants.list_models():
-        zoo.parse(name)
+        zoo.parse_weights_name(name)
 
 
 def help_text(doc: str, full: bool = False) -> str:

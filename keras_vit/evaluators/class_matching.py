@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging
 
-from keras_vit.evaluators.dataset import Split, renumber
+from keras_vit.evaluators.dataset import EvaluationData, renumber
 from keras_vit.outputs import of
 from keras_vit.util import checks
 from keras_vit.zoo.labels import imagenet_classes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keras_vit.inference import Predictor
 
 
-def in_model_classes(predictor: "Predictor", opened: Split, part: np.ndarray | None = None) -> Split:
+def in_model_classes(predictor: "Predictor", opened: EvaluationData, part: np.ndarray | None = None) -> EvaluationData:
     """Convert the labels of a split to class numbers of the model, for one pass over the data.
 
     Classes are matched by their names. Images of classes that the model lacks are ignored. If the data or the model

@@ -33,7 +33,7 @@ class KerasPredictor(FunctionPredictor):
         whole_model: Masked model whose encoder is `model`, if the run trained without labels; None otherwise.
 
     Example:
-    >>> predictor = keras_vit.inference.open_predictor("runs/digits")
+    >>> predictor = keras_vit.open_predictor("runs/digits")
     >>> predictor.kind, predictor.card.image_shape
     ('keras', (8, 8, 1))
     """
@@ -75,7 +75,7 @@ class KerasPredictor(FunctionPredictor):
 
     @functools.cached_property
     def _patch_maps(self) -> keras.Model:
-        return models.features(self.model, blocks=(-1,))
+        return models.feature_extractor(self.model, blocks=(-1,))
 
     @property
     def stored_precision(self) -> str:
@@ -111,7 +111,7 @@ def open_weights(
     Arguments and errors are the same as for `open_predictor`. If the model takes any image size, images are resized to
     224 x 224, unless `preprocess` resizes them.
     """
-    named = zoo.parse(path)
+    named = zoo.parse_weights_name(path)
     file, whole = named.local(), None
     if file.endswith(".keras"):
         sha256 = file_io.sha256(file)  # before loading: if the file is replaced meanwhile, the hash does not match

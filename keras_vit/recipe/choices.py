@@ -63,7 +63,7 @@ def named_checkpoint(model: str, image_size: int | None = None) -> dict[str, Any
     variants = models.list_models()
     if model in (*variants, *map(constructor_name, variants)) or not (":" in model or os.path.exists(model)):
         return {}
-    entry = zoo.parse(model).entry
+    entry = zoo.parse_weights_name(model).entry
     if entry is not None and not hub.address_of(entry.path):  # hub directories can state another evaluation size
         return {"model": entry.model, "weights": model, "image_size": image_size or entry.resolution}
     checkpoint = recognition.read_headers(model)
@@ -83,7 +83,7 @@ def with_weights(recipe: Recipe, weights: str) -> Recipe:
     model = recipe.model
     if weights == FROM_SCRATCH:
         return dataclasses.replace(recipe, model=dataclasses.replace(model, weights=None))
-    entry = zoo.parse(weights, model.variant).entry
+    entry = zoo.parse_weights_name(weights, model.variant).entry
     padding = entry.pool_padding if entry else None
     arguments = {**model.arguments, "pool_padding": padding} if padding else model.arguments
     return dataclasses.replace(recipe, model=dataclasses.replace(model, weights=weights, arguments=arguments))

@@ -62,7 +62,7 @@ def check(recipe: Recipe) -> Recipe:
             f"data.batch_size={batch_size}. The nearest valid size is {nearest_multiple(batch_size, micro_batches)}."
         )
     _check_model(recipe)
-    adaptation.parse(recipe.adapt)
+    adaptation.parse_adapt(recipe.adapt)
     recipe.task.check(recipe)
     return recipe
 

@@ -120,7 +120,7 @@ def _origin(recipe: "recipes.Recipe", directory: str) -> str:
     """Return the name of a run's initial weights, pinned to a commit of the hub, or an empty string for a path."""
     if before := recorded(directory):
         return before.get("weights", "")
-    named = zoo.parse(recipe.model.weights or "", recipe.model.variant)
+    named = zoo.parse_weights_name(recipe.model.weights or "", recipe.model.variant)
     return named.pinned() if named.address else ""
 
 

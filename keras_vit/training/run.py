@@ -15,7 +15,7 @@ from keras_vit.checkpoints import load_checkpoint
 from keras_vit.inspection.headings import model_title
 from keras_vit.runs import data_record, restarts, run_directory, run_fields
 from keras_vit.runs.pixel_range import set_normalization
-from keras_vit.training.run_data import Splits
+from keras_vit.training.run_data import RunData
 from keras_vit.training.state import BaseState
 from keras_vit.util import checks, storage
 
@@ -33,7 +33,7 @@ class TrainingRun:
         ValueError: If the directory has weights from another recipe or other data, unless `change_recipe` is set.
     """
 
-    def __init__(self, directory: str, recipe: recipes.Recipe, data: Splits, change_recipe: bool = False):
+    def __init__(self, directory: str, recipe: recipes.Recipe, data: RunData, change_recipe: bool = False):
         recorded = run_directory.recorded(directory)
         self.is_new = not recorded
         has_steps = recipe.total_steps or recorded.get("recipe", {}).get("head_images")

@@ -58,7 +58,7 @@ def test_forms(form, folder):
     np.testing.assert_array_equal(predictor.prepared(form(folder)), images)
     for each, row in zip(predictor.predict_each(form(folder), top_k=2), expected, strict=True):
         best = np.argsort(-row)[:2]
-        assert each.parts == [(tiny.CLASS_NAMES[index], row[index]) for index in best]
+        assert each.top == [(tiny.CLASS_NAMES[index], row[index]) for index in best]
         assert each.uncertainty == pytest.approx(1 - (row[best[0]] - row[best[1]]))
         assert not each.error
 

@@ -287,7 +287,7 @@ def test_chains_of_equal_blocks(monkeypatch, arguments, adapt, lengths):
 def test_blocks_whose_output_is_used_otherwise_end_a_chain(monkeypatch):
     monkeypatch.setattr(scan, "MIN_BLOCKS", 1)
     model = keras_vit.VisionTransformer(**{**tiny.SIZES, "num_layers": 5})
-    features = keras_vit.features(model, blocks=(1, 3))
+    features = keras_vit.feature_extractor(model, blocks=(1, 3))
     assert [[block.name[-1] for block in chain] for chain in scan.chains(features)] == [["0", "1"], ["2", "3"]]
     autoencoder = keras_vit.MaskedAutoencoder(
         **{**tiny.SIZES, "num_layers": 3}, decoder_hidden_size=8, decoder_num_heads=2, decoder_num_layers=4
