@@ -1,8 +1,8 @@
 """Rules that choose the settings for training on the user's images.
 
-`docs/how_to/own_images.md` explains the rules and the measurements on which they are based. A rule takes the facts and
-the recipe with the user's settings. The rule returns the fields that it sets, by dotted path, and its reason.
-`fitting.fit` applies the rules in order.
+`docs/how_to/own_images.md` explains the rules, and `docs/results.md` the measurements on which they are based. A rule
+takes the facts and the recipe with the user's settings. The rule returns the fields that it sets, by dotted path, and
+its reason. `fitting.fit` applies the rules in order.
 """
 
 import dataclasses
