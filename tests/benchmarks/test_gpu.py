@@ -46,7 +46,7 @@ def test_the_program_runs_without_tensorflow(environment, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_row_begins_without_time(environment, tmp_path):
+def test_no_row_begins_without_enough_time(environment, tmp_path):
     done, rows = run(environment, tmp_path, "--minutes=0")
     assert done.returncode == 0 and all("skipped" in row for row in rows.values())
 
