@@ -27,7 +27,7 @@ def stored(batches, key="image"):
 
 
 @pytest.mark.slow
-def test_splits_order_and_exact_resuming(tmp_path):
+def test_splits_are_read_in_order_and_resumed_exactly(tmp_path):
     for shard in range(2):
         write(tmp_path / f"train.array_record-{shard:05d}-of-00002", range(20 * shard, 20 * shard + 20))
     write(tmp_path / "val.arrayrecord-00000-of-00001", range(40, 44))

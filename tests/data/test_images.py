@@ -54,7 +54,7 @@ FILES = {
         lambda name, channels: channels == 3 or name in ("palette", "alpha", "cmyk jpeg"),
     ),
 )
-def test_formats(name, channels):
+def test_every_format_is_decoded_as_pillow_does(name, channels):
     expected = by_pil(FILES[name], "RGB" if channels == 3 else "L")
     result = decode(FILES[name], channels=channels)
     assert result.shape == (40, 50, channels) and result.dtype == np.uint8
@@ -65,7 +65,7 @@ def test_formats(name, channels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, 4])
-def test_the_first_frame_of_an_animation(channels):
+def test_first_frame_of_an_animation_is_decoded(channels):
     """TensorFlow writes past the end of the memory of an opaque animation, and may end the process."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 16, 32, channels), np.uint8)
     frames = [Image.fromarray(frame) for frame in noise]
@@ -104,7 +104,7 @@ BGR_MASKS, RGB_MASKS = (struct.pack("<III", *masks) for masks in ((0xFF0000, 0xF
     ],
     ids=["256 colors", "6 colors", "negative", "24 bits", "32 bits", "32 bits with masks"],
 )
-def test_colors_of_bmp(encoded, channels):
+def test_colors_of_bmp_match_pillow(encoded, channels):
     difference = decode(encoded, channels=channels).astype(int) - by_pil(encoded, "RGB" if channels == 3 else "L")
     assert np.abs(difference).max() <= (0 if channels == 3 else 1)
 
@@ -139,7 +139,7 @@ def test_16_bits_are_cut_to_the_upper_8(channels):
         lambda orientation, first: first == "exif" or orientation == 6,
     ),
 )
-def test_photographs_are_turned_upright(orientation, first):
+def test_exif_orientation_is_applied(orientation, first):
     exif = Image.Exif()
     exif[0x010F] = "A camera"  # other entries stand before the orientation
     exif[0x0112] = orientation
@@ -172,7 +172,7 @@ def test_photographs_are_turned_upright(orientation, first):
     ids=["xmp", "icc", "adobe", "photoshop", "comment", "jfxx", "fill", "all", "tables", "tables and xmp"],
 )
 @pytest.mark.parametrize("jfif", [True, False])
-def test_exif_after_other_segments(before, after_tables, jfif):
+def test_exif_after_other_segments_is_applied(before, after_tables, jfif):
     plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
     tables = 20 + 69 * after_tables
     assert plain[20:22] == plain[89:91] == b"\xff\xdb"
@@ -191,12 +191,12 @@ def test_exif_after_other_segments(before, after_tables, jfif):
 
 @pytest.mark.parametrize("orientation", [1, 6])
 @pytest.mark.parametrize("mode", [{"mode": "CMYK"}, {"keep_rgb": True}], ids=["cmyk", "rgb"])
-def test_exif_of_other_colors(mode, orientation):
+def test_exif_of_cmyk_and_rgb_jpeg_is_applied(mode, orientation):
     encoded = pictures.encode(pictures.smooth(), "JPEG", quality=95, exif=pictures.exif_block(orientation), **mode)
     assert np.abs(decode(encoded).astype(int) - by_pil(encoded)).max() <= 12
 
 
-def test_orientations_inside_other_segments_and_images_are_not_that_of_the_photograph():
+def test_orientation_inside_other_segments_and_thumbnails_is_ignored():
     plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
     second = plain[:2] + pictures.EXIF + plain[20:]
     encoded = plain[:20] + pictures.PHOTOSHOP + pictures.COMMENT + plain[20:] + second
@@ -215,7 +215,7 @@ def test_orientations_inside_other_segments_and_images_are_not_that_of_the_photo
     ],
     ids=["png", "gray png", "webp", "transparent webp", "animated webp"],
 )
-def test_orientation_of_png_and_webp(format, options, orientation):
+def test_exif_orientation_of_png_and_webp_is_applied(format, options, orientation):
     encoded = pictures.encode(pictures.smooth(), format, exif=pictures.exif_block(orientation), **options)
     np.testing.assert_array_equal(decode(encoded), by_pil(encoded))
     stored = decode(encoded, exif=False)
@@ -242,14 +242,14 @@ def test_orientation_of_png_and_webp(format, options, orientation):
     ],
     ids=["text", "after text", "with the prefix of JPEG", "after the pixels"],
 )
-def test_places_of_exif_in_png(before, after, turned):
+def test_only_the_exif_chunk_of_png_sets_the_orientation(before, after, turned):
     plain = pictures.encode(pictures.smooth())
     encoded = b"".join([plain[:33], *before, plain[33:-12], *after, plain[-12:]])
     assert decode(encoded).shape == by_pil(encoded).shape == ((50, 40, 3) if turned else (40, 50, 3))
     assert decode(plain + pictures.chunk(b"eXIf", pictures.exif_block(6)[6:])).shape == (40, 50, 3)  # after the end
 
 
-def test_orientation_in_a_crop():
+def test_crop_is_taken_from_the_upright_image():
     plain = pictures.encode(pictures.smooth(), "JPEG", quality=95)
     encoded = plain[:2] + pictures.EXIF + plain[20:]
     np.testing.assert_array_equal(decode(encoded), np.rot90(decode(plain), -1))
@@ -284,7 +284,7 @@ def test_scaled_decoding_keeps_the_pixels_of_the_crop():
         assert np.abs(exact - scaled).mean() < 4  # a smooth picture of a range of 255, moved by less than a pixel
 
 
-def test_damaged_exif_blocks_do_no_harm():
+def test_damaged_exif_blocks_are_ignored():
     exif = Image.Exif()
     exif[0x0112] = 1
     encoded = pictures.encode(pictures.smooth(), "JPEG", exif=exif)
@@ -309,7 +309,7 @@ def test_truncated_files_are_errors(format):
         decode(encoded[: len(encoded) // 2])
 
 
-def test_precise_is_the_accurate_transform():
+def test_precise_decoding_uses_the_accurate_dct():
     encoded = pictures.encode(pictures.smooth(80, 80), "JPEG", quality=90, subsampling=0)
     precise = np.abs(decode(encoded, precise=True).astype(int) - by_pil(encoded))
     assert precise.max() <= 1
