@@ -357,7 +357,7 @@ def test_folders_nested_too_deeply_are_refused(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_held_out_split_of_many_classes():
+def test_every_class_of_many_is_divided():
     labels = np.arange(300_000) // 2
     indices = splits.split_indices([str(i) for i in range(300_000)], labels, 0.2)
     assert len(indices["test"]) == 150_000

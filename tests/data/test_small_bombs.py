@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data
-from tests.data.test_tfrecord_bombs_are_refused import write_numbered
+from tests.data.test_tfrecord import write_numbered
 
 MANY = 2**40
 

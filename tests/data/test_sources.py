@@ -390,7 +390,7 @@ def test_invalid_folders_are_refused(tmp_path):
         data.open_source(f"folder:{root}")
 
 
-def test_class_without_training_images(tmp_path):
+def test_class_without_training_folder_is_refused(tmp_path):
     pictures.folder(tmp_path / "train")
     pictures.folder(tmp_path / "test", classes=("cat", "fox"))
     with pytest.raises(ValueError, match=r"no training folder for \['fox'\].*'test'"):

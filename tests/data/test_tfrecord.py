@@ -78,7 +78,7 @@ def test_slices_over_files_are_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_labels_that_begin_with_one_as_in_imagenet(tmp_path):
+def test_label_offset_shifts_labels_that_begin_with_one(tmp_path):
     write_numbered(tmp_path, [6], label=lambda i: i % 3 + 1)
     source = data.open_source(f"tfrecord:{tmp_path}", label_offset=-1, class_names=["a", "b", "c"])
     batch = next(iter(data.eval_batches(source, "decode|resize(4)", 6)))

@@ -52,11 +52,11 @@ def content_tensor(content):
 
 @pytest.mark.parametrize("pp", STRINGS)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_png(pp, mode):
+def test_png_matches_tensorflow(pp, mode):
     assert_equal(pp, encoded("PNG", mode))
 
 
-def test_gray():
+def test_gray_images_match_tensorflow():
     assert_equal(GRAY, encoded("PNG", "L"))
 
 
@@ -64,14 +64,14 @@ def test_gray():
 @pytest.mark.parametrize(
     "options", [{"quality": 50}, {"quality": 95, "subsampling": 0}, {"progressive": True}], ids=str
 )
-def test_jpeg(pp, options):
+def test_jpeg_matches_tensorflow(pp, options):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     for mode in ("RGB", "L"):
         assert_equal(pp, encoded("JPEG", mode, seed=len(options), **options))
 
 
 @pytest.mark.parametrize("orientation", range(10))
-def test_orientation(orientation):
+def test_exif_orientation_matches_tensorflow(orientation):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     exif = Image.Exif()
     exif[0x112] = orientation
@@ -79,7 +79,7 @@ def test_orientation(orientation):
 
 
 @pytest.mark.parametrize("values", [(3, 6), (6, 3)])
-def test_the_largest_of_several_orientations(values):
+def test_several_orientations_match_tensorflow(values):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     content, one = encoded("JPEG"), pictures.exif_block(values[0])
     # Two entries in place of one, before the end of the directory.
@@ -93,7 +93,7 @@ def test_the_largest_of_several_orientations(values):
     ids=["xmp", "comment", "photoshop", "icc", "two"],
 )
 @pytest.mark.parametrize("jfif", [True, False])
-def test_other_places_of_exif_are_left_to_tensorflow(before, jfif):
+def test_exif_at_other_positions_is_left_to_tensorflow(before, jfif):
     pytest.importorskip("simplejpeg", reason="pip install 'keras-vision-transformers[litert]'")
     content = encoded("JPEG")
     content = content[: 20 if jfif else 2] + before + pictures.EXIF + content[20:]
@@ -190,12 +190,12 @@ def test_large_images_are_left_to_tensorflow(kind):
 
 
 @pytest.mark.parametrize("name", light_preprocess.OPERATIONS)
-def test_operations_have_the_arguments_of_the_others(name):
+def test_operations_have_the_arguments_of_the_tensorflow_operations(name):
     ours, theirs = (inspect.signature(f) for f in (light_preprocess.OPERATIONS[name], parse.OPS[name].factory))
     assert list(ours.parameters.values()) == list(theirs.parameters.values())
 
 
-def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch):
+def test_tensorflow_preprocesses_only_what_the_light_path_does_not_cover(monkeypatch):
     pp, content = tiny.PREPROCESS, tiny.images(1).contents[0]
     expected = preprocess.single_image(pp)(content_tensor(content)).numpy()
     assert "tensorflow" in sys.modules
@@ -207,7 +207,7 @@ def test_tensorflow_only_prepares_what_the_light_path_does_not_cover(monkeypatch
     assert calls == [b"GIF89a"]
 
 
-def test_pillow_needs_bytes():
+def test_pillow_resizing_of_floats_is_left_to_tensorflow():
     """TensorFlow reports the error of a string that resizes numbers with Pillow."""
     with pytest.raises(light_preprocess.NotCovered):
         light_preprocess.function_of("decode|resize(64, cast=False)|resize(32, 'pillow_bicubic')")(encoded("PNG"))

@@ -42,7 +42,7 @@ def test_a_missing_file_is_an_unreadable_image(given, folder, caplog):
     assert "gone.jpg" in caplog.text and "empty.jpg" in caplog.text
 
 
-def test_no_file_can_be_read(tmp_path):
+def test_unreadable_sample_images_are_refused(tmp_path):
     (tmp_path / "a.jpg").symlink_to(tmp_path / "nowhere.jpg")
     with pytest.raises(ValueError, match="None of the images"):
         sample_images.for_model(card(tmp_path), 5, patterns=[f"{tmp_path}/*.jpg"], on_bad_image="skip")
@@ -68,7 +68,7 @@ def test_each_split_of_an_artifact_is_compared_with_its_own_number_of_examples(c
 
 
 @pytest.mark.parametrize(("max_pixels", "kept"), [(0, 2), (480, 2), (479, 1)])
-def test_images_within_the_limit_of_an_artifact(max_pixels, kept):
+def test_images_above_the_pixel_limit_are_removed(max_pixels, kept):
     """480 and 64 pixels; 0 is no limit."""
     contents = [tiny.images(1).contents[0], pictures.encode(tiny.arrays(1, 8, 8)[0])]
     images = sample_images.SampleImages(contents, None, ["a", "b"])
