@@ -60,13 +60,13 @@ ATTENTION = "tests/layers/test_attention.py::test_"
 TESTS = (
     *(f"{ATTENTION}implementations_equal_the_formula[{case}]" for case in ("197-jax", "577-chunks", "197-selected")),
     *(f"{ATTENTION}dropout_of_the_weights[197]", f"{ATTENTION}the_librarys_attention_is_chosen_for_supported_cases"),
-    "tests/inspection/test_relevance.py::test_it_finds_the_patch_that_decides",
-    "tests/inspection/test_distance.py::test_two_patches_on_a_line",
+    "tests/inspection/test_relevance.py::test_relevance_finds_the_decisive_patch",
+    "tests/inspection/test_distance.py::test_distance_of_two_patches_computed_by_hand",
 )
 
 
 @pytest.mark.slow
-def test_layers_models_and_inspection_on_the_jax_backend():
+def test_layers_models_and_inspection_pass_on_the_jax_backend():
     pytest.importorskip("jax")
     command = [sys.executable, "-c", PROGRAM, *TESTS]
     result = subprocess.run(command, capture_output=True, text=True, env=ON_JAX, check=False)
