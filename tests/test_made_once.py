@@ -7,7 +7,7 @@ from tests.made_once import made_once
 from tests.training.worlds import ROOT
 
 
-def test_it_is_made_once(tmp_path_factory):
+def test_files_are_created_only_once(tmp_path_factory):
     made = []
 
     def make(directory):
@@ -46,7 +46,7 @@ test_b = test_c = test_d = test_a
 
 
 @pytest.mark.slow
-def test_processes_share_it(tmp_path):
+def test_files_are_shared_between_processes(tmp_path):
     (tmp_path / "test_shared.py").write_text(TESTS)
     options = ["-q", "-n", "2", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path, tmp_path]
     command = [sys.executable, "-m", "pytest", *map(str, options)]

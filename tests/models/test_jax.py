@@ -58,8 +58,11 @@ print("refused")
 
 ATTENTION = "tests/layers/test_attention.py::test_"
 TESTS = (
-    *(f"{ATTENTION}implementations_equal_the_formula[{case}]" for case in ("197-jax", "577-chunks", "197-selected")),
-    *(f"{ATTENTION}dropout_of_the_weights[197]", f"{ATTENTION}the_librarys_attention_is_chosen_for_supported_cases"),
+    *(f"{ATTENTION}implementations_match_the_formula[{case}]" for case in ("197-jax", "577-chunks", "197-selected")),
+    *(
+        f"{ATTENTION}attention_weights_with_dropout_match_the_formula[197]",
+        f"{ATTENTION}cudnn_attention_is_used_only_for_supported_cases",
+    ),
     "tests/inspection/test_relevance.py::test_relevance_finds_the_decisive_patch",
     "tests/inspection/test_distance.py::test_distance_of_two_patches_computed_by_hand",
 )

@@ -32,7 +32,7 @@ def whole(tmp_path_factory):
     return directory, worlds.train_alone(directory)
 
 
-def test_files_of_a_run(whole):
+def test_train_writes_the_files_of_a_run(whole):
     directory, output = whole
     names = {path.name for path in directory.iterdir()}
     drawn = {"report.png"} if importlib.util.find_spec("matplotlib") else set()
@@ -49,7 +49,7 @@ def test_files_of_a_run(whole):
     assert {line["examples"] for line in found if "eval_accuracy" in line} == {360}
 
 
-def test_load_run(whole):
+def test_load_run_returns_model_and_recipe(whole):
     """In another process than that which wrote it."""
     directory, _ = whole
     run = load_run(directory)
@@ -63,7 +63,7 @@ def test_load_run(whole):
         load_run(directory / "tensorboard")
 
 
-def test_short_crash_test(whole, tmp_path, monkeypatch):
+def test_killed_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch):
     """Killed while it writes a checkpoint, a run ends with the bits of the uninterrupted one."""
     command = [argument for argument in worlds.arguments("unused") if not argument.startswith("--workdir")]
 
@@ -77,7 +77,7 @@ def test_short_crash_test(whole, tmp_path, monkeypatch):
     assert len(lines) == 1
 
 
-def test_a_supervisor_can_tell_a_stop_request_apart(whole, tmp_path):
+def test_stop_request_has_its_own_exit_code(whole, tmp_path):
     process = worlds.start(tmp_path, total_steps=100_000, log_every=1)
     deadline = time.monotonic() + 120
     while not (tmp_path / "metrics.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
@@ -99,7 +99,7 @@ def test_a_stop_request_before_the_first_step(tmp_path):
     assert "Traceback" not in output
 
 
-def test_a_used_directory(whole):
+def test_used_run_directory_is_refused_for_another_recipe(whole):
     """Another recipe and another process, on a finished run. `test_run_directory.py` has the other fields."""
     directory, _ = whole
     config, model = (directory / "config.json").read_bytes(), (directory / "model.keras").read_bytes()
@@ -111,7 +111,7 @@ def test_a_used_directory(whole):
     assert (directory / "model.keras").read_bytes() == model
 
 
-def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path):
+def test_changed_recipe_keeps_the_record_of_the_first(whole, tmp_path):
     """Torn files of the first are repaired."""
     directory = shutil.copytree(whole[0], tmp_path / "run")
     (directory / "checkpoints" / "checkpoint").write_bytes(b"\xff\xfe")
@@ -124,7 +124,7 @@ def test_another_recipe_on_request_keeps_the_record_of_the_first(whole, tmp_path
     assert [line["step"] for line in worlds.metrics(directory) if "loss" in line] == [2, 4, 6, 8, 10, 12, 14]
 
 
-def test_a_full_disk_at_the_metrics(tmp_path, monkeypatch):
+def test_full_disk_while_writing_metrics_is_reported(tmp_path, monkeypatch):
     write, limits = metrics.MetricsWriter.write, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limited(self, *arguments):
@@ -190,7 +190,7 @@ def test_the_test_split_is_read_once_at_the_end_and_reported(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluator_that_fails_loses_nothing(tmp_path, monkeypatch):
+def test_failed_evaluator_loses_no_results(tmp_path, monkeypatch):
     monkeypatch.setattr(knn.Knn, "measure", None)
     output = worlds.train(tmp_path, expect=1, total_steps=2, evaluators="('knn',)")
     assert "the model is saved, but evaluators failed: knn" in output
@@ -198,7 +198,7 @@ def test_an_evaluator_that_fails_loses_nothing(tmp_path, monkeypatch):
     assert "TypeError" in worlds.metrics(tmp_path)[-1]["not_measured"]
 
 
-def test_an_unreadable_picture_ends_the_run_with_its_path(tmp_path):
+def test_unreadable_image_ends_the_run_with_its_path(tmp_path):
     for name in ("train/a", "train/b", "test/a", "test/b"):
         directory = tmp_path / "pictures" / name
         directory.mkdir(parents=True)

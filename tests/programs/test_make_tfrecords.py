@@ -13,7 +13,7 @@ def make_tfrecords(folder, output, **flags):
 
 
 @pytest.mark.slow
-def test_make_tfrecords(folder, tmp_path):
+def test_make_tfrecords_writes_all_splits(folder, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(data.UnreadableImageError, match="bad.jpg"):
         make_tfrecords(folder, tmp_path / "strict")

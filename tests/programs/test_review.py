@@ -53,7 +53,7 @@ def test_wrong_labels_are_counted_by_the_confident_joint():
     assert labels.count_wrong(np.array([[0.55, 0.45], [0.45, 0.55], [0.65, 0.35]]), np.array([0, 0, 1])) == 2
 
 
-def test_exchanged_labels_are_first_and_the_rest_is_not_suspicious():
+def test_swapped_labels_are_ranked_first_and_the_rest_is_not_suspicious():
     features, numbers = blobs([20, 20, 20])
     exchanged = {3, 25, 47}
     given = [(number + 1) % 3 if index in exchanged else number for index, number in enumerate(numbers)]
@@ -189,7 +189,7 @@ def test_the_printed_data_set_has_the_same_classes(names, options, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_copy_that_was_saved_again_in_another_split(run, tmp_path, capsys):
+def test_reencoded_copy_in_another_split_is_found(run, tmp_path, capsys):
     for index, image in enumerate(tiny.arrays(24, 64, 64)):
         folder = tmp_path / "photos" / ("test" if index > 18 else "train") / ("<b>" if index % 2 else "=1+1")
         folder.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def running(base):
         yield found[1]
 
 
-def test_name_of_a_model(tmp_path):
+def test_model_name_follows_from_the_path(tmp_path):
     """The name of a model excludes the extension of a file, but includes a point in the name of a directory."""
     (tmp_path / "pets.v2").mkdir()
     (tmp_path / "pets.keras").write_bytes(b"")
@@ -63,7 +63,7 @@ def images():
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_one_line(base, running):
+def test_port_in_use_is_reported_in_one_line(base, running):
     port = running.rpartition(":")[2]
     with pytest.raises(ValueError, match=f"--port={port}"):
         call("export.serve", f"--model={base}", f"--port={port}")

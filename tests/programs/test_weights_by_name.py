@@ -46,7 +46,7 @@ def run(name, *arguments):
     return output
 
 
-def test_a_run_of_one_flag(world):
+def test_weights_flag_alone_starts_a_run(world):
     """Variant, weights, size and normalization are those of the checkpoint; no warning tells to correct them."""
     recipe = ["--adapt=lora", "--config.total_steps=1", "--config.data.batch_size=4", "--config.evaluators=()"]
     output = run("train.main", "folder:photos", "--model=hf:a/b", "--workdir=run", *recipe)

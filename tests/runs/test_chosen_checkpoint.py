@@ -114,7 +114,7 @@ def test_the_newest_intact_checkpoint_of_several(tmp_path):
 
 
 @pytest.mark.slow
-def test_predictor_of_the_best_checkpoint(run, tmp_path):
+def test_predictor_has_the_metrics_and_hash_of_the_best_checkpoint(run, tmp_path):
     final, best = inference.open_predictor(run), inference.open_predictor(run, checkpoint="best")
     assert (final.card.metrics["step"], best.card.metrics["eval_accuracy"]) == (4, 0.5325)
     assert final.card.sha256 == hashlib.sha256((run / "model.keras").read_bytes()).hexdigest()

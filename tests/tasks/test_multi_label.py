@@ -29,7 +29,7 @@ FIELDS = {
 RECIPE = recipes.Recipe(task="multi_label", loss="sigmoid")
 
 
-def test_the_score_is_of_all_images_without_padding():
+def test_score_is_computed_over_all_images_without_padding():
     """Each of the two batches has a precision of 1 for its own images, but their scores are not in one order."""
     batches = [
         {"image": np.zeros((2, 1)), "label": np.array([[1, 0], [0, 1]]), "valid": np.array([1, 1])},

@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_the_same_bits(run, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run_bit_for_bit(run, tmp_path):
     resumed = pathlib.Path(shutil.copytree(run, tmp_path / "resumed"))
     (resumed / "model.keras").unlink()
     for path in (resumed / "checkpoints").iterdir():
@@ -65,7 +65,7 @@ def test_an_export_is_merged_and_verified(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_fields_that_exclude_each_other(tmp_path):
+def test_mutually_exclusive_fields_are_refused(tmp_path):
     output = worlds.train(tmp_path / "run", "--adapt=lora(rank=0)", expect=2)
     assert "rank" in output
     output = worlds.train(tmp_path / "run", task="mae(decoder_hidden_size=16)", adapt="head", expect=2)

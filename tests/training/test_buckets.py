@@ -33,7 +33,7 @@ def start(directory):
 
 
 @pytest.mark.slow
-def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monkeypatch):  # noqa: F811
+def test_killed_run_in_a_bucket_is_resumed_on_another_machine(store, tmp_path, monkeypatch):  # noqa: F811
     """The weights are bit for bit those of a run on the disk without an interruption."""
     monkeypatch.setattr(run_summary, "draw_figure", lambda *_: None)
     monkeypatch.setattr(locks, "SILENCE", 0.2)
@@ -68,7 +68,7 @@ def test_a_run_in_a_bucket_is_killed_and_resumed_elsewhere(store, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_data_in_a_bucket(store):  # noqa: F811
+def test_data_in_a_bucket_are_read(store):  # noqa: F811
     """TensorFlow does not read this store: folders, lists and record files are copied."""
     assert run_program("train.sample_data", "--output=s3://bucket/images", "--count=20")[0] == 0
     assert run_program("train.sample_data", "--output=s3://bucket/images")[0] == 2  # never overwritten
@@ -95,7 +95,7 @@ def run_on_store():
 @pytest.mark.long
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_several_workers_with_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
+def test_several_workers_resume_a_run_in_a_bucket(backend, store, tmp_path, monkeypatch):  # noqa: F811
     """Each worker has its own local copies. Any one is killed; the weights equal those of an undisturbed run."""
 
     def start(arguments, variables, log):

@@ -32,7 +32,7 @@ def config(directory):
     return json.loads((pathlib.Path(directory) / "config.json").read_text())
 
 
-def test_it_equals_the_program(world, capsys):  # noqa: F811
+def test_fine_tune_equals_the_train_command(world, capsys):  # noqa: F811
     run = keras_vit.fine_tune("photos", model="hf:a/b", workdir="python", overrides=OVERRIDES)
     shown = capsys.readouterr()
     assert "test accuracy" in shown.out and "\nmodel: " in shown.err and "adapt=lora" in shown.err
@@ -69,7 +69,7 @@ def test_it_equals_the_program(world, capsys):  # noqa: F811
     np.testing.assert_allclose(run.model.input_normalization, (MEAN, DEVIATION), rtol=1e-5)
 
 
-def test_a_run_that_is_called_again_keeps_its_plan(world, monkeypatch, capsys):  # noqa: F811
+def test_repeated_call_keeps_the_plan_of_the_run(world, monkeypatch, capsys):  # noqa: F811
     """Its steps are measured once, and its choices are those of the machine that it began on."""
     planned = []
 

@@ -59,7 +59,7 @@ def test_the_head_is_the_exact_solution_for_the_features(run):
     assert "chance 10.00%" in output and "Compiling and running the first step" not in output
 
 
-def test_a_restart_reuses_the_features_and_gives_the_same_bits(run, tmp_path, monkeypatch):
+def test_restart_reuses_the_features_and_is_bit_for_bit_equal(run, tmp_path, monkeypatch):
     directory, _ = run
     again = shutil.copytree(directory, tmp_path / "again", ignore=shutil.ignore_patterns("model.keras", "ckpt*"))
     computed, part = [], feature_store.FeatureStore.part
@@ -90,14 +90,14 @@ def test_training_continues_from_the_fitted_head(run, tmp_path):
     assert list((tmp_path / "run" / "checkpoints" / "best").glob("ckpt-0.*"))
 
 
-def test_numbers_are_fitted(regression_source, tmp_path):
+def test_regression_head_is_fitted(regression_source, tmp_path):
     fields = {**test_regression_runs.FIELDS, **ONLY_HEAD, "data__source": regression_source, "head_images": 1_000}
     worlds.train(tmp_path / "run", **fields)
     (line,) = read_metrics(str(tmp_path / "run"))
     assert line["eval_standardized_mae"] < 0.1  # the labels are functions of the brightness
 
 
-def test_masks_are_fitted_better_than_many_steps_train_them(masks_source, tmp_path):
+def test_fitted_segmentation_head_is_better_than_a_trained_head(masks_source, tmp_path):
     fields = {**test_segmentation_runs.FIELDS, "data__source": masks_source, "adapt": "head", **worlds.QUIET}
     fitted, trained = tmp_path / "fitted", tmp_path / "trained"
     worlds.train(fitted, **{**fields, **ONLY_HEAD, "head_images": 1_000})
@@ -106,7 +106,7 @@ def test_masks_are_fitted_better_than_many_steps_train_them(masks_source, tmp_pa
     assert scores[0] > scores[1]
 
 
-def test_several_labels_per_image_are_fitted(tmp_path):
+def test_multi_label_head_is_fitted(tmp_path):
     labels = np.random.default_rng(0).integers(0, 2, (60, 2))
     rows = ["path,labels"]
     for index, (bright, red) in enumerate(labels):
@@ -122,7 +122,7 @@ def test_several_labels_per_image_are_fitted(tmp_path):
     assert read_metrics(str(tmp_path / "run"))[0]["eval_mean_average_precision"] > 0.99
 
 
-def test_steps_train_a_head_that_cannot_be_fitted(tmp_path, monkeypatch):
+def test_head_that_cannot_be_fitted_is_trained(tmp_path, monkeypatch):
     fields = {"head_images": 100, "model__arguments__representation_size": 8}
     output = worlds.train(tmp_path / "run", **fields)
     assert "not fitted to features: the head has other weights because of representation_size" in output

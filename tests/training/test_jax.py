@@ -25,11 +25,13 @@ def jax():
 
 
 @pytest.mark.parametrize("marks", ["not exhaustive", pytest.param("exhaustive", marks=selection.EXHAUSTIVE)])
-def test_the_tests_on_jax(marks):
+def test_training_tests_pass_on_jax(marks):
     """The golden trajectories, one and eight devices, resuming, divergence, pixels."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", marks]
     command += ["tests/training/test_on_jax.py"]
-    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_by_hand"] * (marks == "not exhaustive")
+    command += ["tests/tasks/test_segmentation.py::test_loss_and_accuracy_computed_by_hand"] * (
+        marks == "not exhaustive"
+    )
     done = subprocess.run(command, cwd=worlds.ROOT, env=ON_JAX, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:]
 

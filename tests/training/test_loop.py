@@ -44,7 +44,7 @@ def whole(tmp_path_factory):
     return world
 
 
-def test_it_learns_and_reports(whole):
+def test_training_reduces_the_loss_and_writes_metrics(whole):
     found = lines(whole.directory)
     assert [line["step"] for line in found if "loss" in line] == [2, 4, 6, 8, 10]
     assert [line["step"] for line in found if "eval_loss" in line] == [4, 8, 10]
@@ -64,7 +64,7 @@ def test_steps_per_loop_changes_nothing(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_how_often_something_is_reported_and_saved_changes_nothing(whole, tmp_path):
+def test_reporting_and_saving_intervals_change_nothing(whole, tmp_path):
     """The fields that may change in a run, `record.HARMLESS`."""
     world = toy.World(tmp_path, toy.recipe(log_every=5, eval_every=2, checkpoint_every=1, keep_checkpoints=9))
     world.run()
@@ -85,7 +85,7 @@ def test_slow_steps_return_to_python_within_seconds_in_several_workers(whole, mo
     assert whole.loop._next_count(100, speed) == 6
 
 
-def test_the_time_left_forgets_the_call_that_compiles():
+def test_remaining_time_excludes_the_compiling_call():
     speed = Speed(batch_size=8)
     assert speed.seconds_for(5) is None and speed.images_per_second == 0.0 and speed.steps_in(60.0) == 1
     speed.add(steps=1, seconds=60.0)
@@ -103,7 +103,7 @@ def test_one_trace_whatever_the_number_of_steps(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_at", selection.cases([2, 5, 6], [5], selection.EXHAUSTIVE))
-def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
+def test_resuming_from_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
     """SIGTERM after `stop_at` steps; a second process-like world resumes. Dropout, averages and metrics agree."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
@@ -125,7 +125,7 @@ def test_resuming_at_any_step_is_exact(whole, tmp_path, stop_at, monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_between_checkpoints(whole, tmp_path, monkeypatch):
+def test_steps_after_the_last_checkpoint_are_repeated_after_a_kill(whole, tmp_path, monkeypatch):
     """Steps after the last checkpoint are done again, and their lines of metrics are not there twice."""
     first = toy.World(tmp_path, toy.recipe(steps_per_loop=1))
     call = first.loop.run_steps
@@ -156,7 +156,7 @@ def test_a_finished_run_is_only_evaluated(whole):
 
 
 @pytest.mark.slow
-def test_not_a_number(tmp_path):
+def test_nan_loss_ends_the_run_and_names_the_step(tmp_path):
     world = toy.World(tmp_path, toy.recipe(), bad_step=7)
     with pytest.raises(Diverged, match=r"loss is nan.* in step 8, at learning rate 0.0.*ckpt-6") as caught:
         world.run()
@@ -393,7 +393,7 @@ class Improving:
     ("step", "call"),
     selection.cases([(4, 3), *((8, call) for call in range(6))], [(4, 3), (8, 1)], selection.EXHAUSTIVE),
 )
-def test_a_kill_during_the_save_of_a_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
+def test_kill_while_saving_keeps_the_best_checkpoint(improving, tmp_path, monkeypatch, step, call):
     """Killed at each call of the six that write the best and the newest checkpoint: the best was lost for ever."""
     world, calls = improving_world(tmp_path), []
 
@@ -447,7 +447,7 @@ def test_a_signal_during_the_save_ends_the_run_before_the_next_step(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_intervals_everything_happens_at_the_end(tmp_path):
+def test_without_intervals_evaluation_and_checkpoint_follow_the_last_step(tmp_path):
     world = toy.World(tmp_path, toy.recipe(total_steps=5, log_every=0, eval_every=0, checkpoint_every=0))
     world.run()
     assert [(line["step"], "loss" in line) for line in lines(tmp_path)] == [(5, True), (5, False)]

@@ -87,7 +87,7 @@ def test_one_process_continues_the_run_of_two(together, tmp_path, tmp_path_facto
     worlds.assert_same_metrics(tmp_path / "run", worlds.quiet_run(tmp_path_factory))
 
 
-def test_a_killed_worker_costs_nothing(together, tmp_path, monkeypatch):
+def test_run_resumes_exactly_after_a_killed_worker(together, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "start_worker", crash_workers.Forked)
     assert_kill_costs_nothing(together, tmp_path, "tensorflow", **QUIET)
 

@@ -51,7 +51,7 @@ def run(source, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_learns_in_the_unit_of_the_data(run, source):
+def test_regression_run_reports_errors_in_the_unit_of_the_data(run, source):
     directory, printed = run
     errors = [line["eval_mae"] for line in read_metrics(str(directory)) if "eval_mae" in line]
     assert errors[-1] < 0.5 * errors[0] and errors[-1] < 40  # of a price whose deviation is 144

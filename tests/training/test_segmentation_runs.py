@@ -69,7 +69,7 @@ def by_hand(directory, source):
 
 
 @pytest.mark.slow
-def test_it_learns_and_counts_every_pixel_once(run, source):
+def test_segmentation_run_improves_and_counts_every_pixel_once(run, source):
     directory, printed = run
     first, last = (line for line in read_metrics(str(directory)) if "eval_miou" in line)
     expected = by_hand(directory, source)
@@ -100,7 +100,7 @@ def test_evaluate_finds_the_same_scores(run, source):
 
 
 @pytest.mark.slow
-def test_of_a_frozen_encoder_the_head_learns_with_its_batch_norm_and_resuming_is_exact(source, tmp_path):
+def test_head_on_a_frozen_encoder_trains_its_batch_norm_and_resumes_exactly(source, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     fields = {**FIELDS, "data__source": source, "adapt": "head", "keep_checkpoints": 9}
     worlds.train(whole, **fields)

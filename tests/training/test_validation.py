@@ -38,7 +38,7 @@ def validation(batches=BATCHES, confusions=CONFUSIONS, **options):
     return Validation(backend, task, lambda batch: next(results), [batch for batch, _ in batches], **options)
 
 
-def test_the_test_split_has_other_names():
+def test_metrics_of_the_test_split_begin_with_test():
     """The best checkpoint is chosen by the names that begin with `eval_`."""
     found = validation(test_split="train[:3]")
     (line,) = found(7, last=True)
@@ -54,7 +54,7 @@ def test_a_split_that_is_also_the_test_split_is_read_at_the_end(test_split, inte
     assert found.intervals() == intervals
 
 
-def test_means_over_examples():
+def test_metrics_are_means_over_examples():
     found = validation()
     (line,) = found(7)
     assert (line["split"], line["examples"]) == ("test", 3)
@@ -64,13 +64,13 @@ def test_means_over_examples():
     assert found.examples["image"].tolist() == [[0.0], [0.0]]  # of the first batch, without what is masked
 
 
-def test_masked_examples_are_not_shown():
+def test_padding_examples_are_not_shown():
     found = validation(BATCHES[1:], CONFUSIONS[1:])
     list(found(0))
     assert found.examples["image"].tolist() == [[1.0]]
 
 
-def test_a_split_without_examples():
+def test_empty_split_is_refused():
     with pytest.raises(ValueError, match="nothing to evaluate: the split 'test'"):
         list(validation([], [])(0))
 
